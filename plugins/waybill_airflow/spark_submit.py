@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -39,6 +39,8 @@ _SPARKS_OWN = re.compile(r"application_\d+_\d+|[a-z0-9.-]+:[a-z0-9.-]+")
 """An id of YARN; namespace and pod. What else there is, an application wrote whose starter died."""
 _FORGOTTEN = "HTTP 404"
 """A resource manager that was started anew may know nothing of an application that still runs."""
+_WORDS: Mapping[str, Word] = {"UNKNOWN": "no answer", "NOTFOUND": "unknown"}
+"""Of Kubernetes: the pod's node does not answer; there is no such pod, here and now."""
 
 
 def spark_backends(settings: Settings) -> dict[str, Backend]:
@@ -46,28 +48,40 @@ def spark_backends(settings: Settings) -> dict[str, Backend]:
 
     :raises waybill.errors.InputError: there is no such connection, or what it asks for cannot be.
     """
+    from waybill.clusters import PROCESS
     from waybill.services import ProcessBackend
 
     if not settings.spark.connection_id:
         return {}
     hook = _hook(settings, "waybill", [])
-    master, mode = hook._connection["master"], hook._connection["deploy_mode"]  # noqa: SLF001 - the provider says it nowhere else
-    if mode != "cluster":
+    connection = hook._connection  # noqa: SLF001 - the provider says it nowhere else
+    if connection["deploy_mode"] != "cluster":
         return {
-            "process": ProcessBackend(
+            PROCESS: ProcessBackend(
                 settings,
                 command=lambda script, arguments: _command(settings, script, arguments),
                 environment=_with_spark_submit(),
             )
         }
-    if master.startswith("spark://"):
-        from waybill.errors import InputError
-
-        raise InputError(
-            f"connection {settings.spark.connection_id!r} asks for cluster mode on {master}: Spark "
-            "runs no Python driver on a standalone cluster; set its deploy-mode to client"
-        )
+    refuse_untrackable(settings.spark.connection_id, connection)
     return {SPARK: SubmittedBackend(settings)}
+
+
+def refuse_untrackable(name: str, connection: Mapping[str, Any]) -> None:
+    """Refuse a connection in cluster mode whose applications nobody could ask after.
+
+    :raises waybill.errors.InputError: a standalone cluster; Kubernetes without a namespace.
+    """
+    from waybill.errors import InputError
+
+    master = connection["master"]
+    if master.startswith("spark://"):
+        raise InputError(
+            f"connection {name!r} asks for cluster mode on {master}: Spark runs no Python driver "
+            "on a standalone cluster; set its deploy-mode to client"
+        )
+    if master.startswith("k8s://") and not connection["namespace"]:
+        raise InputError(f"connection {name!r} names no namespace: set it in its extra")
 
 
 def _command(settings: Settings, script: Path, arguments: Sequence[str]) -> list[str]:
@@ -139,7 +153,7 @@ class SubmittedBackend:
             raise RetryError(f"spark-submit: {error}") from error
 
     def ask(self, application: Application) -> Word:
-        """Tell what the cluster says of it.
+        """Tell what the cluster says of it; that it is dead counts once it is silent, too.
 
         :raises waybill.errors.RetryError: the cluster does not answer.
         """
@@ -154,9 +168,11 @@ class SubmittedBackend:
             if _FORGOTTEN in str(error):
                 return "unknown"
             raise RetryError(f"{application.external_id}: {error}") from error
-        if status.upper() == "UNKNOWN":  # the pod's node does not answer
-            return "no answer"
-        return "alive" if operator.is_job_active(status) else "dead"
+        if word := _WORDS.get(status.upper()):
+            return word
+        if operator.is_job_active(status):
+            return "alive"
+        return "dead" if application.is_silent else "no answer"
 
     def stop(self, application: Application) -> None:
         """Leave it to the application, which reads its row with each report."""
@@ -236,6 +252,7 @@ def submitted_conf(
         "spark.executor.instances": str(max(1, most // cores)),
         **own.spark_conf,
         "spark.cores.max": str(most),
+        "spark.yarn.maxAppAttempts": "1",  # YARN's own next attempt would have the same epoch
     }
     if own.memory_mb is not None:
         conf["spark.executor.memory"] = f"{own.memory_mb}m"

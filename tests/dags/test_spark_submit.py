@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,8 @@ from waybill.errors import InputError, RetryError
 from waybill.settings import Settings, SparkSettings
 from waybill_airflow.spark_submit import SubmittedBackend, spark_backends, submitted_conf
 
-RUNS = Application("second", "processing", 0.0, epoch=7, external_id="application_1_0042")
+RUNS = Application("second", "processing", 100.0, epoch=7, external_id="application_1_0042")
+"""It was started long ago, and nothing was heard of it."""
 
 
 def settings_with(tmp_path, monkeypatch, uri: str) -> Settings:
@@ -61,7 +63,10 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch):
 def test_a_submission_says_what_the_cluster_was_set_to(tmp_path):
     settings = Settings(home=tmp_path)
     own = VirtualCluster(
-        "second", cores=8, memory_mb=2048, spark_conf={"spark.executor.cores": "3"}
+        "second",
+        cores=8,
+        memory_mb=2048,
+        spark_conf={"spark.executor.cores": "3", "spark.yarn.maxAppAttempts": "9"},
     )
     conf = submitted_conf(settings, RUNS, own)
     assert conf == {
@@ -69,6 +74,7 @@ def test_a_submission_says_what_the_cluster_was_set_to(tmp_path):
         "spark.executor.instances": "2",
         "spark.executor.memory": "2048m",
         "spark.cores.max": "8",
+        "spark.yarn.maxAppAttempts": "1",
     }
     assert submitted_conf(settings, RUNS, VirtualCluster("second"))["spark.cores.max"] == "2"
 
@@ -157,6 +163,12 @@ def test_yarn_is_asked_by_its_rest_api(on_yarn, yarn, state, final, word):
     assert yarn.asked == ["GET /ws/v1/cluster/apps/application_1_0042"]
 
 
+def test_what_reports_is_not_dead_yet_whatever_yarn_says(on_yarn, yarn):
+    yarn.state = ("FAILED", "FAILED")
+    assert on_yarn.ask(replace(RUNS, heartbeat_s=RUNS.now_s - 2)) == "no answer"
+    assert on_yarn.ask(replace(RUNS, heartbeat_s=RUNS.now_s - 20)) == "dead"
+
+
 def test_a_resource_manager_that_errs_is_no_death_and_one_that_forgot_leaves_the_lease_to_decide(
     on_yarn, yarn
 ):
@@ -203,3 +215,75 @@ def test_a_submission_returns_the_id_that_spark_submit_tells(on_yarn, tmp_path, 
     program.write_text('#!/bin/sh\necho "no room"\nexit 1\n')
     with pytest.raises(RetryError, match="no room"):
         on_yarn.start(RUNS)
+
+
+class Pods:
+    """The one call of the client of Kubernetes by which the provider asks after a pod."""
+
+    class ApiError(Exception):
+        """The client's ``ApiException``."""
+
+        def __init__(self, status: int) -> None:
+            super().__init__(f"({status})")
+            self.status = status
+
+    def __init__(self) -> None:
+        self.phase: str | int = "Running"
+        """A phase, or the status of an answer without one."""
+        self.asked: list[str] = []
+
+    def read_namespaced_pod(self, name: str, namespace: str) -> SimpleNamespace:
+        self.asked.append(f"{namespace}/{name}")
+        if isinstance(self.phase, int):
+            raise self.ApiError(self.phase)
+        return SimpleNamespace(status=SimpleNamespace(phase=self.phase))
+
+
+@pytest.fixture
+def pods(monkeypatch) -> Pods:
+    made = Pods()
+    client = SimpleNamespace(get_kube_client=lambda: made, ApiException=Pods.ApiError)
+    for module in ("hooks", "operators"):
+        where = f"airflow.providers.apache.spark.{module}.spark_submit.kube_client"
+        monkeypatch.setattr(where, client, raising=False)
+    return made
+
+
+def on_kubernetes(tmp_path, monkeypatch, **extra: str) -> SubmittedBackend:
+    where = {"conn_type": "spark", "host": "k8s://https://127.0.0.1", "port": 1}
+    connection = json.dumps({**where, "extra": {"deploy-mode": "cluster", **extra}})
+    made = settings_with(tmp_path, monkeypatch, connection)
+    monkeypatch.setattr(SubmittedBackend, "_own", lambda *_: VirtualCluster("second", cores=2))
+    (tmp_path / "spark_jobs").mkdir()
+    (tmp_path / "spark_jobs" / "processing.py").touch()
+    return spark_backends(made)["spark"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "word"),
+    [
+        ("Pending", "alive"),
+        ("Running", "alive"),
+        ("Succeeded", "dead"),
+        ("Failed", "dead"),
+        ("Unknown", "no answer"),
+        (404, "unknown"),
+    ],
+)
+def test_a_driver_pod_that_is_not_found_is_no_death(tmp_path, monkeypatch, pods, phase, word):
+    pods.phase = phase
+    backend = on_kubernetes(tmp_path, monkeypatch, namespace="streams")
+    assert backend.ask(replace(RUNS, external_id="streams:driver-1")) == word
+    assert pods.asked == ["streams/driver-1"]
+
+
+def test_an_api_server_that_errs_is_no_death(tmp_path, monkeypatch, pods):
+    pods.phase = 503
+    backend = on_kubernetes(tmp_path, monkeypatch, namespace="streams")
+    with pytest.raises(RetryError, match="503"):
+        backend.ask(replace(RUNS, external_id="streams:driver-1"))
+
+
+def test_a_connection_without_a_namespace_is_refused(tmp_path, monkeypatch, pods):
+    with pytest.raises(InputError, match="names no namespace"):
+        on_kubernetes(tmp_path, monkeypatch)
