@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _QUIET_S = 30.0
 """Between two looks at one that is silent, or ends, while its backend says that it lives."""
+_PAUSE_S = 5.0
+"""Between two looks at least, where none of them starts it."""
 _AWAY_S = 10.0
 """Until the next look when the tracker did not answer."""
 
@@ -82,8 +84,9 @@ class SparkApplicationOperator(BaseOperator):
     def look_again(
         self, context: Context, event: Mapping[str, Any], until_s: float | None, starts: int
     ) -> dict[str, JsonValue]:
-        """Go on when the trigger fired."""
-        return self._supervise(until_s, starts=starts)
+        """Go on when the trigger fired; whether the shift is over is said by its clock, too."""
+        is_over = event["reason"] == "shift"
+        return self._supervise(time.time() if is_over else until_s, starts=starts)
 
     def _supervise(self, until_s: float | None, *, starts: int) -> dict[str, JsonValue]:
         from waybill.errors import RetryError
@@ -117,11 +120,14 @@ class SparkApplicationOperator(BaseOperator):
         raise AssertionError("unreachable: to defer raises")
 
     def _quiet_s(self, look: Look) -> float:
-        """Return how long the trigger lets a row alone that would wake this task at once."""
+        """Return how long the trigger lets a row alone that could wake this task at once."""
         from waybill.clusters import needs_look
 
-        is_busy = look.word != "dead" and needs_look(look.application)
-        return _QUIET_S if is_busy else 0.0
+        application = look.application
+        is_to_start = application.ended_s is not None and application.wanted == "running"
+        if is_to_start and look.word in {"dead", "unknown"}:
+            return max(application.waits_s(), 0.0 if look.word == "dead" else _PAUSE_S)
+        return _QUIET_S if needs_look(application) else _PAUSE_S
 
     def _tell(self, look: Look) -> None:
         application = look.application

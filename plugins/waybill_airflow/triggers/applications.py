@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from waybill_airflow.supervision import is_news, read_request
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from waybill.storage import TrackerStore
     from waybill_airflow.supervision import Request
 
+_LOG = logging.getLogger(__name__)
 _REQUEST_MAX_AGE_S = 30.0
+_UNANSWERED_S = 60.0
+"""After so long without the tracker a task looks, which says what is wrong."""
 
 
 class SharedRows:
@@ -51,7 +56,8 @@ class SharedRows:
         try:
             with self._tracker.transaction() as connection:
                 return read_applications(connection)
-        except RetryError:
+        except RetryError as error:
+            _LOG.warning("nobody is supervised while the tracker does not answer: %s", error)
             return None  # applications go on; who may go on is decided when it is back
 
 
@@ -61,7 +67,8 @@ ROWS = SharedRows()
 class ApplicationTrigger(BaseTrigger):
     """Fire once when an application needs a look, or the shift is over.
 
-    While the tracker is away it does not fire. The event is ``{"reason": "look" | "shift"}``.
+    While the tracker is away it does not fire for a minute. The event is
+    ``{"reason": "look" | "shift"}``.
 
     :param kind: of the application.
     :param cluster: which one it serves.
@@ -86,6 +93,7 @@ class ApplicationTrigger(BaseTrigger):
         self.poll_s = poll_s
         self._request: Request | None = None
         self._request_read_at = float("-inf")
+        self._answered_at = float("inf")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return where this class is, and its arguments."""
@@ -96,6 +104,7 @@ class ApplicationTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once."""
         await self._sleep(self.quiet_s)
+        self._answered_at = time.monotonic()
         while not self._shift_is_over():
             if await self._is_due():
                 yield TriggerEvent({"reason": "look"})
@@ -115,15 +124,19 @@ class ApplicationTrigger(BaseTrigger):
 
         rows = await ROWS.read(self.poll_s)
         if rows is None:
-            return False
+            return time.monotonic() - self._answered_at >= _UNANSWERED_S
+        self._answered_at = time.monotonic()
         row = rows.get((self.cluster, self.kind))
         return row is None or needs_look(row) or is_news(await self._read_request(), row)
 
     async def _read_request(self) -> Request | None:
         now = time.monotonic()
         if now - self._request_read_at >= _REQUEST_MAX_AGE_S:
-            self._request = await asyncio.to_thread(read_request, self.cluster)
             self._request_read_at = now
+            try:
+                self._request = await asyncio.to_thread(read_request, self.cluster)
+            except AirflowRuntimeError as error:
+                _LOG.warning("the variable of %s was not read: %s", self.cluster, error)
         return self._request
 
 
