@@ -322,7 +322,7 @@ def test_an_application_whose_starter_was_killed_says_itself_who_it_is(
         look(tracker, machine)
     arrived = lease(tracker, 1)
     found = row(tracker)
-    assert (found.epoch, found.external_id.count(":")) == (1, 4)
+    assert (found.epoch, found.external_id.count(":")) == (1, 5)
     assert arrived.renew(at_work=True)
     with tracker.transaction() as connection:
         assert served_clusters(connection) == {"default"}
@@ -354,13 +354,14 @@ def test_a_start_of_which_nobody_knows_whether_it_came_through_waits_for_its_lea
 
 
 def test_wrong_input_is_raised_counted_and_tried_again(
-    tracker: TrackerStore, machine: Machine
+    tracker: TrackerStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.error = InputError("no Java")
     with pytest.raises(InputError, match="no Java"):
         look(tracker, machine)
     assert row(tracker).failures == 1
     machine.error = None
+    monkeypatch.setattr("waybill.clusters.supervision.STALE_S", 0.0)
     assert look(tracker, machine).action == "start"
     assert row(tracker).epoch == 2
 

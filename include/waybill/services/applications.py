@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -111,9 +112,11 @@ def start_application(settings: Settings, kind: Kind, cluster: str, how: Start =
 def _stop_older(settings: Settings, kind: Kind, cluster: str, epoch: int) -> None:
     record = _record(settings, kind, cluster)
     process = None if record is None else record.process()
-    if process is not None and (running := _epoch(process)) > epoch:
+    if record is None or process is None:
+        return
+    if (running := _epoch(process)) > epoch:
         raise RetryError(f"{kind} of {cluster!r}: start {running}, newer than {epoch}, runs")
-    stop_application(settings, kind, cluster)
+    _end(record)
 
 
 def _epoch(process: psutil.Process) -> int:
@@ -163,10 +166,14 @@ def stop_application(settings: Settings, kind: Kind, cluster: str) -> bool:
     record = _record(settings, kind, cluster)
     if record is None or record.process() is None:
         return False
+    _end(record)
+    return True
+
+
+def _end(record: ProcessRecord) -> None:
     processes.end(record, grace_s=_STOP_S)
     if record.process() is not None:
-        raise StopError(f"{kind} of {cluster!r} (pid {record.pid}) does not end")
-    return True
+        raise StopError(f"{record.name} (pid {record.pid}) does not end")
 
 
 def application_last_words(settings: Settings, kind: Kind, cluster: str, *, lines: int = 15) -> str:
@@ -226,8 +233,9 @@ class ProcessBackend:
         pid = int(application.external_id.rpartition(":")[2])
         record = _record(self._settings, application.kind, application.cluster)
         if record is None or record.pid != pid:
-            if self.ask(application) == "alive":
-                processes.end_all([psutil.Process(pid)], grace_s=_STOP_S)
+            with suppress(psutil.NoSuchProcess):
+                if self.ask(application) == "alive":
+                    processes.end_all([psutil.Process(pid)], grace_s=_STOP_S)
             return
         try:
             stop_application(self._settings, application.kind, application.cluster)
