@@ -415,7 +415,7 @@ def test_one_that_is_fenced_while_its_loop_waits_ends(tracker: TrackerStore) -> 
 def test_what_a_person_stopped_is_not_the_variables_to_start(tracker: TrackerStore) -> None:
     with tracker.transaction() as connection:
         want_application(connection, "processing", "default", "stopped", by="the variable")
-        assert not want_application(connection, "processing", "default", "stopped", by="ann")
+        assert want_application(connection, "processing", "default", "stopped", by="ann")
     assert row(tracker).wanted_by == "ann"
 
 

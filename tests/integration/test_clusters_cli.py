@@ -114,7 +114,7 @@ def test_applications_are_shown_stopped_started_and_replaced(tracker: TrackerSto
     assert "processing and loading start anew" in run("restart", "default", "--who", "ann")
     assert "default: no application runs" in run("restart", "default")
     assert "its applications end" in run("stop", "default", "--who", "ann", "--why", "late")
-    assert "were to be stopped already" in run("stop", "default")
+    assert "were to be stopped already" in run("stop", "default", "--who", "ann")
     assert "; stopped by ann" in run("show", "default")
     assert not lease.renew()
     assert "its applications are to run" in run("start", "default")

@@ -352,18 +352,14 @@ def note_clock(tracker: TrackerStore, ahead: Application) -> None:
 def want_application(
     connection: Connection, kind: ApplicationKind, cluster: str, wanted: Wanted, *, by: str
 ) -> bool:
-    """Have an application run, or be stopped and kept so; False: that was wanted already.
-
-    Who said so last is who may take it back.
-    """
+    """Have an application run, or be stopped and kept so; False: the same one said so already."""
     _ensure(connection, kind, cluster)
-    mine = _of(kind, cluster)
+    is_news = (applications.c.wanted != wanted) | (applications.c.wanted_by != text_value(by))
     changed = connection.execute(
         update(applications)
-        .where(mine, applications.c.wanted != wanted)
-        .values(wanted=wanted, wanted_at=_NOW)
+        .where(_of(kind, cluster), is_news)
+        .values(wanted=wanted, wanted_by=text_value(by), wanted_at=_NOW)
     )
-    connection.execute(update(applications).where(mine).values(wanted_by=text_value(by)))
     return bool(changed.rowcount)
 
 

@@ -248,7 +248,7 @@ def stop_cluster(tracker: TrackerStore, name: str, decision: Decision) -> bool:
     """Have both applications of a cluster end, and be kept so; each reads it within five seconds.
 
     Returns:
-        False: both were to be stopped already.
+        False: the same person had them stopped already.
 
     Raises:
         InputError: there is no such cluster.
@@ -260,7 +260,7 @@ def start_cluster(tracker: TrackerStore, name: str, decision: Decision) -> bool:
     """Have both applications of a cluster run again, by the DAG that supervises them.
 
     Returns:
-        False: both were to run already.
+        False: the same person had them run already.
 
     Raises:
         InputError: there is no such cluster.

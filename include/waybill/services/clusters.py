@@ -82,14 +82,14 @@ def delete_cluster(settings: Settings, name: str, decision: Decision) -> bool:
 
 
 def stop_cluster(settings: Settings, name: str, decision: Decision) -> bool:
-    """Have a cluster's applications end, and be kept so; False: they were to be already."""
+    """Have a cluster's applications end, and be kept so; False: the same person said so already."""
     from waybill import clusters
 
     return _decided(clusters.stop_cluster, settings, name, decision)
 
 
 def start_cluster(settings: Settings, name: str, decision: Decision) -> bool:
-    """Have a cluster's applications run again; False: they were to already."""
+    """Have a cluster's applications run again; False: the same person said so already."""
     from waybill import clusters
 
     return _decided(clusters.start_cluster, settings, name, decision)
