@@ -127,7 +127,7 @@ def test_the_application_outlives_the_shift_and_the_next_shift_adopts_it(checkou
 
 
 def test_a_task_that_waits_holds_nothing_and_whoever_comes_next_goes_on_from_the_row(checkout):
-    first_look(operator())
+    first_look(operator(shift=None))
     [pid] = running_pids()
     again = run(operator())  # a retry on any worker: the first task is gone
     assert (pid_of(again), again["starts"]) == (pid, 0)
@@ -245,7 +245,7 @@ def test_an_entry_point_that_is_missing_fails_the_task_with_what_to_do(checkout)
 
 
 def test_the_started_application_is_no_child_that_dies_with_the_tasks_session(checkout):
-    first_look(operator())
+    first_look(operator(shift=None))
     [pid] = running_pids()
     assert os.getsid(pid) != os.getsid(0)
     streams = [str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)]
@@ -282,7 +282,7 @@ def test_a_trigger_that_cannot_read_the_variable_waits_on(checkout, monkeypatch,
 
     from waybill_airflow.triggers import applications
 
-    first_look(operator())
+    first_look(operator(shift=None))
 
     def refuse(cluster):
         raise AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR))
