@@ -1,14 +1,17 @@
 """Keeps the Spark applications of virtual clusters running: `stream_default`, `stream_clusters`.
 
 `stream_default` is for the cluster `default`, `stream_clusters` for those that were made with
-`waybill clusters create`: each run lists them, and supervises the applications of each. `processing` and `loading` each supervise one application, which lives outside its task: ending a
-task, or Airflow itself, leaves the applications running, and the next supervisor finds them.
+`waybill clusters create`: each run lists them, and supervises the applications of each. `processing` and `loading` each
+supervise one application, which lives outside of its task, with a row in the tracker. A task looks at it, starts or ends
+what follows, and defers: the triggerer wakes it where reports stay away or something else is wanted. Ending a
+task, or Airflow itself, leaves the applications running, and the next task, on any worker, goes on from the row.
 
 | to | do |
 |---|---|
-| stop the applications | set the Airflow variable `waybill_stream_<cluster>` to `stop`; within a minute they are stopped and kept so |
-| start them again | delete the variable, or set it to `run` |
-| supervise no longer | pause this DAG and end its run; the applications run on, unwatched |
+| stop the applications | `waybill clusters stop <cluster>`, or set the Airflow variable `waybill_stream_<cluster>` to `stop`; within a minute they are stopped and kept so |
+| start them again | `waybill clusters start <cluster>`; or delete the variable, or set it to `run`: whichever stopped them |
+| replace them by new ones | `waybill clusters restart <cluster>` |
+| supervise no longer | pause this DAG: at once nobody looks any more; the applications run on, unwatched |
 
 A run is a shift: of six hours for `stream_default`, of a quarter of an hour for `stream_clusters`, so that a new
 cluster is served by then; the next one takes over what runs. When a task of `stream_default` gives up, the run ends, and

@@ -13,10 +13,11 @@ from waybill.settings import Settings
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cluster", default="default", help="virtual cluster")
+    parser.add_argument("--epoch", type=int, help="of this start; without: it takes the next one")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        run_processing(Settings(), cluster=arguments.cluster)
+        run_processing(Settings(), cluster=arguments.cluster, epoch=arguments.epoch)
     except WaybillError as error:
         sys.exit(f"processing stops: {error}")

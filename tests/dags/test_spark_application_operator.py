@@ -1,55 +1,48 @@
-"""The supervising task, with real processes found through the library's own registry."""
+"""The supervising task and its trigger, with real processes and the real tracker."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import textwrap
-import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.books import open_books
 
-from waybill.back_off import BackOff
+from waybill.access import Decision
 
-FAST = BackOff(first_s=0.1, longest_s=0.5, healthy_s=5.0)
-
-
-class Store:
-    """Airflow's task_state_store: survives the tries of a task."""
-
-    def __init__(self):
-        self.values = {}
-
-    def get(self, key, default=None):
-        return self.values.get(key, default)
-
-    def set(self, key, value):
-        self.values[key] = value
+pytestmark = pytest.mark.serves
+SLEEPER = """
+import os, sys, time
+print("up", os.getpid(), sys.argv[1:], flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A folder with entry points that only sleep: the library starts them as it would Spark's."""
+def checkout(tmp_path, monkeypatch, postgres):
+    """A folder with entry points that only sleep, and a tracker: they never report."""
     (tmp_path / "dags").mkdir()
     jobs = tmp_path / "spark_jobs"
     jobs.mkdir()
     for kind in ("processing", "loading"):
-        (jobs / f"{kind}.py").write_text(
-            textwrap.dedent(
-                """
-                import os, sys, time
-                print("up", os.getpid(), sys.argv[1:], flush=True)
-                time.sleep(60)
-                """
-            )
-        )
+        (jobs / f"{kind}.py").write_text(textwrap.dedent(SLEEPER))
     monkeypatch.setenv("WAYBILL_DAGS_DIR", str(tmp_path / "dags"))
     monkeypatch.delenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", raising=False)
-    yield tmp_path
+    with open_books(postgres, "supervised") as books:
+        monkeypatch.setenv("WAYBILL_TRACKER__DSN", books.dsn.get_secret_value())
+        from waybill_airflow.triggers import applications
+
+        monkeypatch.setattr(applications, "ROWS", applications.SharedRows())
+        monkeypatch.setattr("waybill_airflow.operators.spark_application._PAUSE_S", 0.05)
+        yield tmp_path, books
     for pid in running_pids():
         os.kill(pid, signal.SIGKILL)
 
@@ -66,124 +59,256 @@ def running_pids():
 def operator(**options):
     from waybill_airflow.operators.spark_application import SparkApplicationOperator
 
-    options = {"shift": timedelta(seconds=1), "poll_s": 0.05, "back_off": FAST, **options}
+    options = {"shift": timedelta(seconds=1), "poll_s": 0.05, **options}
     return SparkApplicationOperator(task_id="processing", kind="processing", **options)
 
 
-def run(task, store):
-    return task.execute_resumable({"task_state_store": store})
+async def fired(trigger):
+    """Run a trigger as the triggerer does: made anew from what it says of itself."""
+    from airflow.sdk.module_loading import import_string
+
+    where, arguments = trigger.serialize()
+    async for event in import_string(where)(**arguments).run():
+        return event.payload
+    return None
+
+
+def run(task):
+    """Run a task until it ends, over all its deferrals."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    look = partial(task.execute, {})
+    while True:
+        try:
+            return look()
+        except TaskDeferred as deferred:
+            look = woken(task, deferred)
+
+
+def woken(task, deferred):
+    """Wait until the trigger fires; return what the task does then."""
+    event = asyncio.run(fired(deferred.trigger))
+    return partial(getattr(task, deferred.method_name), {}, **deferred.kwargs, event=event)
+
+
+def waits(look):
+    """Let a task look until it waits: here its worker, or the triggerer, may be killed."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    with pytest.raises(TaskDeferred) as deferred:
+        look()
+    return deferred.value
+
+
+def first_look(task):
+    return waits(partial(task.execute, {}))
+
+
+def pid_of(result):
+    return int(result["external_id"].rpartition(":")[2])
+
+
+def known_pid(tracker):
+    """The process that the row names; 0: it names none."""
+    from waybill.clusters import read_application
+
+    with tracker.transaction() as connection:
+        named = read_application(connection, "processing", "default").external_id
+    return int(named.rpartition(":")[2] or 0)
 
 
 def test_the_application_outlives_the_shift_and_the_next_shift_adopts_it(checkout):
-    first = run(operator(), Store())
-    assert running_pids() == [first["pid"]]
-    second = run(operator(), Store())
+    first = run(operator())
+    assert running_pids() == [pid_of(first)]
+    assert (first["epoch"], first["starts"]) == (1, 1)
+    second = run(operator())
     assert second == {**first, "starts": 0}
-    assert running_pids() == [first["pid"]]
+    assert running_pids() == [pid_of(first)]
 
 
-def test_a_retry_after_a_worker_crash_attaches_to_what_runs(checkout):
-    store = Store()
-    pid = operator().submit_job({"task_state_store": store})
-    store.set("spark_application_pid", pid)  # and here the worker is killed
-    again = run(operator(), store)
-    assert again["pid"] == pid
-    assert again["starts"] == 0
+def test_a_task_that_waits_holds_nothing_and_whoever_comes_next_goes_on_from_the_row(checkout):
+    first_look(operator(shift=None))
+    [pid] = running_pids()
+    again = run(operator())  # a retry on any worker: the first task is gone
+    assert (pid_of(again), again["starts"]) == (pid, 0)
 
 
-def test_a_crash_before_the_pid_was_stored_starts_no_second_one(checkout):
-    pid = operator().submit_job({"task_state_store": Store()})
-    again = run(operator(), Store())
-    assert again["pid"] == pid
-    assert again["starts"] == 0
+def test_a_killed_application_is_started_again_each_time(checkout, monkeypatch):
+    from waybill.clusters import applications
 
-
-def test_a_killed_application_is_started_again_each_time(checkout):
-    store = Store()
-    task = operator(shift=timedelta(seconds=30))
-    pids, failures = [], []
-
-    def kill_three_times():
-        try:
-            for _ in range(3):
-                pid = wait_for(lambda: next((p for p in running_pids() if p not in pids), None))
-                pids.append(pid)
-                os.kill(pid, signal.SIGKILL)
-            wait_for(lambda: next((p for p in running_pids() if p not in pids), None))
-            wait_for(lambda: store.get("spark_application_pid") not in pids)
-        except Exception as error:
-            failures.append(error)
-        task.shift = timedelta(0)
-
-    killer = threading.Thread(target=kill_three_times)
-    killer.start()
-    result = run(task, store)
-    killer.join()
-    assert failures == []
+    monkeypatch.setattr(applications, "ARRIVAL_S", 0.3)  # they do not report: ask soon
+    monkeypatch.setattr("waybill_airflow.operators.spark_application._QUIET_S", 0.1)
+    _, tracker = checkout
+    task = operator(shift=None)
+    deferred = first_look(task)
+    pids = [known_pid(tracker)]
+    for _ in range(2):
+        os.kill(pids[-1], signal.SIGKILL)
+        until = time.monotonic() + 120
+        while known_pid(tracker) in {0, pids[-1]}:
+            assert time.monotonic() < until, "it was not started again"
+            deferred = waits(woken(task, deferred))
+        pids.append(known_pid(tracker))
     assert len(set(pids)) == 3
-    assert result["starts"] == 4
-    assert running_pids() == [result["pid"]] == [store.get("spark_application_pid")]
+    assert deferred.kwargs["starts"] == 3
+    assert running_pids() == pids[-1:]
 
 
-def test_a_retry_that_finds_it_dead_starts_it(checkout):
-    store = Store()
-    pid = operator().submit_job({"task_state_store": store})
-    store.set("spark_application_pid", pid)
-    os.kill(pid, signal.SIGKILL)
-    again = run(operator(), store)
-    assert again["pid"] != pid
-    assert running_pids() == [again["pid"]]
+def test_a_silent_application_that_lives_is_left_alone(checkout, monkeypatch):
+    from waybill.clusters import applications
+
+    monkeypatch.setattr(applications, "ARRIVAL_S", 0.0)
+    monkeypatch.setattr(applications, "LEASE_S", 0.0)
+    monkeypatch.setattr("waybill_airflow.operators.spark_application._QUIET_S", 0.3)
+    task = operator(shift=None)
+    deferred = first_look(task)
+    pids = running_pids()
+    for _ in range(3):
+        assert deferred.trigger.quiet_s == 0.3, "asked after, but not all the time"
+        deferred = waits(woken(task, deferred))
+    assert deferred.kwargs["starts"] == 1
+    assert running_pids() == pids
 
 
-def test_ending_the_task_leaves_the_application_running(checkout):
-    from airflow.sdk.exceptions import AirflowException
+@pytest.mark.parametrize("word", ["alive", "no answer", "unknown"])
+def test_between_two_looks_there_is_a_pause_unless_a_start_is_due(word):
+    """Worker and triggerer may have other clocks, versions and variables, and disagree for long."""
+    from waybill.clusters import Application, Look
+    from waybill_airflow.operators import spark_application
 
-    task = operator(shift=None, poll_s=5.0)
-    store = Store()
-    threading.Timer(0.5, task.on_kill).start()
-    started = time.monotonic()
-    with pytest.raises(AirflowException, match="left running"):
-        run(task, store)
-    assert time.monotonic() - started < 5.0, "SIGKILL comes five seconds after SIGTERM"
-    assert running_pids() == [store.get("spark_application_pid")]
+    now_s = time.time()
+    ended = Application("default", "processing", now_s, epoch=1, ended_s=now_s - 99, failures=1)
+    works = replace(ended, ended_s=None, heartbeat_s=now_s)
+    for application in (ended, works):
+        look = Look(application, word, "wait")
+        assert operator()._quiet_s(look) >= spark_application._PAUSE_S >= 5
+    assert operator()._quiet_s(Look(ended, "dead", "wait")) == 0
+    died = replace(ended, ended_s=now_s, failures=3)
+    assert operator()._quiet_s(Look(died, "dead", "wait")) == 4
+
+
+def test_a_shift_is_over_when_the_triggerers_clock_says_so(checkout):
+    task = operator(shift=timedelta(hours=1))
+    deferred = first_look(task)
+    again = task.look_again({}, {"reason": "shift"}, **deferred.kwargs)
+    assert (again["epoch"], again["starts"]) == (1, 1)
 
 
 def test_the_variable_stops_it_and_starts_it_again(checkout, monkeypatch):
-    from waybill_airflow.operators import spark_application
-
-    monkeypatch.setattr(spark_application, "_REQUEST_MAX_AGE_S", 0.0)
-    first = run(operator(), Store())
-    assert running_pids() == [first["pid"]]
+    first = run(operator())
+    assert running_pids() == [pid_of(first)]
     monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "stop")
-    stopped = run(operator(), Store())
+    stopped = run(operator())
     assert running_pids() == []
-    assert stopped == {**first, "pid": None, "starts": 0}
-    monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "run")
-    run(operator(), Store())
+    assert stopped == {**first, "external_id": None, "starts": 0}
+    monkeypatch.delenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT")
+    run(operator())
     assert len(running_pids()) == 1
+
+
+def test_the_variable_wakes_a_task_that_waits(checkout, monkeypatch):
+    deferred = first_look(operator(shift=None))
+    monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "stop")
+    assert asyncio.run(fired(deferred.trigger)) == {"reason": "look"}
+
+
+def test_that_there_is_no_variable_does_not_undo_what_a_person_said(checkout):
+    from waybill.clusters import start_cluster, stop_cluster
+
+    _, tracker = checkout
+    ann = Decision("ann", "maintenance")
+    run(operator())
+    stop_cluster(tracker, "default", ann)
+    assert run(operator())["external_id"] is None
+    assert run(operator())["external_id"] is None
+    assert running_pids() == []
+    start_cluster(tracker, "default", ann)
+    assert run(operator())["epoch"] == 2
 
 
 def test_an_unknown_request_changes_nothing_and_is_said(checkout, monkeypatch, caplog):
-    monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "stopp")
-    run(operator(), Store())
-    assert len(running_pids()) == 1
+    monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "stop")
+    run(operator())
+    monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "runn")
+    run(operator())
+    assert running_pids() == []
+    assert "waybill_stream_default is 'runn', allowed are run and stop" in caplog.text
 
 
 def test_an_entry_point_that_is_missing_fails_the_task_with_what_to_do(checkout):
     from waybill.errors import InputError
 
-    (checkout / "spark_jobs" / "processing.py").unlink()
+    folder, _ = checkout
+    (folder / "spark_jobs" / "processing.py").unlink()
     with pytest.raises(InputError, match="WAYBILL_DAGS_DIR"):
-        run(operator(), Store())
+        run(operator())
 
 
 def test_the_started_application_is_no_child_that_dies_with_the_tasks_session(checkout):
-    pid = operator().submit_job({"task_state_store": Store()})
+    first_look(operator(shift=None))
+    [pid] = running_pids()
     assert os.getsid(pid) != os.getsid(0)
     streams = [str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)]
     assert streams[0] == "/dev/null"
     assert all(stream.endswith("spark-processing-default.log") for stream in streams[1:])
     wait_for(lambda: psutil.Process(pid).cmdline()[-2:] == ["--cluster", "default"])
+    assert psutil.Process(pid).cmdline()[-4:-2] == ["--epoch", "1"]
+
+
+def test_a_tracker_that_is_away_starts_nothing_and_keeps_the_task_waiting(checkout, monkeypatch):
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setenv("WAYBILL_TRACKER__CONNECT_TIMEOUT_S", "1")
+    deferred = first_look(operator(shift=None))
+    assert deferred.trigger.quiet_s > 1
+    deferred.trigger.quiet_s, deferred.trigger.until_s = 0.0, time.time() + 0.5
+    assert asyncio.run(fired(deferred.trigger)) == {"reason": "shift"}, "it never asked for a look"
+    assert running_pids() == []
+
+
+def test_a_trigger_has_a_task_look_when_the_tracker_is_away_for_long(checkout, monkeypatch, caplog):
+    from waybill_airflow.triggers import applications
+
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setenv("WAYBILL_TRACKER__CONNECT_TIMEOUT_S", "1")
+    monkeypatch.setattr(applications, "_UNANSWERED_S", 0.1)
+    trigger = applications.ApplicationTrigger("processing", "default", None, 0.0, 0.1)
+    assert asyncio.run(fired(trigger)) == {"reason": "look"}
+    assert "while the tracker does not answer" in caplog.text
+
+
+def test_a_trigger_that_cannot_read_the_variable_waits_on(checkout, monkeypatch, caplog):
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    from waybill_airflow.triggers import applications
+
+    first_look(operator(shift=None))
+
+    def refuse(cluster):
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR))
+
+    monkeypatch.setattr(applications, "read_request", refuse)
+    trigger = applications.ApplicationTrigger("processing", "default", time.time() + 3, 0.0, 0.1)
+    assert asyncio.run(fired(trigger)) == {"reason": "shift"}
+    assert "was not read" in caplog.text
+
+
+def test_the_triggers_of_a_process_read_the_rows_in_one_query(checkout, monkeypatch):
+    from waybill_airflow.triggers import applications
+
+    run(operator())
+    monkeypatch.setattr(applications, "ROWS", applications.SharedRows())
+    began_s = time.time()
+    made = [
+        applications.ApplicationTrigger("processing", "default", began_s + 5.0, 0.0, 0.5)
+        for _ in range(50)
+    ]
+
+    async def all_of_them():
+        return await asyncio.gather(*(fired(one) for one in made))
+
+    assert {one["reason"] for one in asyncio.run(all_of_them())} == {"shift"}
+    assert 1 <= applications.ROWS.reads <= (time.time() - began_s) / 0.5 + 1
 
 
 def wait_for(condition, limit_s=20.0):

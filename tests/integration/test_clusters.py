@@ -37,6 +37,7 @@ from waybill.clusters import (
     drain_cluster,
     move_team,
     pin_team,
+    read_application,
     set_cluster,
     topics_of_cluster,
     unpin_team,
@@ -591,17 +592,16 @@ def test_a_cluster_is_forecast_from_its_own_minutes_those_without_a_look_as_the_
 # Being at work
 
 
-def seen_at(tracker: TrackerStore, name: str) -> Any:
+def seen_at(tracker: TrackerStore, lease: ApplicationLease) -> Any:
     with tracker.transaction() as connection:
-        query = text("SELECT seen_at FROM consumers WHERE name = :name")
-        return connection.execute(query, {"name": name}).scalar_one()
+        return read_application(connection, lease.kind, lease.cluster).heartbeat_s
 
 
 def test_an_application_whose_look_takes_long_is_at_work(tracker: TrackerStore) -> None:
     lease = ApplicationLease.acquire(tracker, "processing", "slow")
-    before = seen_at(tracker, lease.name)
+    before = seen_at(tracker, lease)
     with Heartbeat(lease, every_s=0.05):
-        until(lambda: seen_at(tracker, lease.name) > before)  # the loop does not come round
+        until(lambda: seen_at(tracker, lease) > before)  # the loop does not come round
 
 
 def test_an_application_whose_loop_hangs_is_not_at_work_until_it_goes_on(
@@ -610,19 +610,19 @@ def test_an_application_whose_loop_hangs_is_not_at_work_until_it_goes_on(
     lease = ApplicationLease.acquire(tracker, "processing", "slow")
     with Heartbeat(lease, every_s=0.02, hangs_s=0.3) as heartbeat:
         time.sleep(0.6)
-        before = seen_at(tracker, lease.name)
+        before = seen_at(tracker, lease)
         time.sleep(0.3)
-        assert seen_at(tracker, lease.name) == before
+        assert seen_at(tracker, lease) == before
         heartbeat.beat()
-        until(lambda: seen_at(tracker, lease.name) > before)
+        until(lambda: seen_at(tracker, lease) > before)
 
 
 def test_reports_of_an_older_application_end_and_its_loop_is_told(tracker: TrackerStore) -> None:
     older = ApplicationLease.acquire(tracker, "processing", "slow")
     with Heartbeat(older, every_s=0.02) as heartbeat:
         ApplicationLease.acquire(tracker, "processing", "slow")
-        after = seen_at(tracker, older.name)
+        after = seen_at(tracker, older)
         time.sleep(0.2)
-        assert seen_at(tracker, older.name) == after
+        assert seen_at(tracker, older) == after
         with pytest.raises(FencedError):
             heartbeat.beat()

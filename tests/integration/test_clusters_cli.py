@@ -13,9 +13,10 @@ from tests.support.books import open_books
 from tests.support.clustered import LogInMemory, deploy_teams, set_load, topic_of
 from typer.testing import CliRunner
 
+from waybill import __version__
 from waybill.access import read_audit
 from waybill.cli import app
-from waybill.clusters import DryRunInfra, coordinate
+from waybill.clusters import ApplicationLease, DryRunInfra, coordinate
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 
@@ -77,11 +78,10 @@ def test_a_cluster_is_deleted_once_nobody_is_in_it(tracker: TrackerStore) -> Non
     assert "'big' serves red: `waybill clusters drain big`" in refused("delete", "big")
     run("move", "red", "default")
     words = refused("delete", "big")
-    assert "applications at work (processing): set the Airflow variable waybill_stream_big" in words
+    assert "applications at work (processing): `waybill clusters stop big` ends them" in words
     with tracker.transaction() as connection:
         connection.execute(
-            text("UPDATE consumers SET seen_at = now() - interval '2 minutes' WHERE name = :name"),
-            {"name": "application/processing/big"},
+            text("UPDATE applications SET heartbeat_at = now() - interval '2 minutes'")
         )
     assert run("delete", "big", "--why", "empty") == "big: deleted\n"
     assert run("delete", "big") == "big: there is no such cluster; nothing changed\n"
@@ -91,6 +91,34 @@ def test_a_cluster_is_deleted_once_nobody_is_in_it(tracker: TrackerStore) -> Non
     assert entries.count("delete_cluster") == 1
     assert run("create", "big").endswith("created\n")
     assert as_json("show", "big")["history"] == []
+
+
+def test_applications_are_shown_stopped_started_and_replaced(tracker: TrackerStore) -> None:
+    lease = ApplicationLease.acquire(tracker, "loading", "default")
+    lease.renew(at_work=True)
+    with tracker.transaction() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO cluster_loads (cluster, teams, needed_cores, demand_cores) "
+                "VALUES ('default', 1, 3, 1.5)"
+            )
+        )
+    assert as_json("show", "default")["history"][0]["needed_cores"] == 3
+    shown = run("show", "default")
+    assert f"loading: at work; start 1 on process, Waybill {__version__}; " in shown
+    [loading] = [
+        one for one in as_json("show", "default")["clusters"][0]["applications"]
+        if one["kind"] == "loading"
+    ]  # fmt: skip
+    assert (loading["state"], loading["epoch"], loading["wanted"]) == ("at work", 1, "running")
+    assert "processing and loading start anew" in run("restart", "default", "--who", "ann")
+    assert "default: no application runs" in run("restart", "default")
+    assert "its applications end" in run("stop", "default", "--who", "ann", "--why", "late")
+    assert "were to be stopped already" in run("stop", "default", "--who", "ann")
+    assert "; stopped by ann" in run("show", "default")
+    assert not lease.renew()
+    assert "its applications are to run" in run("start", "default")
+    assert "there is no cluster 'gone'" in refused("stop", "gone")
 
 
 def test_lists_are_read_by_people(tracker: TrackerStore) -> None:

@@ -55,6 +55,15 @@ def test_others_see_their_teams_only(clusters):
     assert "aviation" not in str(clusters.get("otto", "/api/clusters/second"))
 
 
+def test_how_applications_are_is_for_all_and_where_they_run_for_who_sees_every_team(clusters):
+    clusters.lot.sql("UPDATE applications SET external_id = 'a-host:1:2:3:4'")
+    for user, known in (("ann", "a-host:1:2:3:4"), ("otto", None)):
+        by_name = {one["name"]: one for one in clusters.get(user, "/api/clusters")["clusters"]}
+        [one] = [a for a in by_name["default"]["applications"] if a["kind"] == "processing"]
+        assert (one["state"], one["epoch"], one["external_id"]) == ("at work", 1, known)
+    assert "a-host" not in str(clusters.get("otto", "/api/clusters/second"))
+
+
 def test_one_cluster_has_its_last_day(clusters):
     clusters.lot.sql(
         "INSERT INTO cluster_loads (cluster, teams, cores, needed_cores, demand_cores) "

@@ -35,15 +35,14 @@ def deploy_teams(tracker: TrackerStore, folder: Path, *teams: str) -> None:
 
 def serve(tracker: TrackerStore, *clusters: str) -> None:
     """Have applications of these clusters be at work for an hour."""
-    rows = [{"name": f"application/processing/{name}"} for name in clusters]
     with tracker.transaction() as connection:
         connection.execute(
             text(
-                "INSERT INTO consumers (name, epoch, holder, acquired_at, seen_at) VALUES "
-                "(:name, 1, 'test', now() - interval '1 hour', now() + interval '1 hour') "
-                "ON CONFLICT DO NOTHING"
+                "INSERT INTO applications (cluster, kind, epoch, at_work, started_at, heartbeat_at)"
+                " VALUES (:cluster, 'processing', 1, true, now() - interval '1 hour', "
+                "now() + interval '1 hour') ON CONFLICT DO NOTHING"
             ),
-            rows,
+            [{"cluster": name} for name in clusters],
         )
 
 

@@ -23,10 +23,11 @@ class ClusteredTeams:
             name=name, cores=cores,
         )  # fmt: skip
         self.lot.sql(
-            "INSERT INTO consumers (name, epoch, holder, acquired_at, seen_at) VALUES "
-            "(:name, 1, 'test', now() - interval '1 hour', now() + make_interval(hours => :served)) "
-            "ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at",
-            name=f"application/processing/{name}", served=1 if served else -1,
+            "INSERT INTO applications (cluster, kind, epoch, at_work, started_at, heartbeat_at) "
+            "VALUES (:name, 'processing', 1, true, now() - interval '1 hour', "
+            "now() + make_interval(hours => :served)) "
+            "ON CONFLICT (cluster, kind) DO UPDATE SET heartbeat_at = excluded.heartbeat_at",
+            name=name, served=1 if served else -1,
         )  # fmt: skip
 
     def team(self, team: str, *, cores: float, lag_s: float, hot: list[dict] | None = None) -> None:

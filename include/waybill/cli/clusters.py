@@ -1,4 +1,4 @@
-"""``waybill clusters list|show|create|set|drain|delete|pin|unpin|move|coordinate``."""
+"""``waybill clusters list|show|create|set|drain|…``: virtual clusters and their applications."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision, takes
 from waybill.cli.output import counted, plain, print_json, print_line
-from waybill.clusters import ClusterRequest, DrainRequest, PlaceRequest
+from waybill.clusters import ClusterRequest, DrainRequest, PlaceRequest, application_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from waybill.access import Decision
-    from waybill.clusters import Assignment, ClusterLine, ClusterStatus
+    from waybill.clusters import Application, Assignment, ClusterLine, ClusterStatus
     from waybill.settings import Settings
 
 app = typer.Typer(
@@ -110,7 +110,7 @@ def set_(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Change a cluster's settings; its applications take them at their next start."""
+    """Change a cluster's settings; its applications take them at their next start: `restart`."""
     from waybill.services import set_cluster
     from waybill.settings import Settings
 
@@ -143,6 +143,39 @@ def delete(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson 
     deleted = delete_cluster(Settings(), name, decision(who, why))
     words = "deleted" if deleted else "there is no such cluster; nothing changed"
     _told(as_json, {"name": name, "deleted": deleted}, f"{name}: {words}")
+
+
+@app.command()
+def stop(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson = False) -> None:
+    """End both applications of a cluster, and keep them so; each reads it within five seconds."""
+    from waybill.services import stop_cluster
+    from waybill.settings import Settings
+
+    changed = stop_cluster(Settings(), name, decision(who, why))
+    words = "its applications end" if changed else "its applications were to be stopped already"
+    _told(as_json, {"name": name, "changed": changed}, f"{name}: {words}")
+
+
+@app.command()
+def start(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson = False) -> None:
+    """Have the applications of a cluster run again; the DAG that supervises them starts them."""
+    from waybill.services import start_cluster
+    from waybill.settings import Settings
+
+    changed = start_cluster(Settings(), name, decision(who, why))
+    words = "its applications are to run" if changed else "its applications were to run already"
+    _told(as_json, {"name": name, "changed": changed}, f"{name}: {words}")
+
+
+@app.command()
+def restart(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson = False) -> None:
+    """Replace a cluster's applications by new ones, with its settings and code as they are now."""
+    from waybill.services import restart_cluster
+    from waybill.settings import Settings
+
+    asked = restart_cluster(Settings(), name, decision(who, why))
+    words = f"{' and '.join(asked)} start anew" if asked else "no application runs"
+    _told(as_json, {"name": name, "applications": list(asked)}, f"{name}: {words}")
 
 
 @app.command()
@@ -258,7 +291,25 @@ def _settings(one: ClusterLine) -> list[str]:
         lines.append(f"executors have {cluster.memory_mb} MiB")
     if cluster.scheduler_pool:
         lines.append(f"scheduler pool {cluster.scheduler_pool}")
-    return lines + [f"{name}={value}" for name, value in sorted(cluster.spark_conf.items())]
+    lines += [f"{name}={value}" for name, value in sorted(cluster.spark_conf.items())]
+    return lines + [_application(application) for application in one.applications]
+
+
+def _application(one: Application) -> str:
+    """Return a line of one application."""
+    words = [f"{one.kind}: {application_state(one)}"]
+    if one.epoch:
+        version = f", Waybill {one.code_version}" if one.code_version else ""
+        words.append(f"start {one.epoch} on {one.backend or 'unknown'}{version}")
+    if one.external_id and one.ended_s is None:
+        words.append(one.external_id)
+    if one.heartbeat_s is not None:
+        words.append(f"heard of {max(0.0, one.now_s - one.heartbeat_s):.0f} s ago")
+    if one.wanted == "stopped" and one.wanted_by:
+        words.append(f"stopped by {one.wanted_by}")
+    if one.failures:
+        words.append(f"{counted(one.failures, 'death')} in a row")
+    return plain("; ".join(words))
 
 
 def _print_hot(clusters: Sequence[ClusterLine]) -> None:

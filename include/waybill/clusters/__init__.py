@@ -16,6 +16,9 @@ Invariants
   I5  Every change that a person makes is in the audit log, in its transaction; every move has its
       reason in the version that made it.
   I6  Teams stay where they are while the coordinator is away.
+
+A cluster's two applications have a row each (``applications``) with epoch, heartbeat and what they
+should do; how they are kept running is in ``supervision``.
 """
 
 from typing import TYPE_CHECKING
@@ -23,8 +26,16 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.clusters.applications import PROCESS as PROCESS
+    from waybill.clusters.applications import Application as Application
+    from waybill.clusters.applications import ApplicationKind as ApplicationKind
     from waybill.clusters.applications import ApplicationLease as ApplicationLease
     from waybill.clusters.applications import Heartbeat as Heartbeat
+    from waybill.clusters.applications import application_state as application_state
+    from waybill.clusters.applications import ask_restart as ask_restart
+    from waybill.clusters.applications import read_application as read_application
+    from waybill.clusters.applications import read_applications as read_applications
+    from waybill.clusters.applications import want_application as want_application
     from waybill.clusters.capacity import CapacityDemand as CapacityDemand
     from waybill.clusters.capacity import ClusterCapacity as ClusterCapacity
     from waybill.clusters.capacity import DryRunInfra as DryRunInfra
@@ -36,7 +47,10 @@ if TYPE_CHECKING:
     from waybill.clusters.decisions import drain_cluster as drain_cluster
     from waybill.clusters.decisions import move_team as move_team
     from waybill.clusters.decisions import pin_team as pin_team
+    from waybill.clusters.decisions import restart_cluster as restart_cluster
     from waybill.clusters.decisions import set_cluster as set_cluster
+    from waybill.clusters.decisions import start_cluster as start_cluster
+    from waybill.clusters.decisions import stop_cluster as stop_cluster
     from waybill.clusters.decisions import unpin_team as unpin_team
     from waybill.clusters.forecast import Forecast as Forecast
     from waybill.clusters.history import MOST_TEAMS as MOST_TEAMS
@@ -58,6 +72,8 @@ if TYPE_CHECKING:
     from waybill.clusters.packing import PackingPolicy as PackingPolicy
     from waybill.clusters.packing import assign as assign
     from waybill.clusters.packing import check_pin as check_pin
+    from waybill.clusters.processes import process_identity as process_identity
+    from waybill.clusters.processes import process_state as process_state
     from waybill.clusters.records import read_topic_looks as read_topic_looks
     from waybill.clusters.request import ClusterRequest as ClusterRequest
     from waybill.clusters.request import DrainRequest as DrainRequest
@@ -65,6 +81,13 @@ if TYPE_CHECKING:
     from waybill.clusters.status import ClusterLine as ClusterLine
     from waybill.clusters.status import ClusterStatus as ClusterStatus
     from waybill.clusters.status import cluster_status as cluster_status
+    from waybill.clusters.supervision import Action as Action
+    from waybill.clusters.supervision import Backend as Backend
+    from waybill.clusters.supervision import Look as Look
+    from waybill.clusters.supervision import Word as Word
+    from waybill.clusters.supervision import decide as decide
+    from waybill.clusters.supervision import needs_look as needs_look
+    from waybill.clusters.supervision import supervise as supervise
     from waybill.clusters.watching import AssignmentWatcher as AssignmentWatcher
     from waybill.clusters.watching import ServedTopics as ServedTopics
     from waybill.clusters.watching import cluster_names as cluster_names
@@ -76,7 +99,18 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "applications": ["ApplicationLease", "Heartbeat"],
+        "applications": [
+            "Application",
+            "ApplicationKind",
+            "ApplicationLease",
+            "Heartbeat",
+            "PROCESS",
+            "application_state",
+            "ask_restart",
+            "read_application",
+            "read_applications",
+            "want_application",
+        ],
         "capacity": ["CapacityDemand", "ClusterCapacity", "DryRunInfra", "InfraCoordinator"],
         "coordinator": ["CoordinatorReport", "coordinate"],
         "decisions": [
@@ -85,7 +119,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "drain_cluster",
             "move_team",
             "pin_team",
+            "restart_cluster",
             "set_cluster",
+            "start_cluster",
+            "stop_cluster",
             "unpin_team",
         ],
         "forecast": ["Forecast"],
@@ -107,9 +144,19 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "VirtualCluster",
         ],
         "packing": ["PackingPolicy", "assign", "check_pin"],
+        "processes": ["process_identity", "process_state"],
         "records": ["read_topic_looks"],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
         "status": ["ClusterLine", "ClusterStatus", "cluster_status"],
+        "supervision": [
+            "Action",
+            "Backend",
+            "Look",
+            "Word",
+            "decide",
+            "needs_look",
+            "supervise",
+        ],
         "watching": [
             "AssignmentWatcher",
             "ServedTopics",

@@ -1,29 +1,404 @@
-"""Which process is a cluster's application of one kind: the newest; when it was seen last."""
+"""The applications of virtual clusters in the tracker: a row a cluster and kind.
+
+An application is who holds the row's *epoch*. Each start takes the next one, by compare-and-set;
+who has an older one may not report any more, and ends itself. All times are the database's clock.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Double, case, cast, func, select, true, update
+from sqlalchemy.dialects.postgresql import insert
 
+from waybill import __version__
+from waybill.back_off import BackOff
+from waybill.clusters.processes import process_identity
 from waybill.errors import RetryError
-from waybill.ledger import FencedError, acquire_lease, check_lease
+from waybill.events import rfc3339
+from waybill.ledger import FencedError
 from waybill.storage import TrackerStore
-from waybill.storage.tracker import consumers
+from waybill.storage.tracker import applications, text_value
 
 _LOG = logging.getLogger(__name__)
-SEEN_WITHIN_S = 60.0
-"""An application that renewed its lease so lately is at work."""
-_EVERY_S = 10.0
-_HANGS_S = 1_800.0
-"""An application whose loop did not come round for so long is not at work any more."""
-_PREFIX = "application/"
+ApplicationKind = Literal["processing", "loading"]
+KINDS: tuple[ApplicationKind, ...] = ("processing", "loading")
+Wanted = Literal["running", "stopped"]
+PROCESS = "process"
+"""Name of the backend whose applications are processes of a worker's host."""
+HEARTBEAT_S = 5.0
+"""Time between two reports of an application."""
+STALE_S = 15.0
+"""An application that did not report for so long is asked after."""
+ARRIVAL_S = 60.0
+"""For so long one that was just started is not asked after, before its first report."""
+LEASE_S = 60.0
+"""After so long without a report, one that nobody can ask after may be replaced."""
+HANGS_S = 1_800.0
+"""A loop that did not come round for so long hangs: it reports no more, and is killed when it was
+silent for as long again."""
+RESTARTS = BackOff(1.0, 300.0)
+"""Waits between a death and the next start."""
+_NOW = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One application of a cluster, as its row was at ``now_s``. Times: seconds since the epoch."""
+
+    cluster: str
+    kind: ApplicationKind
+    now_s: float
+    """The database's clock when the row was read."""
+    epoch: int = 0
+    """Of the newest start; 0: it was never started."""
+    backend: str = ""
+    """What it runs on: the name of a ``Backend``."""
+    external_id: str = ""
+    """What the backend knows it by; empty: the start is not through, or its starter died."""
+    code_version: str = ""
+    """Version of Waybill that it runs."""
+    wanted: Wanted = "running"
+    wanted_by: str = ""
+    """Who said so."""
+    wanted_s: float = 0.0
+    """When that was said, or a restart was asked for."""
+    restart_epoch: int = 0
+    """An application of this epoch, or an older one, is to be replaced by a newer."""
+    at_work: bool = False
+    """Its loop came round: the session is there, topics or destinations are looked at."""
+    started_s: float | None = None
+    heartbeat_s: float | None = None
+    """When it reported last; None: not yet."""
+    ended_s: float | None = None
+    """When its end was confirmed by the backend, or its lease ran out; a report takes it back."""
+    failures: int = 0
+    """Deaths in a row, each soon after its start."""
+    tracker_since_s: float = 0.0
+    """Since when the database is up: nobody could report before."""
+
+    @property
+    def silence_s(self) -> float:
+        """Return for how long nothing was heard of it; below 0: the clock was set back since."""
+        heard = self.started_s if self.heartbeat_s is None else self.heartbeat_s
+        since_s = min(self.tracker_since_s, self.now_s)
+        return self.now_s - max(0.0 if heard is None else heard, since_s)
+
+    @property
+    def is_silent(self) -> bool:
+        """Tell whether nothing was heard of it for too long; a start is given a minute."""
+        return self.silence_s >= (ARRIVAL_S if self.heartbeat_s is None else STALE_S)
+
+    @property
+    def is_stale(self) -> bool:
+        """Tell whether its backend is to be asked.
+
+        A report in the future is of before the clock was set back, and as good as none.
+        """
+        return self.is_silent or self.is_ahead
+
+    @property
+    def is_ahead(self) -> bool:
+        """Tell whether its last report lies in the future: the clock was set back since."""
+        return self.silence_s < -HEARTBEAT_S
+
+    @property
+    def is_expired(self) -> bool:
+        """Tell whether its lease is over: who cannot ask after it may start another one."""
+        return self.silence_s >= LEASE_S
+
+    @property
+    def is_seen(self) -> bool:
+        """Tell whether it reported within its lease."""
+        return self.heartbeat_s is not None and self.now_s - self.heartbeat_s < LEASE_S
+
+    @property
+    def is_unwanted(self) -> bool:
+        """Tell whether this start of it should end, for good or for another one."""
+        return self.wanted == "stopped" or self.epoch <= self.restart_epoch
+
+    def is_same_report(self, other: Application) -> bool:
+        """Tell whether nothing was heard of it since, and it was not started anew."""
+        return (self.epoch, self.heartbeat_s, self.external_id) == (
+            other.epoch,
+            other.heartbeat_s,
+            other.external_id,
+        )
+
+    def waits_s(self, back_off: BackOff = RESTARTS) -> float:
+        """Return how long its next start waits from ``now_s`` on; 0: not at all.
+
+        An end in the future is of before the clock was set back: nobody waits for that.
+        """
+        if self.ended_s is None or self.epoch <= self.restart_epoch:
+            return 0.0
+        passed_s = self.now_s - self.ended_s
+        return max(0.0, back_off.wait_s(self.failures) - passed_s) if passed_s >= 0 else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "kind": self.kind,
+            "state": application_state(self),
+            "epoch": self.epoch,
+            "backend": self.backend,
+            "external_id": self.external_id,
+            "code_version": self.code_version,
+            "wanted": self.wanted,
+            "wanted_by": self.wanted_by,
+            "failures": self.failures,
+            "started_at": _said(self.started_s),
+            "heartbeat_at": _said(self.heartbeat_s),
+        }
+
+
+def application_state(application: Application) -> str:
+    """Return a word for how it is: what its row says, not what its backend would."""
+    if application.epoch == 0 or application.ended_s is not None:
+        return "stopped" if application.wanted == "stopped" else "waits for its start"
+    if application.is_silent:
+        return "not heard of"
+    if application.is_unwanted:
+        return "stopping"
+    return "at work" if application.at_work else "starting"
+
+
+def _said(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(datetime.fromtimestamp(seconds, UTC))
+
+
+# Reading
+
+
+def _seconds(name: str) -> Any:
+    return func.extract("epoch", applications.c[name]).label(name)
+
+
+_TIMES = ("wanted_at", "started_at", "heartbeat_at", "ended_at")
+_PLAIN = (
+    "cluster",
+    "kind",
+    "epoch",
+    "backend",
+    "external_id",
+    "code_version",
+    "wanted",
+    "wanted_by",
+    "restart_epoch",
+    "at_work",
+    "failures",
+)
+_CLOCKS = select(
+    func.extract("epoch", func.clock_timestamp()).label("now_s"),
+    func.extract("epoch", func.pg_postmaster_start_time()).label("tracker_since_s"),
+)
+
+
+def read_applications(connection: Connection) -> dict[tuple[str, str], Application]:
+    """Return all applications that were ever started, or said something of, by (cluster, kind).
+
+    Cost: one small statement.
+    """
+    clocks = _CLOCKS.subquery()
+    columns = [applications.c[name] for name in _PLAIN]
+    query = select(*columns, *map(_seconds, _TIMES), clocks).join_from(applications, clocks, true())
+    rows: Sequence[Any] = connection.execute(query).all()
+    return {(row.cluster, row.kind): _application(row) for row in rows}
+
+
+def read_application(connection: Connection, kind: ApplicationKind, cluster: str) -> Application:
+    """Return one application; one that nobody started yet is wanted, and has epoch 0."""
+    found = read_applications(connection).get((cluster, kind))
+    if found is not None:
+        return found
+    now_s, since_s = connection.execute(_CLOCKS).one()
+    return Application(cluster, kind, float(now_s), tracker_since_s=float(since_s))
+
+
+def _application(row: Any) -> Application:
+    times = {name: None if (at := getattr(row, name)) is None else float(at) for name in _TIMES}
+    return Application(
+        **{name: getattr(row, name) for name in _PLAIN},
+        now_s=float(row.now_s),
+        tracker_since_s=float(row.tracker_since_s),
+        wanted_s=times["wanted_at"] or 0.0,
+        started_s=times["started_at"],
+        heartbeat_s=times["heartbeat_at"],
+        ended_s=times["ended_at"],
+    )
+
+
+def kinds_at_work(connection: Connection, cluster: str) -> list[str]:
+    """Return which applications of a cluster were seen within a minute, by name."""
+    return sorted(
+        kind
+        for (name, kind), one in read_applications(connection).items()
+        if name == cluster and one.is_seen and one.ended_s is None
+    )
+
+
+def served_clusters(connection: Connection) -> set[str]:
+    """Return the clusters whose application of processing was at work within a minute.
+
+    One that ends at its start again and again was never at work.
+    """
+    found = read_applications(connection).values()
+    return {
+        one.cluster
+        for one in found
+        if one.kind == "processing" and one.at_work and one.is_seen and one.ended_s is None
+    }
+
+
+# Starts and ends
+
+
+def _of(kind: str, cluster: str) -> Any:
+    return (applications.c.cluster == cluster) & (applications.c.kind == kind)
+
+
+def _as_seen(seen: Application) -> Any:
+    """Return what holds while nothing was heard of an application since, nor another start made."""
+    reported = cast(func.extract("epoch", applications.c.heartbeat_at), Double)
+    return (
+        _of(seen.kind, seen.cluster)
+        & (applications.c.epoch == seen.epoch)
+        & reported.is_not_distinct_from(seen.heartbeat_s)
+    )
+
+
+def _ensure(connection: Connection, kind: str, cluster: str) -> None:
+    row = insert(applications).values(cluster=cluster, kind=kind)
+    connection.execute(row.on_conflict_do_nothing())
+
+
+_BEGUN: dict[str, Any] = {
+    "epoch": applications.c.epoch + 1,
+    "started_at": _NOW,
+    "heartbeat_at": None,
+    "ended_at": None,
+    "at_work": False,
+    "code_version": __version__,
+}
+
+
+def begin_start(tracker: TrackerStore, seen: Application, *, backend: str) -> int | None:
+    """Take the next epoch for a start; every earlier application is fenced from now on.
+
+    Args:
+        tracker: the books.
+        seen: the row on which the start was decided.
+        backend: what it will run on.
+
+    Returns:
+        The epoch to start it with; None: since then it reported, somebody else started it, or it is
+        to be stopped.
+
+    Raises:
+        RetryError: the tracker does not answer.
+    """
+    statement = (
+        update(applications)
+        .where(_as_seen(seen), applications.c.wanted == "running")
+        .values(**_BEGUN, backend=backend, external_id="")
+        .returning(applications.c.epoch)
+    )
+    with tracker.transaction() as connection:
+        _ensure(connection, seen.kind, seen.cluster)
+        epoch = connection.execute(statement).scalar()
+    return None if epoch is None else int(epoch)
+
+
+def note_started(tracker: TrackerStore, begun: Application, external_id: str) -> None:
+    """Write down what the backend knows a start by, unless there is a newer one."""
+    mine = _of(begun.kind, begun.cluster) & (applications.c.epoch == begun.epoch)
+    with tracker.transaction() as connection:
+        connection.execute(
+            update(applications).where(mine).values(external_id=text_value(external_id))
+        )
+
+
+def note_ended(tracker: TrackerStore, ended: Application, *, back_off: BackOff = RESTARTS) -> None:
+    """Write down that a start is over, once, and how many died soon in a row.
+
+    One that was asked to end did not fail; one that reported meanwhile is not over.
+    """
+    lived_s = (ended.heartbeat_s or 0.0) - (ended.started_s or 0.0)
+    failures = 0 if ended.is_unwanted else back_off.failures(ended.failures, lived_s)
+    with tracker.transaction() as connection:
+        connection.execute(
+            update(applications)
+            .where(_as_seen(ended), applications.c.ended_at.is_(None))
+            .values(ended_at=_NOW, failures=failures)
+        )
+
+
+def note_clock(tracker: TrackerStore, ahead: Application) -> None:
+    """Take a report in the future as one of now: else no lease ends until the clock is there."""
+    with tracker.transaction() as connection:
+        connection.execute(update(applications).where(_as_seen(ahead)).values(heartbeat_at=_NOW))
+
+
+# What people want
+
+
+def want_application(
+    connection: Connection, kind: ApplicationKind, cluster: str, wanted: Wanted, *, by: str
+) -> bool:
+    """Have an application run, or be stopped and kept so; False: the same one said so already."""
+    _ensure(connection, kind, cluster)
+    is_news = (applications.c.wanted != wanted) | (applications.c.wanted_by != text_value(by))
+    changed = connection.execute(
+        update(applications)
+        .where(_of(kind, cluster), is_news)
+        .values(wanted=wanted, wanted_by=text_value(by), wanted_at=_NOW)
+    )
+    return bool(changed.rowcount)
+
+
+def ask_restart(connection: Connection, application: Application) -> bool:
+    """Have this start of an application be replaced by another; False: it is over, or was asked."""
+    changed = connection.execute(
+        update(applications)
+        .where(
+            _of(application.kind, application.cluster),
+            applications.c.epoch == application.epoch,
+            applications.c.restart_epoch < application.epoch,
+            applications.c.ended_at.is_(None),
+        )
+        .values(restart_epoch=application.epoch, wanted_at=_NOW)
+    )
+    return bool(changed.rowcount)
+
+
+def retire_applications(connection: Connection, cluster: str) -> None:
+    """Stop a cluster's applications for good, and fence one that runs all the same.
+
+    The rows stay: a cluster of the same name that is made later goes on from their epochs.
+    """
+    connection.execute(
+        update(applications)
+        .where(applications.c.cluster == cluster)
+        .values(
+            epoch=applications.c.epoch + 1,
+            wanted="stopped",
+            wanted_by="the cluster was deleted",
+            wanted_at=_NOW,
+            external_id="",
+            ended_at=_NOW,
+            at_work=False,
+        )
+    )
+
+
+# Of the application itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,46 +406,109 @@ class ApplicationLease:
     """One application's right to serve a cluster. A newer application of the cluster ends it."""
 
     tracker: TrackerStore
-    name: str
+    kind: ApplicationKind
+    cluster: str
     epoch: int
+    started_at: datetime
+    """Of the start: a tracker that was restored gives an epoch out again."""
 
     @classmethod
-    def acquire(cls, tracker: TrackerStore, kind: str, cluster: str) -> Self:
-        """Take the cluster over.
+    def acquire(
+        cls,
+        tracker: TrackerStore,
+        kind: ApplicationKind,
+        cluster: str,
+        *,
+        epoch: int | None = None,
+    ) -> Self:
+        """Begin to serve the cluster.
+
+        Args:
+            tracker: the books.
+            kind: of the application.
+            cluster: which one it serves.
+            epoch: that it was started with; None: nobody decided on this start (it was made by
+                hand), and it takes the cluster over.
 
         Raises:
+            FencedError: a newer application was started since.
             RetryError: the tracker does not answer.
         """
-        name, holder = _name(kind, cluster), f"{socket.gethostname()}:{os.getpid()}"
-        return cls(tracker, name, acquire_lease(tracker, name, holder=holder))
+        own = process_identity(os.getpid())
+        if epoch is None:
+            taken = {**_BEGUN, "heartbeat_at": _NOW, "backend": PROCESS, "external_id": own}
+            which = _of(kind, cluster)
+        else:
+            known = case((applications.c.external_id == "", own), else_=applications.c.external_id)
+            taken = {
+                "heartbeat_at": _NOW,
+                "code_version": __version__,
+                "external_id": known,
+                "ended_at": None,
+            }
+            which = _of(kind, cluster) & (applications.c.epoch == epoch)
+        statement = update(applications).where(which).values(**taken)
+        with tracker.transaction() as connection:
+            if epoch is None:
+                _ensure(connection, kind, cluster)
+            returned = statement.returning(applications.c.epoch, applications.c.started_at)
+            row = connection.execute(returned).one_or_none()
+        if row is None:
+            raise FencedError(f"{kind} of {cluster!r} was started anew: epoch {epoch} is over")
+        return cls(tracker, kind, cluster, row.epoch, row.started_at)
 
-    def renew(self) -> None:
-        """Say that the application is at work.
+    def renew(self, *, at_work: bool = False) -> bool:
+        """Report; returns whether the application should go on.
 
         Raises:
             FencedError: a newer application serves the cluster.
             RetryError: the tracker does not answer.
         """
+        statement = (
+            update(applications)
+            .where(
+                _of(self.kind, self.cluster),
+                applications.c.epoch == self.epoch,
+                applications.c.started_at == self.started_at,
+            )
+            .values(heartbeat_at=_NOW, at_work=applications.c.at_work | at_work, ended_at=None)
+            .returning(applications.c.wanted, applications.c.restart_epoch)
+        )
         with self.tracker.transaction() as connection:
-            check_lease(connection, self.name, self.epoch)
+            row = connection.execute(statement).one_or_none()
+        if row is None:
+            raise FencedError(
+                f"{self.kind} of {self.cluster!r} was started anew: epoch {self.epoch} is over"
+            )
+        return bool(row.wanted == "running" and row.restart_epoch < self.epoch)
 
 
 class Heartbeat:
-    """Says every ten seconds that an application is at work, while its loop waits for a server.
+    """Reports every five seconds for an application, also while its loop waits for a server.
 
     A look at topics without a leader, or at a destination that does not answer, takes minutes; one
-    of half an hour is taken for a loop that hangs, and nothing is said any more.
+    of half an hour is taken for a loop that hangs, and nothing is reported any more.
+
+    While the tracker is away the application goes on; whether it still may is decided by the first
+    report that comes through.
 
     Args:
         lease: of the application.
+        stop: called when it should end, from the thread that reports, each time anew.
         every_s: time between two reports.
         hangs_s: longest time between two beats of the loop.
     """
 
     def __init__(
-        self, lease: ApplicationLease, *, every_s: float = _EVERY_S, hangs_s: float = _HANGS_S
+        self,
+        lease: ApplicationLease,
+        stop: Callable[[], None] = lambda: None,
+        *,
+        every_s: float = HEARTBEAT_S,
+        hangs_s: float = HANGS_S,
     ) -> None:
         self._lease = lease
+        self._stop = stop
         self._every_s = every_s
         self._hangs_s = hangs_s
         self._beaten_at = time.monotonic()
@@ -78,22 +516,27 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._report, name="heartbeat", daemon=True)
 
     def beat(self) -> None:
-        """Say that the loop goes on. For the loop.
+        """Say that the loop goes on, and report. For the loop.
 
         Raises:
             FencedError: a newer application serves the cluster.
             RetryError: the tracker does not answer.
         """
         self._beaten_at = time.monotonic()
-        self._lease.renew()
+        self._renew(at_work=True)
+
+    def _renew(self, *, at_work: bool = False) -> None:
+        if not self._lease.renew(at_work=at_work):
+            self._stop()
 
     def _report(self) -> None:
         while not self._ended.wait(self._every_s):
             if time.monotonic() - self._beaten_at > self._hangs_s:
                 continue
             try:
-                self._lease.renew()
-            except FencedError:  # the loop's next beat ends the application
+                self._renew()
+            except FencedError:
+                self._stop()
                 return
             except RetryError as error:
                 _LOG.info("the tracker was not told that this application is at work: %s", error)
@@ -107,28 +550,16 @@ class Heartbeat:
         self._thread.join()
 
 
-def kinds_at_work(connection: Connection, cluster: str) -> list[str]:
-    """Return which applications of a cluster were seen within a minute, by name."""
-    since = func.clock_timestamp() - text(f"interval '{SEEN_WITHIN_S:.0f} seconds'")
-    names = {_name(kind, cluster): kind for kind in ("loading", "processing")}
-    query = select(consumers.c.name).where(consumers.c.name.in_(names), consumers.c.seen_at > since)
-    return sorted(names[name] for name in connection.execute(query).scalars())
+def older_code(application: Application, version: str = __version__) -> bool:
+    """Tell whether an application runs an older version of Waybill than what would be started.
 
-
-def served_clusters(connection: Connection) -> set[str]:
-    """Return the clusters whose application of processing was seen at work within a minute.
-
-    One that ends at its start again and again takes its lease and never renews it.
+    A newer one is left alone: while workers are upgraded one by one, they would take turns. Only a
+    process is started with this version; what a cluster runs has that of the cluster's image.
     """
-    since = func.clock_timestamp() - text(f"interval '{SEEN_WITHIN_S:.0f} seconds'")
-    prefix = _name("processing", "")
-    query = select(consumers.c.name).where(
-        consumers.c.name.startswith(prefix, autoescape=True),
-        consumers.c.seen_at > since,
-        consumers.c.seen_at > consumers.c.acquired_at + text("interval '0.5 seconds'"),
-    )
-    return {str(name).removeprefix(prefix) for name in connection.execute(query).scalars()}
+    known = application.backend == PROCESS and application.code_version != ""
+    return known and _number(application.code_version) < _number(version)
 
 
-def _name(kind: str, cluster: str) -> str:
-    return f"{_PREFIX}{kind}/{cluster}"
+def _number(version: str) -> tuple[int, ...]:
+    parts = version.partition("+")[0].split(".")
+    return tuple(int(part) if part.isdecimal() else 0 for part in parts)

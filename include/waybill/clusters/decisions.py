@@ -14,7 +14,16 @@ from typing import Any
 from sqlalchemy import Connection
 
 from waybill.access import Decision, write_audit
-from waybill.clusters.applications import kinds_at_work
+from waybill.clusters.applications import (
+    KINDS,
+    ApplicationKind,
+    Wanted,
+    ask_restart,
+    kinds_at_work,
+    read_application,
+    retire_applications,
+    want_application,
+)
 from waybill.clusters.coordinator import current_loads, decide
 from waybill.clusters.model import (
     DEFAULT_CLUSTER,
@@ -108,6 +117,8 @@ def create_cluster(
                 f"{request.name}` changes it"
             )
         write_cluster(connection, cluster)
+        for kind in KINDS:
+            want_application(connection, kind, cluster.name, "running", by=decision.who)
         _note(
             connection, decision, "create_cluster", f"cluster {cluster.name}", **cluster.to_json()
         )
@@ -203,6 +214,7 @@ def delete_cluster(tracker: TrackerStore, name: str, decision: Decision) -> bool
             return False
         _refuse_delete(standing, name)
         remove_cluster(standing.connection, name)
+        retire_applications(standing.connection, name)
         was = standing.clusters[name].to_json()
         _note(standing.connection, decision, "delete_cluster", f"cluster {name}", **was)
     return True
@@ -222,14 +234,73 @@ def _refuse_delete(standing: _Standing, name: str) -> None:
         )
     if kinds := kinds_at_work(standing.connection, name):
         raise InputError(
-            f"cluster {name!r} has applications at work ({', '.join(kinds)}): set the Airflow "
-            f"variable waybill_stream_{name} to stop, and delete it a minute after they ended"
+            f"cluster {name!r} has applications at work ({', '.join(kinds)}): `waybill clusters "
+            f"stop {name}` ends them; delete it once `waybill clusters show {name}` shows none"
         )
 
 
 def _named(teams: Sequence[str]) -> str:
     more = len(teams) - _MOST_NAMED
     return ", ".join(teams[:_MOST_NAMED]) + (f" and {more} more teams" if more > 0 else "")
+
+
+def stop_cluster(tracker: TrackerStore, name: str, decision: Decision) -> bool:
+    """Have both applications of a cluster end, and be kept so; each reads it within five seconds.
+
+    Returns:
+        False: the same person had them stopped already.
+
+    Raises:
+        InputError: there is no such cluster.
+    """
+    return _want(tracker, name, "stop_cluster", "stopped", decision)
+
+
+def start_cluster(tracker: TrackerStore, name: str, decision: Decision) -> bool:
+    """Have both applications of a cluster run again, by the DAG that supervises them.
+
+    Returns:
+        False: the same person had them run already.
+
+    Raises:
+        InputError: there is no such cluster.
+    """
+    return _want(tracker, name, "start_cluster", "running", decision)
+
+
+def restart_cluster(tracker: TrackerStore, name: str, decision: Decision) -> list[ApplicationKind]:
+    """Have the applications of a cluster that run be replaced by new ones: settings, code.
+
+    Returns:
+        Which are replaced.
+
+    Raises:
+        InputError: there is no such cluster.
+    """
+    with _deciding(tracker) as standing:
+        connection = standing.connection
+        standing.cluster(name)
+        asked = [
+            kind
+            for kind in KINDS
+            if ask_restart(connection, read_application(connection, kind, name))
+        ]
+        _note(connection, decision, "restart_cluster", f"cluster {name}", applications=asked)
+    return asked
+
+
+def _want(
+    tracker: TrackerStore, name: str, action: str, wanted: Wanted, decision: Decision
+) -> bool:
+    with _deciding(tracker) as standing:
+        standing.cluster(name)
+        changed = [
+            want_application(standing.connection, kind, name, wanted, by=decision.who)
+            for kind in KINDS
+        ]
+        if any(changed):
+            _note(standing.connection, decision, action, f"cluster {name}")
+    return any(changed)
 
 
 def pin_team(tracker: TrackerStore, request: PlaceRequest, decision: Decision) -> Assignment:

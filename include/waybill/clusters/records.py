@@ -356,4 +356,5 @@ def read_capacities(
     query = select(cluster_loads).where(cluster_loads.c.at >= begun).order_by(cluster_loads.c.at)
     if cluster is not None:
         query = query.where(cluster_loads.c.cluster == cluster)
-    return [dict(row) for row in connection.execute(query).mappings()]
+    rows = connection.execute(query).mappings()
+    return [{str(name): value for name, value in row.items()} for row in rows]

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from waybill.clusters.applications import Application, read_applications
 from waybill.clusters.coordinator import current_loads
 from waybill.clusters.loads import HotPartition, LoadSample
 from waybill.clusters.model import (
@@ -87,6 +88,8 @@ class ClusterLine:
     needed_cores: int | None
     """For its lag objective; None: the coordinator did not look lately."""
     forecast_cores: float | None
+    applications: tuple[Application, ...] = ()
+    """Those that were ever started, or are to be."""
 
     @property
     def consumers(self) -> int:
@@ -111,6 +114,7 @@ class ClusterLine:
             "forecast_cores": self.forecast_cores,
             "needed_cores": self.needed_cores,
             "lag_s": round(self.lag_s, 3),
+            "applications": [one.to_json() for one in self.applications],
             "teams": [one.to_json() for one in self.teams],
         }
 
@@ -208,6 +212,7 @@ def _lines(
     known: tuple[Mapping[str, Pin], Mapping[str, Sequence[LoadSample]]],
 ) -> list[ClusterLine]:
     pins, samples = known
+    running = read_applications(connection)
     newest = {row["cluster"]: row for row in read_capacities(connection, since_s=_LATEST_S)}
     teams: dict[str | None, list[TeamLine]] = {}
     for load in sorted(loads, key=lambda one: (-one.demand_cores, one.team)):
@@ -219,7 +224,8 @@ def _lines(
         needed = None if row is None else int(row["needed_cores"])
         foreseen = None if row is None else round(float(row["forecast_cores"]), 4)
         own = tuple(teams.get(cluster.name, ()))
-        found.append(ClusterLine(cluster, own, needed, foreseen))
+        its = tuple(one for (name, _), one in sorted(running.items()) if name == cluster.name)
+        found.append(ClusterLine(cluster, own, needed, foreseen, its))
     return found
 
 

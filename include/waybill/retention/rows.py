@@ -49,6 +49,7 @@ def _lasts(by: str, why: str) -> Growth:
 _BOOKS = "`BOOKS_DAYS`"
 _NAMES = "stays: its number does not grow with events"
 GROWTH: dict[str, Growth] = {
+    "applications": _lasts("application of a virtual cluster", _NAMES),
     "audit_log": _lasts("decision of a person", "lasts: who did what"),
     "audit_minutes": Growth("minute of an event name in work", "the auditor, once it balances"),
     "audit_rounds": Growth("minute", "the auditor, after a day"),

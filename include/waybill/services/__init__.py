@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.services.applications import ProcessBackend as ProcessBackend
     from waybill.services.applications import application_last_words as application_last_words
+    from waybill.services.applications import application_script as application_script
     from waybill.services.applications import application_status as application_status
     from waybill.services.applications import start_application as start_application
     from waybill.services.applications import stop_application as stop_application
+    from waybill.services.applications import supervise_application as supervise_application
     from waybill.services.bucket import BucketReport as BucketReport
     from waybill.services.bucket import bucket_owner as bucket_owner
     from waybill.services.bucket import claim_bucket as claim_bucket
@@ -22,8 +25,11 @@ if TYPE_CHECKING:
     from waybill.services.clusters import move_team as move_team
     from waybill.services.clusters import other_clusters as other_clusters
     from waybill.services.clusters import pin_team as pin_team
+    from waybill.services.clusters import restart_cluster as restart_cluster
     from waybill.services.clusters import run_coordinator as run_coordinator
     from waybill.services.clusters import set_cluster as set_cluster
+    from waybill.services.clusters import start_cluster as start_cluster
+    from waybill.services.clusters import stop_cluster as stop_cluster
     from waybill.services.clusters import unpin_team as unpin_team
     from waybill.services.environment import current_user as current_user
     from waybill.services.environment import migrate as migrate
@@ -97,10 +103,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "applications": [
+            "ProcessBackend",
             "application_last_words",
+            "application_script",
             "application_status",
             "start_application",
             "stop_application",
+            "supervise_application",
         ],
         "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
         "clusters": [
@@ -111,8 +120,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "move_team",
             "other_clusters",
             "pin_team",
+            "restart_cluster",
             "run_coordinator",
             "set_cluster",
+            "start_cluster",
+            "stop_cluster",
             "unpin_team",
         ],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from waybill.access import Decision
     from waybill.clusters import (
+        ApplicationKind,
         Assignment,
         ClusterRequest,
         ClusterStatus,
@@ -78,6 +79,27 @@ def delete_cluster(settings: Settings, name: str, decision: Decision) -> bool:
     from waybill import clusters
 
     return _decided(clusters.delete_cluster, settings, name, decision)
+
+
+def stop_cluster(settings: Settings, name: str, decision: Decision) -> bool:
+    """Have a cluster's applications end, and be kept so; False: the same person said so already."""
+    from waybill import clusters
+
+    return _decided(clusters.stop_cluster, settings, name, decision)
+
+
+def start_cluster(settings: Settings, name: str, decision: Decision) -> bool:
+    """Have a cluster's applications run again; False: the same person said so already."""
+    from waybill import clusters
+
+    return _decided(clusters.start_cluster, settings, name, decision)
+
+
+def restart_cluster(settings: Settings, name: str, decision: Decision) -> list[ApplicationKind]:
+    """Have a cluster's applications be replaced by new ones; which are."""
+    from waybill import clusters
+
+    return _decided(clusters.restart_cluster, settings, name, decision)
 
 
 def pin_team(settings: Settings, request: PlaceRequest, decision: Decision) -> Assignment:

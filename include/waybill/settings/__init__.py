@@ -134,6 +134,13 @@ class SparkSettings(Section):
     """The Spark applications that carry the data."""
 
     master: str = "local[2,4]"
+    connection_id: str = ""
+    """Airflow's connection of Spark by which applications are submitted (`spark-submit`): to a
+    standalone cluster in client mode, to YARN or Kubernetes in cluster mode. Empty: they are
+    processes of this host, with `WAYBILL_SPARK__MASTER`."""
+    jobs_uri: str = ""
+    """Where a cluster finds the files of `spark_jobs` in cluster mode, as in
+    `local:///opt/waybill/spark_jobs`; empty: they are uploaded."""
     driver_host: str = "127.0.0.1"
     """Address the driver listens on and executors reach it at; on a cluster its host's name."""
     driver_memory: str = "1g"

@@ -1,224 +1,166 @@
-"""Run a Spark application of a virtual cluster outside the task's lifetime, and supervise it.
+"""Supervise a Spark application of a virtual cluster, which lives outside of every task.
+
+Its life is in the tracker: a row with its epoch, its reports and what it should do. This task looks
+at the row and asks the backend (``waybill.clusters.supervise``), starts or ends what follows, and
+defers: while it waits, it has no slot of a worker. The triggerer polls the rows of all applications
+in one query, and wakes a task where reports stay away or something else is wanted.
 
 Who may end what
-- The application outlives its supervisor: a task that is killed, timed out, marked success or
-  failed, cleared, or whose worker dies leaves it running (``on_kill`` does not touch it). The next
-  supervisor, a retry or the task of the next DAG run, finds it by the library's registry.
-- Stopping needs a clear request: the Airflow variable ``waybill_stream_<virtual cluster>`` set to
-  ``stop``. It is read at most twice a minute; the supervisor then stops the application, keeps it
-  stopped, and starts it again when the variable says ``run`` or is gone.
-- A supervisor ends by itself after its ``shift`` and succeeds, so that logs, code and workers
-  change hands; ``execution_timeout`` should be longer, and only meets a supervisor that hangs.
+- A task that is killed, timed out, marked, cleared, or whose worker or triggerer dies leaves the
+  application running. The next task, on any worker, goes on from the row.
+- Stopping needs a clear request: ``waybill clusters stop``, or the Airflow variable
+  ``waybill_stream_<virtual cluster>`` set to ``stop``, which is read at most twice a minute. The
+  application is kept stopped until ``waybill clusters start``, or the variable says ``run`` or is
+  gone.
+- A task ends by itself after its ``shift`` and succeeds, so that logs, code and workers change
+  hands.
 
-One application, not two
-- ``submit_job`` looks before it starts, and nothing is started while the state is unknown.
-- Each DAG allows one run; ``stream_default`` one such task across runs, too.
-- What is left, a crash between start and registration, is fenced by the application's lease.
+One application, not two: see the invariants of ``waybill.clusters.supervision``.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator, ResumableJobMixin, Variable
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk import BaseOperator
 
-from waybill.back_off import BackOff
 from waybill_airflow.failures import read_settings
-from waybill_airflow.supervision import RESTARTS, Supervisor
+from waybill_airflow.supervision import look_at
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk import Context
     from pydantic import JsonValue
 
-    from waybill.settings import Settings
-    from waybill_airflow.supervision import Status
+    from waybill.clusters import ApplicationKind, Look
 
-Kind = Literal["processing", "loading"]
-REQUESTS = ("run", "stop")
-_REQUEST_MAX_AGE_S = 30.0
-_NAP_S = 1.0
-"""Longest sleep in one piece: a kill waits five seconds before it becomes SIGKILL."""
-
-
-@dataclass(frozen=True)
-class _SparkApplication:
-    """The library's application of one kind and cluster, as a supervisor sees it."""
-
-    settings: Settings
-    kind: Kind
-    cluster: str
-
-    def start(self) -> int:
-        from waybill.services import start_application
-
-        return start_application(self.settings, self.kind, self.cluster)
-
-    def status(self) -> Status:
-        from waybill.services import application_status
-
-        return application_status(self.settings, self.kind, self.cluster)
-
-    def stop(self) -> None:
-        from waybill.services import stop_application
-
-        stop_application(self.settings, self.kind, self.cluster)
-
-    def last_words(self) -> str:
-        from waybill.services import application_last_words
-
-        return application_last_words(self.settings, self.kind, self.cluster)
+_QUIET_S = 30.0
+"""Between two looks at one that is silent, or ends, while its backend says that it lives."""
+_PAUSE_S = 5.0
+"""Between two looks at least, where none of them starts it."""
+_AWAY_S = 10.0
+"""Until the next look when the tracker did not answer."""
 
 
-class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
+class SparkApplicationOperator(BaseOperator):
     """Keep the processing or loading application of a virtual cluster running.
 
     :param kind: ``processing`` (sources' events to staged objects) or ``loading`` (those to the
         destinations).
     :param virtual_cluster: which group of teams it serves.
     :param shift: how long one task supervises; ``None``: until it is ended.
-    :param poll_s: seconds between two looks at the application.
-    :param back_off: waits before restarts; the default restarts for ever.
+    :param poll_s: seconds between two looks at its row, in the triggerer.
     :raises waybill.errors.InputError: it cannot be started as things are, e.g. no Java. Unlike
         elsewhere the task is retried: the cause can be mended while Airflow runs.
-    :raises AirflowException: the task was told to end; the application runs on.
-    :returns: ``{"kind", "virtual_cluster", "pid", "starts"}`` at the end of the shift; ``pid`` is
-        ``None`` when it was stopped on request.
+    :raises waybill.errors.RetryError: the tracker did not answer when the shift was over.
+    :returns: ``{"kind", "virtual_cluster", "epoch", "external_id", "starts"}`` at the end of the
+        shift; ``external_id`` is ``None`` when it does not run.
     """
-
-    external_id_key = "spark_application_pid"
 
     def __init__(
         self,
         *,
-        kind: Kind,
+        kind: ApplicationKind,
         virtual_cluster: str = "default",
         shift: timedelta | None = timedelta(hours=6),
-        poll_s: float = 5.0,
-        back_off: BackOff | None = None,
+        poll_s: float = 3.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kind: Kind = kind
+        self.kind: ApplicationKind = kind
         self.virtual_cluster = virtual_cluster
         self.shift = shift
         self.poll_s = poll_s
-        self.back_off = back_off or RESTARTS
-        self._ending = False
-        self._request = "run"
-        self._request_read_at: float | None = None
-        self._supervisor: Supervisor | None = None
 
     def execute(self, context: Context) -> dict[str, JsonValue]:
-        """Supervise for one shift, and return what runs then."""
-        result: dict[str, JsonValue] = self.execute_resumable(context)
-        return result
+        """Look once, and wait in the triggerer until the next look is due."""
+        until_s = None if self.shift is None else time.time() + self.shift.total_seconds()
+        self.log.info("supervising %s of cluster %s", self.kind, self.virtual_cluster)
+        return self._supervise(until_s, starts=0)
 
-    def submit_job(self, context: Context) -> JsonValue:
-        """Start the application unless it runs; return its process id, 0 when none runs yet."""
-        supervisor = self._open_supervisor(context)
-        supervisor.look(time.monotonic())
-        return supervisor.pid or 0
+    def look_again(
+        self, context: Context, event: Mapping[str, Any], until_s: float | None, starts: int
+    ) -> dict[str, JsonValue]:
+        """Go on when the trigger fired; whether the shift is over is said by its clock, too."""
+        is_over = event["reason"] == "shift"
+        return self._supervise(time.time() if is_over else until_s, starts=starts)
 
-    def get_job_status(self, external_id: JsonValue, context: Context) -> str:
-        """Return RUNNING, DEAD, or UNKNOWN when the library could not tell."""
+    def _supervise(self, until_s: float | None, *, starts: int) -> dict[str, JsonValue]:
         from waybill.errors import RetryError
 
         try:
-            status = self._application().status()
+            look = look_at(read_settings(), self.kind, self.virtual_cluster)
         except RetryError as error:
-            self.log.warning("not known whether pid %s runs: %s", external_id, error)
-            return "UNKNOWN"
-        return "RUNNING" if status.running else "DEAD"
+            if self._is_over(until_s):
+                raise
+            self.log.warning("nothing is started: %s", error)
+            self._wait(until_s, starts, quiet_s=_AWAY_S)
+        self._tell(look)
+        starts += look.action == "start"
+        if self._is_over(until_s):
+            return self._result(look, starts)
+        self._wait(until_s, starts, quiet_s=self._quiet_s(look))
 
-    def is_job_active(self, status: str) -> bool:
-        """Return True unless it is certainly dead: then nothing is started before it is known."""
-        return status != "DEAD"
+    def _is_over(self, until_s: float | None) -> bool:
+        return until_s is not None and time.time() >= until_s
 
-    def is_job_succeeded(self, status: str) -> bool:
-        """Return False: a streaming application has no successful end."""
-        return False
+    def _wait(self, until_s: float | None, starts: int, *, quiet_s: float) -> NoReturn:
+        from waybill_airflow.triggers.applications import ApplicationTrigger
 
-    def poll_until_complete(self, external_id: JsonValue, context: Context) -> dict[str, JsonValue]:
-        """Watch, and restart, until the shift is over.
+        self.defer(
+            trigger=ApplicationTrigger(
+                self.kind, self.virtual_cluster, until_s, quiet_s, self.poll_s
+            ),
+            method_name="look_again",
+            kwargs={"until_s": until_s, "starts": starts},
+        )
+        raise AssertionError("unreachable: to defer raises")
 
-        :raises AirflowException: the task was told to end.
-        """
-        supervisor = self._supervisor or self._open_supervisor(context)
-        started = time.monotonic()
-        self.log.info("supervising %s of cluster %s", self.kind, self.virtual_cluster)
-        while not self._ending and not self._shift_is_over(started):
-            supervisor.look(time.monotonic())
-            self._sleep(self.poll_s)
-        if self._ending:
-            raise AirflowException(
-                f"told to end: {self.kind} of cluster {self.virtual_cluster} is left running as "
-                f"pid {supervisor.pid}, and the next supervisor finds it"
+    def _quiet_s(self, look: Look) -> float:
+        """Return how long the trigger lets a row alone that could wake this task at once."""
+        from waybill.clusters import needs_look
+
+        application = look.application
+        is_to_start = application.ended_s is not None and application.wanted == "running"
+        if is_to_start and look.word in {"dead", "unknown"}:
+            return max(application.waits_s(), 0.0 if look.word == "dead" else _PAUSE_S)
+        return _QUIET_S if needs_look(application) else _PAUSE_S
+
+    def _tell(self, look: Look) -> None:
+        application = look.application
+        if look.words:
+            self.log.warning(
+                "it died (%d in a row); next start in %.1f s; the end of its log:\n%s",
+                application.failures,
+                application.waits_s(),
+                look.words,
             )
-        return self.get_job_result(external_id, context)
+        if look.problem:
+            self.log.warning("%s", look.problem)
+        self.log.info(
+            "%s: its backend says %s; start %d, %s; wanted: %s%s",
+            look.action,
+            look.word,
+            application.epoch,
+            application.external_id or "not known yet",
+            application.wanted,
+            f" (by {application.wanted_by})" if application.wanted_by else "",
+        )
 
-    def get_job_result(self, external_id: JsonValue, context: Context) -> dict[str, JsonValue]:
-        """Return what runs at the end of the shift; a restart has changed the process id."""
-        supervisor = self._supervisor
+    def _result(self, look: Look, starts: int) -> dict[str, JsonValue]:
+        """Return what runs at the end of the shift."""
+        application = look.application
+        runs = application.epoch > 0 and application.ended_s is None
         return {
             "kind": self.kind,
             "virtual_cluster": self.virtual_cluster,
-            "pid": supervisor.pid if supervisor else external_id,
-            "starts": supervisor.starts if supervisor else 0,
+            "epoch": application.epoch,
+            "external_id": application.external_id if runs else None,
+            "starts": starts,
         }
 
-    def on_kill(self) -> None:
-        """End the watch soon; the application is detached on purpose.
 
-        Called inside a signal handler, so it only leaves a mark.
-        """
-        self._ending = True
-
-    def _application(self) -> _SparkApplication:
-        return _SparkApplication(read_settings(), self.kind, self.virtual_cluster)
-
-    def _open_supervisor(self, context: Context) -> Supervisor:
-        store = context.get("task_state_store")
-
-        def remember(pid: int) -> None:
-            if store is not None:
-                store.set(self.external_id_key, pid)
-
-        self._supervisor = Supervisor(
-            self._application(),
-            wanted=self._is_wanted,
-            journal=self.log,
-            on_start=remember,
-            back_off=self.back_off,
-        )
-        return self._supervisor
-
-    def _is_wanted(self) -> bool:
-        now = time.monotonic()
-        if self._request_read_at is None or now - self._request_read_at >= _REQUEST_MAX_AGE_S:
-            self._request, self._request_read_at = self._read_request(), now
-        return self._request == "run"
-
-    def _read_request(self) -> str:
-        name = f"waybill_stream_{self.virtual_cluster}"
-        request = str(Variable.get(name, default="run")).strip().lower()
-        if request in REQUESTS:
-            return request
-        self.log.error(
-            "variable %s is %r, allowed are run and stop; going on with %s",
-            name,
-            request,
-            self._request,
-        )
-        return self._request
-
-    def _shift_is_over(self, started: float) -> bool:
-        return self.shift is not None and time.monotonic() - started >= self.shift.total_seconds()
-
-    def _sleep(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while not self._ending and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _NAP_S))
+__all__ = ["SparkApplicationOperator"]

@@ -1,8 +1,8 @@
 """Routes of virtual clusters: which serves which team, how each is, and why teams were moved.
 
 Who may view a team's parked events sees where the team is and why; other teams, a cluster's Spark
-configuration and what the coordinator could not do are for who may view every team. Decisions are
-made on the command line: they reach every team of a cluster.
+configuration, names of hosts and what the coordinator could not do are for who may view every team.
+Decisions are made on the command line: they reach every team of a cluster.
 """
 
 from __future__ import annotations
@@ -63,6 +63,26 @@ class TeamOut(BaseModel):
     hot_partitions: list[HotPartitionOut]
 
 
+class ApplicationOut(BaseModel):
+    """A Spark application of a cluster, as its row in the tracker says."""
+
+    kind: Literal["processing", "loading"]
+    state: str = Field(
+        description="at work, starting, stopping, stopped, waits for its start, not heard of."
+    )
+    epoch: int = Field(description="Number of its newest start; 0: it was never started.")
+    backend: str = Field(description="What it runs on.")
+    external_id: str | None = Field(
+        description="What the backend knows it by; for who may view every team."
+    )
+    code_version: str = Field(description="Version of Waybill that it runs.")
+    wanted: Literal["running", "stopped"]
+    wanted_by: str = Field(description="Who said so.")
+    failures: int = Field(description="Deaths in a row, each soon after its start.")
+    started_at: str | None
+    heartbeat_at: str | None = Field(description="When it reported last; null: not yet.")
+
+
 class ClusterOut(BaseModel):
     """A virtual cluster."""
 
@@ -79,6 +99,7 @@ class ClusterOut(BaseModel):
     lag_objective_s: float
     lag_s: float
     consumers: int
+    applications: list[ApplicationOut]
     teams: list[TeamOut] = Field(description="The user's.")
     spark_conf: dict[str, str] | None = Field(description="For who may view every team.")
 
@@ -88,9 +109,10 @@ class ClusterOut(BaseModel):
         said = line.to_json()
         own = [one for one in said["teams"] if teams is None or one["team"] in teams]
         known = {name: said[name] for name in cls.model_fields}
-        return cls(
-            **known | {"teams": own, "spark_conf": said["spark_conf"] if teams is None else None}
-        )
+        if teams is not None:
+            hidden = [one | {"external_id": None} for one in said["applications"]]
+            known |= {"applications": hidden, "spark_conf": None}
+        return cls(**known | {"teams": own})
 
 
 class DecisionOut(BaseModel):

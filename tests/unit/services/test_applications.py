@@ -6,15 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
 import psutil
 import pytest
 
-from waybill.errors import InputError
+from waybill.clusters import Application, process_identity
+from waybill.errors import InputError, RetryError
 from waybill.services import (
     application_last_words,
     application_status,
@@ -226,3 +230,51 @@ def test_last_words_are_the_end_of_the_log_whatever_it_holds(settings: Settings)
     log.write_bytes(b"x" * 50_000 + b"\n" + b"\n".join(b"line %d \xff" % n for n in range(40)))
     words = application_last_words(settings, "processing", "default", lines=2).splitlines()
     assert words == ["line 38 �", "line 39 �"]
+
+
+def test_a_late_start_leaves_the_one_of_a_newer_epoch_alone(settings: Settings) -> None:
+    newer = start_application(settings, "processing", "default", applications.Start(7))
+    with pytest.raises(RetryError, match="start 7, newer than 6, runs"):
+        start_application(settings, "processing", "default", applications.Start(6))
+    assert application_status(settings, "processing", "default").pid == newer
+    newest = start_application(settings, "processing", "default", applications.Start(8))
+    assert newest != newer
+    assert not is_alive(newer)
+
+
+def test_of_two_starts_at_once_the_newer_lives(settings: Settings) -> None:
+    """The older may live beside it: its epoch is refused, and it ends itself."""
+    together = threading.Barrier(2)
+
+    def start(epoch: int) -> int | None:
+        together.wait()
+        how = applications.Start(epoch)
+        try:
+            return start_application(settings, "processing", "default", how)
+        except RetryError:
+            return None
+
+    with ThreadPoolExecutor(2) as pool:
+        older, newer = pool.map(start, (1, 2))
+    assert newer is not None
+    assert is_alive(newer)
+    for pid in {older, newer} - {None}:
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).kill()
+
+
+def test_what_the_registry_does_not_name_is_ended_by_what_its_row_says(settings: Settings) -> None:
+    registered = start_application(settings, "processing", "default")
+    by_hand = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+    named = process_identity(by_hand.pid)
+    row = Application("default", "processing", 0.0, epoch=3, external_id=named)
+    applications.ProcessBackend(settings).stop(row)
+    assert by_hand.wait(10) == -signal.SIGTERM
+    assert is_alive(registered), "it is another start"
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

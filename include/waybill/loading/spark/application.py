@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -92,21 +93,28 @@ class LoadingConsumer:
         give_memory_back()
 
 
-def run_loading(settings: Settings, *, cluster: str) -> None:
-    """Run until told to stop (SIGTERM).
+def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -> None:
+    """Run until told to stop (SIGTERM, or by its row in the tracker).
+
+    Args:
+        settings: of the driver.
+        cluster: which one it serves.
+        epoch: that it was started with; None: it was started by hand.
 
     Raises:
         InputError: there is no such cluster.
         StopError: another application of the cluster was started, or one took a consumer over.
     """
     stopping = Stopping()
-    checkpoints = fresh_checkpoints(settings.spark.work_dir / f"loading-{cluster}")
-    refuse_foreign_bucket(settings)
-    objects = open_owned_objects(settings)
-    recorder = open_recorder(settings.traces) if settings.traces.enabled else None
     running: dict[str, LoadingConsumer] = {}
-    with open_tracker(settings.tracker) as tracker:
+    with open_tracker(settings.tracker) as tracker, ExitStack() as reporting:
         own = cluster_settings(tracker, cluster)
+        lease = ApplicationLease.acquire(tracker, "loading", cluster, epoch=epoch)
+        heartbeat = reporting.enter_context(Heartbeat(lease, stopping.ask))
+        checkpoints = fresh_checkpoints(settings.spark.work_dir / f"loading-{cluster}")
+        refuse_foreign_bucket(settings)
+        objects = open_owned_objects(settings)
+        recorder = open_recorder(settings.traces) if settings.traces.enabled else None
         spark = open_session(
             settings.spark,
             name=f"waybill-loading-{cluster}",
@@ -115,7 +123,6 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
             conf=own.spark_conf,
         )
         spark.dataSource.register(StagedSource)
-        heartbeat = Heartbeat(ApplicationLease.acquire(tracker, "loading", cluster))
 
         def start(name: str) -> StreamingQuery:
             opening = partial(_open, settings, name)
@@ -143,8 +150,7 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
                 consumer.look()
             return sorted(served.read_destinations())
 
-        with heartbeat:
-            keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
+        keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
         consumers.stop()
         spark.stop()
         for consumer in running.values():

@@ -7,6 +7,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
@@ -31,8 +32,13 @@ _HANDOVER_S = 10.0
 """How long a topic is waited for that another cluster has; it ends its batch before."""
 
 
-def run_processing(settings: Settings, *, cluster: str) -> None:
-    """Run until told to stop (SIGTERM).
+def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None) -> None:
+    """Run until told to stop (SIGTERM, or by its row in the tracker).
+
+    Args:
+        settings: of the driver.
+        cluster: which one it serves.
+        epoch: that it was started with; None: it was started by hand.
 
     Raises:
         InputError: there is no such cluster.
@@ -41,12 +47,14 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
         RetryError: Kafka did not answer for 10 min at the start; the supervisor starts it again.
     """
     stopping = Stopping()
-    checkpoints = fresh_checkpoints(settings.spark.work_dir / f"processing-{cluster}")
     log = open_log(settings.kafka)
-    log.wait_until_up(limit_s=600)
-    refuse_foreign_bucket(settings)
-    with open_tracker(settings.tracker) as tracker:
+    with open_tracker(settings.tracker) as tracker, ExitStack() as reporting:
         own = cluster_settings(tracker, cluster)
+        lease = ApplicationLease.acquire(tracker, "processing", cluster, epoch=epoch)
+        heartbeat = reporting.enter_context(Heartbeat(lease, stopping.ask))
+        checkpoints = fresh_checkpoints(settings.spark.work_dir / f"processing-{cluster}")
+        log.wait_until_up(limit_s=600)
+        refuse_foreign_bucket(settings)
         parts = ProcessingParts.over(settings, tracker, log, open_owned_objects(settings))
         spark = open_session(
             settings.spark,
@@ -55,7 +63,6 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             memory_mb=own.memory_mb,
             conf=own.spark_conf,
         )
-        heartbeat = Heartbeat(ApplicationLease.acquire(tracker, "processing", cluster))
         served = ServedTopics(tracker, cluster, parts.pipelines)
         destinations: dict[str, str] = {}
         handover = Handover(tracker, cluster)
@@ -91,8 +98,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             lambda group: group.start(spark),
             most_topics=settings.spark.topics_per_query,
         )
-        with heartbeat:
-            keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
+        keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
         groups.stop()
         spark.stop()
 

@@ -5,7 +5,8 @@ Those of loading; the topics of processing share queries (``topic_groups``). A c
 on. So is one whose tracker is away: the application outlives that. One that was fenced ends the
 application: another one has taken over.
 
-Asking an application to stop: SIGTERM and SIGINT set a flag that its loop looks at.
+Asking an application to stop: SIGTERM, SIGINT and its row in the tracker set a flag that its loop
+looks at.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Stopping:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
 
+    def ask(self) -> None:
+        """Have the application end; from any thread."""
+        self._event.set()
+
     @property
     def asked(self) -> bool:
         """Whether somebody asked."""
@@ -43,7 +48,7 @@ class Stopping:
         return self._event.wait(seconds)
 
     def _ask(self, _signal: int, _frame: FrameType | None) -> None:
-        self._event.set()
+        self.ask()
 
 
 _LOG = logging.getLogger(__name__)

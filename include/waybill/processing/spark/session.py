@@ -7,11 +7,21 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from waybill.errors import InputError
 from waybill.settings import SparkSettings
 
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by ``spark-submit`` in the environment of a Python driver."""
+_PLACED = (
+    "spark.driver.memory",
+    "spark.driver.host",
+    "spark.driver.bindAddress",
+    "spark.local.dir",
+)
+"""What a submission, or a cluster that runs the driver, knows better."""
 _LARGEST_BATCH_BYTES = 64 * 1024**2
 """Of the messages that a Python worker gets at once: 8,192 of 1 MB would be 8 GB."""
 
@@ -26,11 +36,14 @@ def open_session(
 ) -> SparkSession:
     """Start Spark. Nothing listens but on loopback, and no UI is served.
 
+    Where ``spark-submit`` started this process, master, jars and the driver's place are what was
+    submitted.
+
     Args:
         settings: of Spark.
         name: of the application.
-        max_cores: most cores of a cluster that it takes; ``None``: all that are free. Of no effect
-            on a master ``local[n]``.
+        max_cores: most cores of a cluster that it takes; ``None``: as the settings say. Of no
+            effect on a master ``local[n]``.
         memory_mb: of an executor, in MiB; ``None``: Spark's default.
         conf: more of Spark's configuration, of a virtual cluster.
 
@@ -40,7 +53,7 @@ def open_session(
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run another Python
     options = {
-        "spark.jars": ",".join(str(path) for path in _jars(settings.jars_dir)),
+        **_own_jars(settings.jars_dir),
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.host": settings.driver_host,
         "spark.driver.bindAddress": settings.driver_host,
@@ -61,8 +74,7 @@ def open_session(
         "spark.task.maxFailures": "4",
         "spark.speculation": "false",
     }
-    if max_cores is not None:
-        options["spark.cores.max"] = str(max_cores)
+    options["spark.cores.max"] = str(max_cores or settings.processing_max_cores)
     if memory_mb is not None:
         options["spark.executor.memory"] = f"{memory_mb}m"
     if taken := sorted({"spark.master", *options} & (conf or {}).keys()):
@@ -70,11 +82,23 @@ def open_session(
             f"Waybill sets {', '.join(taken)} itself: take it out of the cluster's settings "
             "(`waybill clusters set`), and set cores, memory and pool by their own options"
         )
-    builder = SparkSession.builder.appName(name).master(settings.master)
+    builder = SparkSession.builder.appName(name)
+    if _SUBMITTED in os.environ:
+        options = _beside_submitted(options, SparkConf())
+    else:
+        builder = builder.master(settings.master)
     session = builder.config(map={**options, **(conf or {})}).getOrCreate()
     _refuse_speculation(session)
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def _beside_submitted(options: Mapping[str, str], submitted: SparkConf) -> dict[str, str]:
+    """Return the options that a submission leaves open; in cluster mode the cluster has its own."""
+    placed = {name for name in _PLACED if submitted.contains(name)}
+    if submitted.get("spark.submit.deployMode", "client") == "cluster":
+        placed = set(_PLACED)
+    return {name: value for name, value in options.items() if name not in placed}
 
 
 def _refuse_speculation(session: SparkSession) -> None:
@@ -87,6 +111,13 @@ def _refuse_speculation(session: SparkSession) -> None:
             "spark.speculation is on: each slow task would run twice; take it out of the "
             "cluster's defaults (spark-defaults.conf) and start again"
         )
+
+
+def _own_jars(folder: Path) -> dict[str, str]:
+    """Return the option with the connector's jars; none where they were submitted."""
+    if _SUBMITTED in os.environ:
+        return {}
+    return {"spark.jars": ",".join(str(path) for path in _jars(folder))}
 
 
 def _jars(folder: Path) -> list[Path]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.outcomes import add_outcomes as add_outcomes
     from waybill.storage.tracker.outcomes import parked_before as parked_before
     from waybill.storage.tracker.tables import COUNT_COLUMNS as COUNT_COLUMNS
+    from waybill.storage.tracker.tables import applications as applications
     from waybill.storage.tracker.tables import audit_log as audit_log
     from waybill.storage.tracker.tables import auto_replays as auto_replays
     from waybill.storage.tracker.tables import batches as batches
@@ -61,6 +62,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "outcomes": ["AT_THE_DESTINATION", "COPY", "HELD_AGAIN", "add_outcomes", "parked_before"],
         "tables": [
             "COUNT_COLUMNS",
+            "applications",
             "audit_log",
             "auto_replays",
             "batches",

@@ -11,7 +11,8 @@ Parking       parked_partitions, parked_objects, segments, replays, replay_entri
 Traces        trace_queries
 Audit         breaches, audit_minutes, audit_rounds
 Notices       notices, notice_messages, notice_digests, digested_partitions
-Clusters      virtual_clusters, cluster_pins, cluster_assignments, team_loads, cluster_loads
+Clusters      virtual_clusters, cluster_pins, cluster_assignments, team_loads, cluster_loads,
+              applications
 Deployment    deployment, audit_log
 """
 
@@ -108,7 +109,9 @@ consumers = Table(
     Column("holder", Text, nullable=False),
     time_column("acquired_at", now=True),
     time_column("seen_at", now=True),
+    CheckConstraint("NOT starts_with(name, 'application/')", name="name"),
 )
+"""``application/…``: the lease of an application of releases before ``applications``."""
 
 topic_offsets = Table(
     "topic_offsets",
@@ -816,6 +819,29 @@ cluster_assignments = Table(
 ``placements``: team to its cluster, since when and why. ``moves``: what is other than before.
 ``waiting``: teams that no cluster has room for.
 ``made_by``: ``coordinator``, or who decided."""
+
+applications = Table(
+    "applications",
+    METADATA,
+    Column("cluster", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+    *[
+        Column(name, Text, nullable=False, server_default=text("''"))
+        for name in ("backend", "external_id", "code_version")
+    ],
+    Column("wanted", Text, nullable=False, server_default=text("'running'")),
+    Column("wanted_by", Text, nullable=False, server_default=text("''")),
+    time_column("wanted_at", now=True),
+    Column("restart_epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("at_work", Boolean, nullable=False, server_default=text("false")),
+    *[time_column(name) for name in ("started_at", "heartbeat_at", "ended_at")],
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("cluster", "kind"),
+    CheckConstraint("kind IN ('processing', 'loading')", name="kind"),
+    CheckConstraint("wanted IN ('running', 'stopped')", name="wanted"),
+)
+"""A Spark application of a virtual cluster: ``waybill.clusters.Application``."""
 
 team_loads = Table(
     "team_loads",

@@ -53,7 +53,15 @@ function states(cluster) {
   return [
     cluster.state === "draining" && h("span", { class: "state warn" }, "draining"),
     cluster.is_served ? h("span", { class: "state good" }, "at work") : h("span", { class: "state bad-state", title: "Its application of processing was not seen for a minute: look at the DAG that supervises it." }, "no application"),
+    ...cluster.applications.filter((one) => one.state !== "at work" && one.epoch > 0).map((one) =>
+      h("span", { class: one.state === "not heard of" ? "state bad-state" : "state warn", title: applicationWords(one) }, `${one.kind} ${one.state}`)),
   ];
+}
+
+function applicationWords(one) {
+  const version = one.code_version ? `, Waybill ${one.code_version}` : "";
+  const stopped = one.wanted === "stopped" && one.wanted_by ? `; stopped by ${one.wanted_by}` : "";
+  return `Start ${one.epoch} on ${one.backend}${version}${one.failures ? `; ${count(one.failures)} deaths in a row` : ""}${stopped}`;
 }
 
 function figures(cluster, own) {

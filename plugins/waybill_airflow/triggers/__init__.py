@@ -1,0 +1,1 @@
+"""Triggers: what deferred tasks wait for, in the triggerer."""
