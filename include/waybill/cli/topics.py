@@ -1,4 +1,4 @@
-"""``waybill topics list|show|configure|settle``, ``waybill pipelines reread``."""
+"""``waybill topics list|show|configure|grow|settle``, ``waybill pipelines reread``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import typer
 
 from waybill.cli.options import AsJson, Reason, Who, Yes, decision, takes
 from waybill.cli.output import counted, plain, print_json, print_line
-from waybill.topics import SettleRequest
+from waybill.topics import GrowRequest, SettleRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waybill.topics import Settlement, TopicLine, TopicStop
+    from waybill.topics import Growth, Settlement, TopicLine, TopicStop
 
 app = typer.Typer(
     no_args_is_help=True, help="Kafka topics: where the ledger stands, and what is wrong."
@@ -40,7 +40,7 @@ def list_(*, as_json: AsJson = False) -> None:
         )
         for one in found:
             _print_troubles(one)
-    if any(one.state in {"stopped", "unsafe"} for one in found):
+    if any(one.state in {"stopped", "unsafe", "altered"} or one.late for one in found):
         raise typer.Exit(1)
 
 
@@ -90,6 +90,54 @@ def configure(
         print_json({"topic": name, "changed": entries})
     else:
         print_line(f"{name}: {'changed' if changed else 'safe; nothing to change'}")
+
+
+@app.command()
+@takes(GrowRequest, argument="topic")
+def grow(
+    request: GrowRequest,
+    who: Who = None,
+    why: Reason = "",
+    *,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Show the plan and change nothing.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a topic more partitions: shows what will happen, then asks.
+
+    A new generation of the topic begins. It is read once the old one is drained, so that
+    keys keep their order; until then events of the new one wait.
+    """
+    from waybill.services import grow_topic, plan_growth
+    from waybill.settings import Settings
+
+    plan = plan_growth(Settings(), request)
+    if not as_json:
+        _print_growth(plan)
+    if not plan_only:
+        if not yes:
+            typer.confirm(f"Grow {plan.topic}?", abort=True, err=True)
+        grow_topic(Settings(), plan, decision(who, why))
+    if as_json:
+        print_json(plan.to_json() | {"grown": not plan_only})
+    elif not plan_only:
+        print_line(f"{plan.topic}: grown; `waybill topics list` shows how it drains")
+
+
+def _print_growth(plan: Growth) -> None:
+    print_line(f"{plan.topic}: growing it does this:")
+    print_line(
+        f"- generation {plan.number} begins, with {counted(plan.partitions, 'partition')} instead "
+        f"of {plan.before:,}: topic {plan.name}"
+        + (", which is there already, unused" if plan.adopted else "")
+    )
+    print_line("- runs of ingestion and replays write to it from their next page on")
+    print_line("- it is read once the generation before has ended: all of it is read, and no log")
+    print_line(f"  writes to it; now {counted(len(plan.writers), 'log')} may")
+    for one in plan.writers:
+        print_line(f"  {one}")
 
 
 @app.command()
@@ -183,6 +231,25 @@ def _print_troubles(line: TopicLine) -> None:
         print_line("")
         print_line(f"{line.topic}: processing will not read it: {log_fault.words}")
         print_line(f"  `waybill topics settle {line.topic}` shows what will happen, then asks")
+    if line.altered:
+        print_line("")
+        print_line(f"{line.topic}: {line.altered}")
+        print_line(
+            f"  `waybill topics grow {line.generation.topic} --partitions …` begins a generation "
+            "in which keys keep their order again"
+        )
+    if line.waits_for:
+        print_line("")
+        print_line(f"{line.topic}: it drains, and the next generation waits, until these end:")
+        for log in line.waits_for:
+            print_line(f"  {log}")
+        print_line("  run the pipeline or replay again, or `waybill logs settle`")
+    if line.late:
+        print_line("")
+        print_line(
+            f"{line.topic}: {counted(line.late, 'record')} written after it ended; nobody reads "
+            "them: copies of a process that woke up late, or a service that writes to the old topic"
+        )
     for fault in line.faults:
         print_line("")
         print_line(f"{line.topic}: {fault}")

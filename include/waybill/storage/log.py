@@ -199,7 +199,17 @@ class KafkaLog:
             RetryError: no broker answers.
         """
         if name not in self.topics():
-            self._create(name)
+            self.create_topic(name, self._settings.topic_partitions)
+        return self.safe_topic(name)
+
+    def safe_topic(self, name: str) -> TopicInfo:
+        """Return a topic that exists.
+
+        Raises:
+            StopError: there is no such topic.
+            InputError: it has a configuration under which events could be lost.
+            RetryError: no broker answers.
+        """
         topic = self.describe(name)
         if faults := config_faults(self.config(name), topic.replicas):
             raise InputError(
@@ -572,13 +582,33 @@ class KafkaLog:
                 described[name].__cause__ = error
         return described
 
-    def _create(self, name: str) -> None:
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; one that is not there is none to delete.
+
+        Raises:
+            RetryError: Kafka did not do it.
+        """
+        from confluent_kafka import KafkaException
+
+        future = self._admin().delete_topics([name], operation_timeout=10.0)[name]
+        try:
+            future.result(timeout=_ANSWER_S)
+        except KafkaException as error:
+            if error.args[0].name() not in {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PARTITION"}:
+                raise RetryError(f"could not delete topic {name!r}: {error}") from error
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic with Waybill's configuration; one that is there stays as it is.
+
+        Raises:
+            RetryError: Kafka did not create it, or it did not appear within 15 s.
+        """
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import NewTopic
 
         topic = NewTopic(
             name,
-            num_partitions=self._settings.topic_partitions,
+            num_partitions=partitions,
             replication_factor=self._settings.replication_factor,
             config=safe_config(self._settings.replication_factor),
         )

@@ -18,12 +18,14 @@ from waybill.processing.spark.topic_group import TopicGroup
 from waybill.processing.spark.topic_groups import TopicGroups
 from waybill.settings import Settings
 from waybill.storage import (
+    KafkaLog,
     TrackerStore,
     open_log,
     open_owned_objects,
     open_tracker,
     refuse_foreign_bucket,
 )
+from waybill.topics import end_drained, open_topic
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_TOPICS_S = 1.0
@@ -65,7 +67,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
                 return None
             consumer = TopicConsumer(
                 parts,
-                log.ensure_topic(topic),
+                open_topic(tracker, log, topic),
                 destination=destinations[topic],
                 holder=f"{cluster}:{uuid.uuid4()}",
             )
@@ -80,7 +82,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
 
         def wanted() -> Iterable[str]:
             heartbeat.beat()
-            topics = served.read()
+            topics = read_served(tracker, log, served)
             destinations.update(topics)
             handover.forget_all_but(topics)
             return topics
@@ -95,6 +97,16 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
         groups.stop()
         spark.stop()
+
+
+def read_served(tracker: TrackerStore, log: KafkaLog, served: ServedTopics) -> dict[str, str]:
+    """Return {topic: its destination} to be read now; ends the generations that are drained.
+
+    Raises:
+        RetryError: the tracker does not answer.
+    """
+    end_drained(tracker, log, served.read_topics())
+    return served.read()
 
 
 class Handover:
