@@ -55,7 +55,6 @@ class Log:
     records: list[tuple[str, Message]] = field(default_factory=list)
     sent: int = 0
     """Records of it up to here are in Kafka."""
-    topics_counted: dict[str, dict[int, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -130,6 +129,8 @@ class Model:
             return set()
         found = set()
         for name, message in log.records[log.committed : log.sent]:
+            if not name:
+                continue
             if self.broken == "counts behind the end" or self.is_within(name, message):
                 found.add((message.source, message.number))
         return found
@@ -139,7 +140,7 @@ class Model:
         if ends.state != "ended":
             return True
         return any(
-            message in partition[: ends.ends[number]]
+            any(one is message for one in partition[: ends.ends[number]])
             for number, partition in enumerate(self.kafka[name])
         )
 
@@ -276,8 +277,13 @@ class Model:
         for run in self.runs.values():
             self.follow(run)
             target = max(
-                [m.number + 1 for log in self.logs for _, m in log.records if m.source ==
-                 run.log.source], default=0
+                [
+                    m.number + 1
+                    for log in self.logs
+                    for _, m in log.records
+                    if m.source == run.log.source
+                ],
+                default=0,
             )
             while run.position < target:
                 self.random, kept = _One(run, self.random), self.random

@@ -1,0 +1,376 @@
+"""Generations of topics: in the tracker, by the commands, and under load with kills (G4)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.support import children, orders
+from tests.support.books import batch, nothing_parked, open_books
+from typer.testing import CliRunner
+
+from waybill import services
+from waybill.access import Decision
+from waybill.cli import app
+from waybill.clusters import ServedTopics
+from waybill.errors import InputError, RetryError
+from waybill.events import decode
+from waybill.ledger import (
+    FencedError,
+    LogIdentity,
+    OffsetRange,
+    acquire_lease,
+    claim_source,
+    close_source,
+    commit_batch,
+    count_copies,
+    end_generation,
+    ended_at,
+    flip_generation,
+    follow_generation,
+    live_names,
+    lock_generations,
+    refuse_when_left_behind,
+    register_log,
+    replaced_log,
+    settle_log,
+    topic_positions,
+)
+from waybill.pipelines import generation_name
+from waybill.settings import Settings
+from waybill.storage import TrackerStore, open_log, open_tracker
+from waybill.topics import GrowRequest, end_drained
+
+pytestmark = pytest.mark.serves
+TOPIC = "events.t.w"
+SECOND = "events-g2.t.w"
+PLACE = ("c1", "t1")
+ROWS, PAGE, KEYS = 600, 20, 12
+
+
+@pytest.fixture
+def tracker(postgres: Any) -> Iterator[TrackerStore]:
+    with open_books(postgres, "generations") as books:
+        yield books
+
+
+def log(number: int, purpose: str = "ingestion") -> LogIdentity:
+    return LogIdentity(f"{number:032x}", "p", purpose, "ingest-p", f"n{number}", "/wal", TOPIC)
+
+
+def claimed(tracker: TrackerStore, number: int, *, empty: bool = False) -> Any:
+    return claim_source(tracker, log(number), ends={TOPIC: {0: 5}}, empty=empty)
+
+
+def flip(tracker: TrackerStore) -> None:
+    with tracker.transaction() as connection:
+        flip_generation(connection, lock_generations(connection, TOPIC, alone=True), partitions=4)
+
+
+def end(tracker: TrackerStore, ends: dict[int, int]) -> bool:
+    with tracker.transaction() as connection:
+        first = lock_generations(connection, TOPIC, alone=True)[0]
+        return end_generation(connection, first, place=PLACE, ends=ends)
+
+
+# The tracker
+
+
+def test_a_log_keeps_its_generation_until_it_moves_on_and_a_new_one_takes_the_newest(
+    tracker: TrackerStore,
+) -> None:
+    first = claimed(tracker, 1, empty=True)
+    assert first.topic == TOPIC
+    flip(tracker)
+    assert claimed(tracker, 1).topic == TOPIC, "its records are of the one that drains"
+    assert follow_generation(tracker, first.wal_id, TOPIC, {SECOND: {0: 3}}) == SECOND
+    again = claimed(tracker, 1)
+    assert again.topic == SECOND
+    close_source(tracker, again, last_version=1, minute=1, left=None)
+    assert claimed(tracker, 1).topic == SECOND
+    assert claimed(tracker, 2, empty=True).topic == SECOND
+    with pytest.raises(FencedError):
+        follow_generation(tracker, first.wal_id, TOPIC, {})
+    assert claimed(tracker, 3) is None, "nobody knows for which generation its records are"
+
+
+def test_a_generation_ends_once_no_log_writes_to_it_and_all_is_read_and_fences_its_consumer(
+    tracker: TrackerStore,
+) -> None:
+    claimed(tracker, 1, empty=True)
+    flip(tracker)
+    epoch = acquire_lease(tracker, f"processing/{TOPIC}", holder="test")
+    commit_batch(tracker, batch(epoch, (0, 0, 5)), nothing_parked)
+    assert not end(tracker, {0: 5}), "a log writes to it"
+    commit_batch(tracker, batch(epoch, (0, 5, 6)), nothing_parked)
+    settle_log(tracker, log(1).wal_id, who="ann", reason="x")
+    assert not end(tracker, {0: 7}), "a record is unread"
+    assert end(tracker, {0: 6, 1: 0})
+    assert ended_at(tracker, TOPIC) == {0: 6, 1: 0}
+    with pytest.raises(FencedError):
+        commit_batch(tracker, batch(epoch, (0, 6, 7)), nothing_parked)
+    with tracker.transaction() as connection:
+        assert live_names(connection, [TOPIC, "events.t.other"]) == {
+            TOPIC: [SECOND],
+            "events.t.other": ["events.t.other"],
+        }
+
+
+def test_what_a_fenced_log_sends_behind_the_end_is_neither_counted_nor_marked(
+    tracker: TrackerStore,
+) -> None:
+    claimed(tracker, 1, empty=True)
+    register_log(tracker, log(2, "replay"))
+    flip(tracker)
+    for number in (1, 2):
+        settle_log(tracker, log(number).wal_id, who="ann", reason="x")
+    with tracker.transaction() as connection:
+        refuse_when_left_behind(connection, log(2).wal_id)  # it drains: what is sent will be read
+    assert end(tracker, {0: 0})
+    fenced = replaced_log(tracker, log(1).wal_id)
+    assert fenced is not None
+    with pytest.raises(RetryError, match="ended meanwhile"):
+        count_copies(tracker, fenced, reference="r", counts=(), counted_to={0: 1})
+    count_copies(tracker, fenced, reference="r", counts=(), counted_to={0: 0})
+    with pytest.raises(FencedError), tracker.transaction() as connection:
+        refuse_when_left_behind(connection, log(2).wal_id)
+
+
+def test_a_generation_is_not_flipped_while_a_claim_of_it_is_on_its_way(
+    tracker: TrackerStore,
+) -> None:
+    with tracker.transaction() as connection:
+        lock_generations(connection, TOPIC)
+        thread = threading.Thread(target=flip, args=(tracker,))
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        with tracker.transaction() as other:  # claims do not wait for each other
+            assert len(lock_generations(other, TOPIC)) == 1
+    thread.join(10)
+    with tracker.transaction() as connection:
+        assert [one.state for one in lock_generations(connection, TOPIC)] == ["draining", "writing"]
+
+
+# Kafka
+
+
+class Shop:
+    """A pipeline with few keys and many events of each, its topic, and who reads it."""
+
+    def __init__(self, settings: Settings, kafka: Any) -> None:
+        self.settings, self.kafka = settings, kafka
+        self.topic = orders.topic_of(settings.pipelines_dir)
+        self.log = open_log(settings.kafka)
+        self.tracker = open_tracker(settings.tracker)
+        self.read: list[tuple[str, int]] = []
+        """(key, number) in the order in which they were committed."""
+        self._epochs: dict[str, int] = {}
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, [*arguments])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self.run(*arguments, "--json", code=code))
+
+    def grow(self, partitions: int) -> str:
+        plan = services.plan_growth(
+            self.settings, GrowRequest(topic=self.topic, partitions=partitions)
+        )
+        return services.grow_topic(self.settings, plan, Decision("ann", "a test")).name
+
+    def written(self, number: int) -> int:
+        name = generation_name(self.topic, number)
+        marks = self.log.watermarks(self.log.describe(name))
+        return sum(high for _, high in marks.values())
+
+    def reading(self) -> str:
+        """Return the generation that the processing application would read now."""
+        [name] = ServedTopics(self.tracker, "default").read()
+        return name
+
+    def process(self) -> int:
+        """Do what the application does: end what is drained, commit some of what is read."""
+        end_drained(self.tracker, self.log, [self.topic])
+        name = self.reading()
+        topic = self.log.describe(name)
+        consumer = f"processing/{name}"
+        if name not in self._epochs:
+            self._epochs[name] = acquire_lease(self.tracker, consumer, holder="test")
+        at = topic_positions(
+            self.tracker, cluster_id=topic.cluster_id, topic_id=topic.topic_id, topic=name
+        )
+        ends = {n: high for n, (_, high) in self.log.watermarks(topic).items()}
+        ranges = {n: (at.get(n, 0), min(end, at.get(n, 0) + 30)) for n, end in ends.items()}
+        ranges = {n: (start, end) for n, (start, end) in ranges.items() if start < end}
+        if not ranges:
+            return 0
+        found = []
+        for number, span in ranges.items():
+            for value in self.log.read(name, {number: span}):
+                event = decode(value)
+                found.append((event.key, event.data["number"]))
+        done = batch(
+            self._epochs[name],
+            consumer=consumer,
+            topic=name,
+            topic_id=topic.topic_id,
+            cluster_id=topic.cluster_id,
+            ranges=[OffsetRange(n, a, b, b - a) for n, (a, b) in ranges.items()],
+        )
+        commit_batch(self.tracker, done, nothing_parked)
+        self.read += found
+        return len(found)
+
+    def drain(self) -> None:
+        """Read until nothing is left, and the generations that drain have ended."""
+        children.wait_until(
+            lambda: (
+                self.process() == 0
+                and end_drained(self.tracker, self.log, [self.topic]) == []
+                and self.process() == 0
+            ),
+            limit_s=60,
+            what="all is read",
+        )
+
+
+@pytest.fixture
+def shop(
+    stack_settings: Settings, kafka: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shop]:
+    folder = tmp_path / "pipelines"
+    home = orders.write_orders(folder, rows=1, page_rows=PAGE)
+    declared = (home / "pipeline.yaml").read_text().replace("key: [number]", "key: [note]")
+    (home / "pipeline.yaml").write_text(declared)
+    lines = [f"{number},{number * 3},k{number % KEYS}" for number in range(ROWS)]
+    (home / "orders.csv").write_text("\n".join(["number,amount,note", *lines]) + "\n")
+    kafka_settings = stack_settings.kafka.model_copy(update={"topic_partitions": 2})
+    settings = stack_settings.model_copy(update={"pipelines_dir": folder, "kafka": kafka_settings})
+    services.migrate(settings)
+    services.run_deploy(settings, home, who="test")
+    for name, value in settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    made = Shop(settings, kafka)
+    yield made
+    made.tracker.close()
+
+
+DIES_UNSENT = """
+import os, signal
+from waybill.producer import LosslessProducer
+from waybill.services import environment
+real_config, real_produce, calls = environment.kafka_config, LosslessProducer.produce, []
+environment.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}
+
+def produce(*given):
+    calls.append(1)
+    lsn = real_produce(*given)
+    if len(calls) == 50:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return lsn
+
+LosslessProducer.produce = produce
+"""
+SLOW = """
+import time
+from waybill.producer import LosslessProducer
+real_produce = LosslessProducer.produce
+
+def produce(*given):
+    time.sleep(0.02)
+    return real_produce(*given)
+
+LosslessProducer.produce = produce
+"""
+INGEST = """
+from waybill.services import run_ingest
+run_ingest(settings, "orders")
+"""
+
+
+def test_keys_keep_their_order_while_the_topic_grows_twice_under_runs_that_are_killed(
+    shop: Shop,
+) -> None:
+    child = children.start(shop.settings, DIES_UNSENT + INGEST)
+    child.communicate(timeout=60)
+    assert shop.written(1) < 50, "its log holds what it did not send"
+    second = shop.grow(3)
+    shop.drain()
+    assert shop.reading() == shop.topic, "it waits for the log of the dead run"
+    [first, _] = shop.json("topics", "list")
+    assert (first["state"], len(first["waits_for"])) == ("draining", 1)
+    with pytest.raises(InputError, match="drains since"):
+        shop.grow(9)
+
+    child = children.start(shop.settings, SLOW + INGEST)
+    try:
+        children.wait_until(lambda: shop.written(2) >= 20, limit_s=60, what="the run moves on")
+        children.wait_until(
+            lambda: shop.process() >= 0 and shop.reading() == second, limit_s=60, what="it drains"
+        )
+        third = shop.grow(5)
+        children.wait_until(lambda: shop.written(3) >= 5, limit_s=60, what="it moves on again")
+        assert child.poll() is None, "it is killed amid its work"
+    finally:
+        children.kill(child)
+    shop.process()
+    assert shop.reading() in {second, third}
+    services.run_ingest(shop.settings, "orders")
+    shop.drain()
+    assert shop.reading() == third
+
+    numbers = [number for _, number in shop.read]
+    assert sorted(numbers) == list(range(ROWS)), "nothing is lost, nothing is there twice"
+    for key in {key for key, _ in shop.read}:
+        own = [number for other, number in shop.read if other == key]
+        assert own == sorted(own), key
+    states = [(one["topic"], one["state"]) for one in shop.json("topics", "list")]
+    assert states == [(shop.topic, "ended"), (second, "ended"), (third, "ok")]
+
+
+def test_a_topic_is_grown_by_the_command_which_adopts_what_a_killed_one_left(shop: Shop) -> None:
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewPartitions
+
+    grow = ("topics", "grow", shop.topic, "--partitions")
+    assert "is not there yet" in shop.run(*grow, "4", "--yes", code=1)
+    services.run_ingest(shop.settings, "orders")
+    assert "has 2 partitions" in shop.run(*grow, "2", "--yes", code=1)
+    assert "no pipeline writes" in shop.run(
+        "topics", "grow", "events.no.one", "--partitions=4", "--yes", code=1
+    )
+    second = generation_name(shop.topic, 2)
+    assert not shop.json(*grow, "4", "--plan")["grown"]
+    assert second not in shop.log.topics()
+    shop.log.create_topic(second, 4)  # as a command that was killed before its transaction
+    assert "empty, with 4 partitions" in shop.run(*grow, "5", "--yes", code=1)
+    done = shop.json(*grow, "4", "--yes", "--who", "ann", "--why", "slow")
+    assert (done["adopted"], done["name"], done["grown"]) == (True, second, True)
+    assert "drains since" in shop.run(*grow, "8", "--yes", code=1)
+    with shop.tracker.transaction() as connection:
+        asked = "SELECT who, why FROM audit_log WHERE action = 'grow_topic'"
+        assert connection.exec_driver_sql(asked).all() == [("ann", "slow")]
+
+    shop.drain()
+    assert [one["state"] for one in shop.json("topics", "list")] == ["ended", "ok"]
+    servers = {"bootstrap.servers": shop.kafka.bootstrap_servers, "log_level": 2}
+    producer = Producer(servers)
+    producer.produce(shop.topic, b"late")
+    producer.flush(10)
+    assert [one["late"] for one in shop.json("topics", "list", code=1)] == [1, 0]
+    AdminClient(servers).create_partitions([NewPartitions(second, 6)])[second].result(15)
+    children.wait_until(
+        lambda: shop.log.describe(second).partitions == 6, limit_s=15, what="it is altered"
+    )
+    [_, altered] = shop.json("topics", "list", code=1)
+    assert altered["state"] == "altered"
+    assert "made with 4 partitions, and has 6" in altered["altered"]
+    assert services.altered_topics(shop.settings) == [f"{second}: {altered['altered']}"]
+    assert "has 6 partitions" in shop.run(*grow, "5", "--yes", code=1)
+    assert shop.json(*grow, "8", "--yes")["name"] == generation_name(shop.topic, 3)
