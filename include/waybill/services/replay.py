@@ -12,7 +12,7 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 if TYPE_CHECKING:
     from waybill.parking import ParkedGroup
     from waybill.pipelines import Pipeline
-    from waybill.producer import FoundLog
+    from waybill.producer import FoundLog, LosslessProducer
     from waybill.replay import (
         CanaryReport,
         DryRunReport,
@@ -127,7 +127,7 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
             )
             if run.governed:
                 parts.watch = watch = _watch(settings, tracker, log, pipeline, topic)
-            parts.topic = _Generation(tracker, log, producer.wal_id, topic, watch)
+            parts.topic = _Generation(tracker, log, producer, topic, watch)
             return replay(parts, run)
 
 
@@ -181,11 +181,11 @@ class _Generation:
         self,
         tracker: TrackerStore,
         log: KafkaLog,
-        wal_id: str,
+        producer: LosslessProducer,
         name: str,
         watch: TopicWatch | None,
     ) -> None:
-        self._tracker, self._log, self._wal_id, self._watch = tracker, log, wal_id, watch
+        self._tracker, self._log, self._producer, self._watch = tracker, log, producer, watch
         self._name = name
         self._due = 0.0
 
@@ -194,18 +194,19 @@ class _Generation:
         return self._name
 
     def is_left(self) -> bool:
-        from waybill.ledger import is_left
+        from waybill.ledger import is_left, tell_log
 
         now = time.monotonic()
         if now < self._due:
             return False
         self._due = now + _LOOK_S
+        tell_log(self._tracker, self._producer.wal_id, unsettled=len(self._producer))
         return is_left(self._tracker, self._name)
 
     def follow(self) -> None:
         from waybill.ledger import follow_generation
 
-        self._name = follow_generation(self._tracker, self._wal_id, self._name, {})
+        self._name = follow_generation(self._tracker, self._producer.wal_id, self._name, {})
         if self._watch is not None:
             self._watch.follow(self._log.describe(self._name))
 

@@ -75,7 +75,8 @@ class Model:
     """Everything; ``broken``: a rule that is left out, to see that it is needed."""
 
     def __init__(self, random: Random, broken: str = "") -> None:
-        self.random, self.broken = random, broken
+        self.random: Any = random
+        self.broken = broken
         self.generations = [TopicGeneration(TOPIC, 1, 2)]
         self.kafka: dict[str, list[list[Message]]] = {TOPIC: [[], []]}
         self.positions: dict[str, dict[int, int]] = {TOPIC: {0: 0, 1: 0}}
