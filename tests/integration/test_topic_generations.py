@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from tests.support import children, orders
 from tests.support.books import batch, nothing_parked, open_books
 from typer.testing import CliRunner
@@ -41,8 +42,9 @@ from waybill.ledger import (
 )
 from waybill.pipelines import generation_name
 from waybill.settings import Settings
+from waybill.stack.doctor import topic_checks
 from waybill.storage import TrackerStore, open_log, open_tracker
-from waybill.topics import GrowRequest, end_drained
+from waybill.topics import GrowRequest, delete_ended, end_drained
 
 pytestmark = pytest.mark.serves
 TOPIC = "events.t.w"
@@ -372,6 +374,33 @@ def test_a_topic_is_grown_by_the_command_which_adopts_what_a_killed_one_left(sho
     [_, altered] = shop.json("topics", "list", code=1)
     assert altered["state"] == "altered"
     assert "made with 4 partitions, and has 6" in altered["altered"]
-    assert services.altered_topics(shop.settings) == [f"{second}: {altered['altered']}"]
+    [check] = topic_checks(shop.settings)
+    assert (check.ok, check.found) == (False, f"{second}: {altered['altered']}")
     assert "has 6 partitions" in shop.run(*grow, "5", "--yes", code=1)
     assert shop.json(*grow, "8", "--yes")["name"] == generation_name(shop.topic, 3)
+
+
+def test_an_ended_generation_is_deleted_once_its_records_are_and_its_name_does_not_come_back(
+    shop: Shop,
+) -> None:
+    services.run_ingest(shop.settings, "orders")
+    second = shop.grow(4)
+    shop.drain()
+    assert delete_ended(shop.tracker, shop.log) == [], "its records are kept for some days"
+    topic = shop.log.describe(shop.topic)
+    lasts = {n: high - 1 for n, (_, high) in shop.log.watermarks(topic).items()}
+    shop.log.delete_records(shop.topic, lasts)  # as retention does: the last that was read stays
+    asked = {"state": "taken_over"}
+    with shop.tracker.transaction() as connection:
+        connection.execute(text("UPDATE write_ahead_logs SET state = :state"), asked)
+    assert delete_ended(shop.tracker, shop.log) == [], "what a log has sent may be looked for"
+    with shop.tracker.transaction() as connection:
+        connection.execute(text("UPDATE write_ahead_logs SET state = 'closed'"))
+    assert delete_ended(shop.tracker, shop.log) == [shop.topic]
+    assert delete_ended(shop.tracker, shop.log) == []
+    assert [one["topic"] for one in shop.json("topics", "list")] == [second]
+    shop.run("pipelines", "reread", "orders", "--why", "x", "--yes")
+    assert services.run_ingest(shop.settings, "orders").read == ROWS
+    shop.drain()
+    assert shop.written(2) == ROWS
+    assert shop.topic not in shop.log.topics()

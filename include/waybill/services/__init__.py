@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from waybill.services.retention import apply_retention as apply_retention
     from waybill.services.retention import retention_failed as retention_failed
     from waybill.services.retention import retention_rules as retention_rules
-    from waybill.services.topics import altered_topics as altered_topics
     from waybill.services.topics import ask_rereads as ask_rereads
     from waybill.services.topics import configure_topic as configure_topic
     from waybill.services.topics import grow_topic as grow_topic
@@ -177,7 +176,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "topics": [
             "ask_rereads",
             "configure_topic",
-            "altered_topics",
             "grow_topic",
             "plan_growth",
             "settle_topic",

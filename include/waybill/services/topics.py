@@ -76,11 +76,6 @@ def grow_topic(settings: Settings, plan: Growth, decision: Decision) -> TopicGen
         return topics.grow(tracker, open_log(settings.kafka), plan, decision)
 
 
-def altered_topics(settings: Settings) -> list[str]:
-    """Return in words which topics have other partitions than they were made with."""
-    return [f"{one.topic}: {one.altered}" for one in topic_lines(settings) if one.altered]
-
-
 def topic_config_faults(settings: Settings, name: str) -> list[ConfigFault]:
     """Return what is dangerous in a topic's topics."""
     from waybill.topics import faults_of

@@ -60,7 +60,7 @@ def examine(settings: Settings) -> list[Check]:
         _user_code(settings),
         *_ports(stack.settings, services),
         *_services(services),
-        *_topics(stack.settings, services),
+        *(topic_checks(stack.settings) if _all_healthy(services) else ()),
     ]
 
 
@@ -164,10 +164,12 @@ def _ports(settings: Settings, services: list[ServiceStatus]) -> Iterator[Check]
         yield Check("ports", ok=True, found=f"{len(wanted)} free, {len(own)} in use by the stack")
 
 
-def _topics(settings: Settings, services: list[ServiceStatus]) -> Iterator[Check]:
-    """Look for topics that somebody altered in Kafka, where the servers answer."""
-    if not services or not all(service.healthy for service in services):
-        return
+def _all_healthy(services: list[ServiceStatus]) -> bool:
+    return bool(services) and all(service.healthy for service in services)
+
+
+def topic_checks(settings: Settings) -> Iterator[Check]:
+    """Look for topics that somebody altered in Kafka."""
     try:
         with open_tracker(settings.tracker) as tracker:
             lines = topic_lines(tracker, open_log(settings.kafka))

@@ -101,12 +101,17 @@ def open_writing_topic(tracker: TrackerStore, log: KafkaLog, topic: str) -> Topi
 
 
 def generation_ends(tracker: TrackerStore, log: KafkaLog, topic: str) -> dict[str, dict[int, int]]:
-    """Return {name: {partition: end}} of the generations of a topic that have not ended."""
+    """Return {name: {partition: end}} of the generations of a topic that have not ended.
+
+    One that Kafka does not have is not there.
+    """
     with tracker.transaction() as connection:
         names = live_names(connection, [topic])[topic]
+    there = log.topics()
     return {
         name: {n: high for n, (_, high) in log.watermarks(log.describe(name)).items()}
         for name in names
+        if name in there
     }
 
 
