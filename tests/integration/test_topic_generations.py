@@ -367,7 +367,8 @@ def test_a_topic_is_grown_by_the_command_which_adopts_what_a_killed_one_left(sho
     producer.produce(shop.topic, b"late")
     producer.flush(10)
     assert [one["late"] for one in shop.json("topics", "list", code=1)] == [1, 0]
-    AdminClient(servers).create_partitions([NewPartitions(second, 6)])[second].result(15)
+    admin = AdminClient(servers)
+    admin.create_partitions([NewPartitions(second, 6)])[second].result(30)
     children.wait_until(
         lambda: shop.log.describe(second).partitions == 6, limit_s=60, what="it is altered"
     )
@@ -397,6 +398,9 @@ def test_an_ended_generation_is_deleted_once_its_records_are_and_its_name_does_n
     with shop.tracker.transaction() as connection:
         connection.execute(text("UPDATE write_ahead_logs SET state = 'closed'"))
     assert delete_ended(shop.tracker, shop.log) == [shop.topic]
+    children.wait_until(
+        lambda: shop.topic not in shop.log.topics(), limit_s=60, what="it is gone from Kafka"
+    )
     assert delete_ended(shop.tracker, shop.log) == []
     assert [one["topic"] for one in shop.json("topics", "list")] == [second]
     shop.run("pipelines", "reread", "orders", "--why", "x", "--yes")
