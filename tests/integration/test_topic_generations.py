@@ -41,6 +41,7 @@ from waybill.ledger import (
     topic_positions,
 )
 from waybill.pipelines import generation_name
+from waybill.processing.spark.application import read_served
 from waybill.settings import Settings
 from waybill.stack.doctor import topic_checks
 from waybill.storage import TrackerStore, open_log, open_tracker
@@ -192,13 +193,12 @@ class Shop:
         return sum(high for _, high in marks.values())
 
     def reading(self) -> str:
-        """Return the generation that the processing application would read now."""
-        [name] = ServedTopics(self.tracker, "default").read()
+        """Return the generation that the processing application reads now; it ends what drained."""
+        [name] = read_served(self.tracker, self.log, ServedTopics(self.tracker, "default"))
         return name
 
     def process(self) -> int:
-        """Do what the application does: end what is drained, commit some of what is read."""
-        end_drained(self.tracker, self.log, [self.topic])
+        """Commit some of what the application would read, as it does, but for Spark."""
         name = self.reading()
         topic = self.log.describe(name)
         consumer = f"processing/{name}"
