@@ -19,7 +19,7 @@ from waybill.ledger import OffsetRange, acquire_lease, commit_batch
 from waybill.pipelines import generation_name
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
-from waybill.topics import GrowRequest, end_drained
+from waybill.topics import Draining, GrowRequest
 
 pytestmark = pytest.mark.serves
 ALL = COMMITS * EVENTS
@@ -93,7 +93,7 @@ def end_first(settings: Settings) -> list[str]:
             ranges=[OffsetRange(n, 0, high, high) for n, high in ends.items()],
         )
         commit_batch(tracker, done, nothing_parked)
-        return end_drained(tracker, log, [name])
+        return Draining(tracker, log).end([name])
 
 
 def test_a_replay_goes_on_in_the_next_generation_with_each_event_once_and_keys_in_order(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from tests.support import children, orders
 from tests.support.books import batch, nothing_parked, open_books
 from typer.testing import CliRunner
@@ -45,7 +47,7 @@ from waybill.processing.spark.application import read_served
 from waybill.settings import Settings
 from waybill.stack.doctor import topic_checks
 from waybill.storage import TrackerStore, open_log, open_tracker
-from waybill.topics import GrowRequest, delete_ended, end_drained
+from waybill.topics import Draining, GrowRequest, delete_ended
 
 pytestmark = pytest.mark.serves
 TOPIC = "events.t.w"
@@ -142,20 +144,73 @@ def test_what_a_fenced_log_sends_behind_the_end_is_neither_counted_nor_marked(
         refuse_when_left_behind(connection, log(2).wal_id)
 
 
+def waits_for_a_lock(tracker: TrackerStore) -> bool:
+    """Tell whether a transaction waits for another."""
+    with tracker.transaction() as connection:
+        asked = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+        return bool(connection.exec_driver_sql(asked).scalar())
+
+
+@contextmanager
+def waiting(tracker: TrackerStore, act: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Begin something in a thread, and go on once it waits for a row."""
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(act)
+        children.wait_until(lambda: waits_for_a_lock(tracker), limit_s=60, what="it waits")
+        yield found
+
+
 def test_a_generation_is_not_flipped_while_a_claim_of_it_is_on_its_way(
     tracker: TrackerStore,
 ) -> None:
-    with tracker.transaction() as connection:
-        lock_generations(connection, TOPIC)
-    with tracker.transaction() as connection:
-        lock_generations(connection, TOPIC)
-        thread = threading.Thread(target=flip, args=(tracker,))
-        thread.start()
-        thread.join(0.5)
-        assert thread.is_alive()
-    thread.join(10)
+    with tracker.transaction() as claim:
+        lock_generations(claim, TOPIC)
+        with waiting(tracker, lambda: flip(tracker)) as flipped:
+            claim.commit()
+            flipped.result(60)
     with tracker.transaction() as connection:
         assert [one.state for one in lock_generations(connection, TOPIC)] == ["draining", "writing"]
+
+
+def test_a_claim_that_waits_for_a_flip_writes_to_the_generation_that_it_began(
+    tracker: TrackerStore,
+) -> None:
+    with tracker.transaction() as growing:
+        generations = lock_generations(growing, TOPIC, alone=True)
+        with waiting(tracker, lambda: claimed(tracker, 1, empty=True)) as claim:
+            flip_generation(growing, generations, partitions=4)
+            growing.commit()
+            assert claim.result(60).topic == SECOND
+
+
+def test_a_log_of_an_older_release_is_not_opened_for_a_generation_that_has_ended(
+    tracker: TrackerStore,
+) -> None:
+    older = text(
+        "INSERT INTO write_ahead_logs (wal_id, pipeline_id, purpose, name, node, path, topic, "
+        "rereadable, epoch) VALUES (:wal_id, 'p', 'ingestion', 'p', 'n', '/wal', :topic, true, 9) "
+        "ON CONFLICT (wal_id) DO UPDATE SET state = 'open', topic = :topic"
+    )
+
+    def opens(number: int) -> None:
+        with tracker.transaction() as connection:
+            connection.execute(older, {"wal_id": log(number).wal_id, "topic": TOPIC})
+
+    lease = claimed(tracker, 1, empty=True)
+    close_source(tracker, lease, last_version=1, minute=1, left=None)
+    flip(tracker)
+    opens(1)
+    assert not end(tracker, {}), "it is waited for"
+    close_source(tracker, lease, last_version=1, minute=1, left=None)
+    with tracker.transaction() as ending:
+        first = lock_generations(ending, TOPIC, alone=True)[0]
+        with waiting(tracker, lambda: opens(2)) as opened:
+            assert end_generation(ending, first, place=PLACE, ends={})
+            ending.commit()
+            with pytest.raises(DBAPIError, match="upgrade Waybill"):
+                opened.result(60)
+    with pytest.raises(DBAPIError, match="upgrade Waybill"):
+        opens(1)
 
 
 # Kafka
@@ -169,6 +224,7 @@ class Shop:
         self.topic = orders.topic_of(settings.pipelines_dir)
         self.log = open_log(settings.kafka)
         self.tracker = open_tracker(settings.tracker)
+        self.draining = Draining(self.tracker, self.log)
         self.read: list[tuple[str, int]] = []
         """(key, number) in the order in which they were committed."""
         self._epochs: dict[str, int] = {}
@@ -194,7 +250,7 @@ class Shop:
 
     def reading(self) -> str:
         """Return the generation that the processing application reads now; it ends what drained."""
-        [name] = read_served(self.tracker, self.log, ServedTopics(self.tracker, "default"))
+        [name] = read_served(ServedTopics(self.tracker, "default"), self.draining)
         return name
 
     def process(self) -> int:
@@ -234,7 +290,7 @@ class Shop:
         children.wait_until(
             lambda: (
                 self.process() == 0
-                and end_drained(self.tracker, self.log, [self.topic]) == []
+                and self.draining.end([self.topic]) == []
                 and self.process() == 0
             ),
             limit_s=180,

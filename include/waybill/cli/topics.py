@@ -40,7 +40,8 @@ def list_(*, as_json: AsJson = False) -> None:
         )
         for one in found:
             _print_troubles(one)
-    if any(one.state in {"stopped", "unsafe", "altered"} or one.late for one in found):
+    wrong = {"unknown", "stopped", "unsafe", "altered"}
+    if any(one.state in wrong or one.late or one.drains_long for one in found):
         raise typer.Exit(1)
 
 
@@ -134,8 +135,11 @@ def _print_growth(plan: Growth) -> None:
         + (", which is there already, unused" if plan.adopted else "")
     )
     print_line("- runs of ingestion and replays write to it from their next page on")
-    print_line("- it is read once the generation before has ended: all of it is read, and no log")
-    print_line(f"  writes to it; now {counted(len(plan.writers), 'log')} may")
+    print_line(
+        f"- it is read once the generation before has ended: {counted(plan.unread, 'record')} of it "
+        f"to be read, and {counted(len(plan.writers), 'log')} to move on, between two pages, or two "
+        "slices of a replay"
+    )
     for one in plan.writers:
         print_line(f"  {one}")
 
@@ -231,6 +235,14 @@ def _print_troubles(line: TopicLine) -> None:
         print_line("")
         print_line(f"{line.topic}: processing will not read it: {log_fault.words}")
         print_line(f"  `waybill topics settle {line.topic}` shows what will happen, then asks")
+    _print_generation(line)
+    for fault in line.faults:
+        print_line("")
+        print_line(f"{line.topic}: {fault}")
+        print_line(f"  `waybill topics configure {line.topic}` mends it")
+
+
+def _print_generation(line: TopicLine) -> None:
     if line.altered:
         print_line("")
         print_line(f"{line.topic}: {line.altered}")
@@ -238,9 +250,17 @@ def _print_troubles(line: TopicLine) -> None:
             f"  `waybill topics grow {line.generation.topic} --partitions …` begins a generation "
             "in which keys keep their order again"
         )
-    if line.waits_for:
+    if line.unknown:
         print_line("")
-        print_line(f"{line.topic}: it drains, and the next generation waits, until these end:")
+        print_line(
+            f"{line.topic}: it has records, and the tracker does not know of it: it was restored "
+            "from before the topic grew. Nobody reads them; see `Backup` in docs/operations.md"
+        )
+    if line.waits_for:
+        since = line.generation.draining_since
+        print_line("")
+        print_line(f"{line.topic}: it drains since {since:%Y-%m-%d %H:%M} UTC, and the next")
+        print_line("  generation waits, until these end:")
         for log in line.waits_for:
             print_line(f"  {log}")
         print_line("  run the pipeline or replay again, or `waybill logs settle`")
@@ -250,10 +270,6 @@ def _print_troubles(line: TopicLine) -> None:
             f"{line.topic}: {counted(line.late, 'record')} written after it ended; nobody reads "
             "them: copies of a process that woke up late, or a service that writes to the old topic"
         )
-    for fault in line.faults:
-        print_line("")
-        print_line(f"{line.topic}: {fault}")
-        print_line(f"  `waybill topics configure {line.topic}` mends it")
 
 
 def _stopped(stop: TopicStop) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import psycopg
@@ -156,7 +156,10 @@ class ServedTopics:
 
         Cost: three statements, one or two more where there is something new.
         """
-        topics = self.read_topics()
+        return self.read_names(self.read_topics())
+
+    def read_names(self, topics: Mapping[str, str]) -> dict[str, str]:
+        """Return {topic: its destination} with each topic as Kafka names the generation to read."""
         with self._tracker.transaction() as connection:
             names = live_names(connection, topics)
         return {names[topic][0]: destination for topic, destination in topics.items()}

@@ -213,6 +213,8 @@ class _Run:
         self._settling.begin(open_source(intake.tracker, self._progress(), minute=minute))
         self._finish_marks()
         self._look_elsewhere()
+        if not unfinished:  # whatever the source says: a topic that drains waits for this log
+            self._follow_generation()
         position = begin_position(intake.tracker, self._progress())
         total = intake.connector.count()
         first = position.rows_read

@@ -35,7 +35,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, func, select, text, up
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from waybill.errors import RetryError, StopError
-from waybill.ledger.commit import FencedError
+from waybill.ledger.commit import FencedError, last_commit_of_topic
 from waybill.pipelines import base_topic, generation_name
 from waybill.storage.tracker import TrackerStore, topic_generations
 
@@ -62,6 +62,8 @@ class TopicGeneration:
     ended_at: datetime | None = None
     deleted_at: datetime | None = None
     """When its topic was deleted in Kafka."""
+    last_commit: int = 0
+    """Of one that ended: no commit of its destination with a higher number has any of it."""
 
     @property
     def name(self) -> str:
@@ -113,8 +115,8 @@ def generation_of_log(
         return None
     if before.state == "closed":  # Kafka has all of it
         return writing
-    own = next((one for one in generations if one.name == before.name), writing)
-    return None if own.state == "ended" else own
+    own = next((one for one in generations if one.name == before.name), writing if empty else None)
+    return None if own is None or own.state == "ended" else own
 
 
 def is_drained(
@@ -138,15 +140,16 @@ def is_drained(
 # In the tracker
 
 _COLUMNS = (
-    "topic, generation, partitions, state, ends, created_at, draining_since, ended_at, deleted_at"
+    "topic, generation, partitions, state, ends, created_at, draining_since, ended_at, deleted_at, "
+    "last_commit"
 )
 _FIRST = text(
     "INSERT INTO topic_generations (topic, generation, name) VALUES (:topic, 1, :topic) "
     "ON CONFLICT DO NOTHING"
 )
 _OF_TOPIC = f"SELECT {_COLUMNS} FROM topic_generations WHERE topic = :topic ORDER BY generation"
-_SHARED = text(f"{_OF_TOPIC} FOR SHARE")
-_ALONE = text(f"{_OF_TOPIC} FOR UPDATE")
+_SHARED = text("SELECT FROM topic_generations WHERE topic = :topic ORDER BY generation FOR SHARE")
+_ALONE = text("SELECT FROM topic_generations WHERE topic = :topic ORDER BY generation FOR UPDATE")
 _SHARED_ONE = text(f"SELECT {_COLUMNS} FROM topic_generations WHERE name = :name FOR SHARE")
 _OF_LOG = text("""
 SELECT generations.state FROM write_ahead_logs AS logs
@@ -162,10 +165,6 @@ _FLIP = text("""
 UPDATE topic_generations SET state = 'draining', draining_since = clock_timestamp()
 WHERE topic = :topic AND generation = :generation AND state = 'writing'
 """)
-_END = text("""
-UPDATE topic_generations SET state = 'ended', ended_at = clock_timestamp(), ends = :ends
-WHERE topic = :topic AND generation = :generation AND state = 'draining'
-""").bindparams(bindparam("ends", type_=JSONB))
 _OPEN_LOGS = text("""
 SELECT count(*) FROM write_ahead_logs WHERE topic = :name AND state = 'open'
 """)
@@ -190,8 +189,8 @@ def lock_generations(
         alone: nobody else may hold them.
     """
     connection.execute(_FIRST, {"topic": topic})
-    rows = connection.execute(_ALONE if alone else _SHARED, {"topic": topic}).mappings()
-    return [_generation(row) for row in rows]
+    connection.execute(_ALONE if alone else _SHARED, {"topic": topic})
+    return generations_of(connection, topic)  # what was waited for may have added one
 
 
 def generations_of(connection: Connection, topic: str) -> list[TopicGeneration]:
@@ -348,9 +347,19 @@ def end_generation(
     if not is_drained(generation, open_logs=open_logs, positions=positions, ends=ends):
         return False
     connection.execute(_FENCE_CONSUMER, consumer)
-    keys = {str(number): end for number, end in ends.items()}
-    values = {"topic": generation.topic, "generation": generation.number, "ends": keys}
-    if connection.execute(_END, values).rowcount != 1:
+    table = topic_generations
+    asked_of = (table.c.name == generation.name, table.c.state == "draining")
+    ended = (
+        update(table)
+        .where(*asked_of)
+        .values(
+            state="ended",
+            ended_at=func.clock_timestamp(),
+            ends={str(number): end for number, end in ends.items()},
+            last_commit=last_commit_of_topic(generation.topic),
+        )
+    )
+    if connection.execute(ended).rowcount != 1:
         raise StopError(f"{generation.name} was not held while it was ended")
     return True
 
@@ -407,4 +416,5 @@ def _generation(row: RowMapping) -> TopicGeneration:
         row["state"],
         {int(number): int(end) for number, end in (row["ends"] or {}).items()},
         **{name: row[name] for name in times},
+        last_commit=int(row["last_commit"]),
     )

@@ -189,7 +189,8 @@ class Marking:
     def end_generation(self) -> bool:
         """Mark and settle all that was sent, before the log goes on with another topic.
 
-        To be called between two slices.
+        To be called between two slices. What has no mark, as a dead run's events that opening the
+        log has sent again, Kafka has then as well.
 
         Returns:
             False: not yet: the unit goes on until all that a dead run sent was met again.
@@ -201,6 +202,8 @@ class Marking:
             return False
         self._end_unit()
         self.finish()
+        if left := self._producer.flush(_LONGEST_S):
+            raise _waits(left)
         return True
 
     def _waits_for_dead(self) -> bool:

@@ -106,7 +106,7 @@ class Generation(Protocol):
         ...
 
     def is_left(self) -> bool:
-        """Tell whether there is a newer one; cheap."""
+        """Tell whether there is a newer one, and the tracker that the log is alive; cheap."""
         ...
 
     def follow(self) -> None:
@@ -257,6 +257,7 @@ class _Run:
                 continue
             if pace.wait():
                 marking.settle()
+                self._is_left()  # a slice may take long at its rate: the tracker is told meanwhile
             self._produce(message, key)
             self._sent += 1
         marking.end_slice(reading.segments)
@@ -266,9 +267,12 @@ class _Run:
     def _follow_generation(self) -> None:
         """Go on with the newest generation of the topic, between two slices."""
         topic = self._parts.topic
-        if topic is not None and topic.is_left() and self._marking.end_generation():
+        if topic is not None and self._is_left() and self._marking.end_generation():
             topic.follow()
             self._topic = topic.name
+
+    def _is_left(self) -> bool:
+        return self._parts.topic is not None and self._parts.topic.is_left()
 
     def _produce(self, message: bytes, key: bytes) -> None:
         try:

@@ -188,6 +188,7 @@ class _Generation:
         self._tracker, self._log, self._producer, self._watch = tracker, log, producer, watch
         self._name = name
         self._due = 0.0
+        self._left = False
 
     @property
     def name(self) -> str:
@@ -197,16 +198,17 @@ class _Generation:
         from waybill.ledger import is_left, tell_log
 
         now = time.monotonic()
-        if now < self._due:
-            return False
-        self._due = now + _LOOK_S
-        tell_log(self._tracker, self._producer.wal_id, unsettled=len(self._producer))
-        return is_left(self._tracker, self._name)
+        if now >= self._due:
+            self._due = now + _LOOK_S
+            tell_log(self._tracker, self._producer.wal_id, unsettled=len(self._producer))
+            self._left = is_left(self._tracker, self._name)
+        return self._left
 
     def follow(self) -> None:
         from waybill.ledger import follow_generation
 
         self._name = follow_generation(self._tracker, self._producer.wal_id, self._name, {})
+        self._left = False
         if self._watch is not None:
             self._watch.follow(self._log.describe(self._name))
 

@@ -176,6 +176,10 @@ def topic_checks(settings: Settings) -> Iterator[Check]:
     except WaybillError as error:
         yield Check("topics", ok=False, found=str(error), remedy="waybill topics list")
         return
+    for line in lines:
+        if line.unknown:
+            found = f"{line.topic}: in Kafka, with records, and unknown to the tracker"
+            yield Check("topic", ok=False, found=found, remedy='docs/operations.md, "Backup"')
     altered = [f"{line.topic}: {line.altered}" for line in lines if line.altered]
     for found in altered:
         remedy = "waybill topics grow: keys keep their order in a new generation"

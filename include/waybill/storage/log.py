@@ -331,6 +331,17 @@ class KafkaLog:
             raise ends
         return ends
 
+    def ends_now(self, topic: TopicInfo, *, limit_s: float) -> dict[int, int]:
+        """Return {partition: its end}, asked once.
+
+        Raises:
+            RetryError: a partition has no leader that answers within ``limit_s``.
+        """
+        ends = self._ask_offsets([topic], "latest", limit_s)[topic.name]
+        if isinstance(ends, RetryError):
+            raise ends
+        return {number: int(end.offset) for number, end in ends.items()}
+
     def _ends(self, topics: Sequence[TopicInfo]) -> dict[str, dict[int, LogEnd] | RetryError]:
         ends: dict[str, dict[int, LogEnd] | RetryError] = {}
         left = list(topics)
@@ -361,7 +372,10 @@ class KafkaLog:
         }
 
     def _ask_offsets(
-        self, topics: Sequence[TopicInfo], which: Literal["earliest", "latest"]
+        self,
+        topics: Sequence[TopicInfo],
+        which: Literal["earliest", "latest"],
+        limit_s: float = _ANSWER_S,
     ) -> dict[str, dict[int, Any] | RetryError]:
         """Return {topic: {partition: Kafka's answer}, or why one of them has none}."""
         from confluent_kafka import KafkaException, TopicPartition
@@ -375,7 +389,7 @@ class KafkaLog:
         for some in _batches(wanted, _OFFSETS_AT_ONCE):
             asked = dict.fromkeys(some, spec)
             try:
-                futures |= self._admin().list_offsets(asked, request_timeout=_ANSWER_S)
+                futures |= self._admin().list_offsets(asked, request_timeout=limit_s)
             except KafkaException as error:
                 away = _away(f"Kafka did not tell where topics end: {error}")
                 failed |= dict.fromkeys((at.topic for at in some), away)
@@ -593,8 +607,8 @@ class KafkaLog:
         future = self._admin().delete_topics([name], operation_timeout=10.0)[name]
         try:
             future.result(timeout=_ANSWER_S)
-        except KafkaException as error:
-            if error.args[0].name() not in {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PARTITION"}:
+        except (KafkaException, TimeoutError) as error:
+            if _code(error) not in {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PARTITION"}:
                 raise RetryError(f"could not delete topic {name!r}: {error}") from error
 
     def create_topic(self, name: str, partitions: int) -> None:
@@ -615,8 +629,8 @@ class KafkaLog:
         future = self._admin().create_topics([topic], operation_timeout=10.0)[name]
         try:
             future.result(timeout=_ANSWER_S)
-        except KafkaException as error:
-            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+        except (KafkaException, TimeoutError) as error:
+            if _code(error) != "TOPIC_ALREADY_EXISTS":
                 raise RetryError(f"could not create topic {name!r}: {error}") from error
         self._wait_until_known(name)
 

@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from waybill.topics.configuration import faults_of as faults_of
     from waybill.topics.configuration import topic_lines as topic_lines
     from waybill.topics.generations import MOST_PARTITIONS as MOST_PARTITIONS
+    from waybill.topics.generations import Draining as Draining
     from waybill.topics.generations import GrowRequest as GrowRequest
     from waybill.topics.generations import Growth as Growth
     from waybill.topics.generations import delete_ended as delete_ended
-    from waybill.topics.generations import end_drained as end_drained
     from waybill.topics.generations import generation_ends as generation_ends
     from waybill.topics.generations import grow as grow
     from waybill.topics.generations import late_records as late_records
     from waybill.topics.generations import open_topic as open_topic
     from waybill.topics.generations import open_writing_topic as open_writing_topic
     from waybill.topics.generations import plan_growth as plan_growth
+    from waybill.topics.generations import unknown_names as unknown_names
     from waybill.topics.generations import waits_for as waits_for
     from waybill.topics.request import SettleRequest as SettleRequest
     from waybill.topics.stops import ALL_PARTITIONS as ALL_PARTITIONS
@@ -41,17 +42,18 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "configuration": ["TopicLine", "ask_rereads", "configure", "faults_of", "topic_lines"],
         "generations": [
+            "Draining",
             "GrowRequest",
             "Growth",
             "MOST_PARTITIONS",
             "delete_ended",
-            "end_drained",
             "generation_ends",
             "grow",
             "late_records",
             "open_topic",
             "open_writing_topic",
             "plan_growth",
+            "unknown_names",
             "waits_for",
         ],
         "request": ["SettleRequest"],

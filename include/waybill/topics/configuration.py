@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 
@@ -20,8 +21,10 @@ from waybill.ledger import (
 from waybill.pipelines import base_topic, generation_of, topic_of
 from waybill.storage import ConfigFault, KafkaLog, TrackerStore, config_faults
 from waybill.storage.tracker import topic_offsets
-from waybill.topics.generations import late_records, waits_for
+from waybill.topics.generations import late_records, unknown_names, waits_for
 from waybill.topics.stops import LogFault, TopicStop, examine, read_stops
+
+DRAINS_LONG_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,9 @@ class TopicLine:
     """Of one that drains: the logs that write to it still."""
     late: int = 0
     """Of one that ended: records that somebody has written behind its end; nobody reads them."""
+    unknown: bool = False
+    """Kafka has it, with records, and the tracker does not know of it: it was restored from before
+    the topic grew."""
 
     @property
     def unread(self) -> int:
@@ -72,7 +78,9 @@ class TopicLine:
 
     @property
     def state(self) -> str:
-        """Return one word: stopped, missing, unsafe, altered, draining, ended or ok."""
+        """Return one word: unknown, stopped, missing, unsafe, altered, draining, ended or ok."""
+        if self.unknown:
+            return "unknown"
         if self.stops or self.log_faults:
             return "stopped"
         if not self.topic_id:
@@ -82,6 +90,13 @@ class TopicLine:
         if self.altered:
             return "altered"
         return "ok" if self.generation.state == "writing" else self.generation.state
+
+    @property
+    def drains_long(self) -> bool:
+        """Tell whether it drains for longer than its logs and what is unread should take."""
+        since = self.generation.draining_since
+        drains = self.generation.state == "draining" and since is not None
+        return drains and (datetime.now(UTC) - since).total_seconds() > DRAINS_LONG_S
 
     @property
     def altered(self) -> str:
@@ -114,6 +129,7 @@ class TopicLine:
             "generation": self.generation.number,
             "generation_state": self.generation.state,
             "altered": self.altered,
+            "draining_since": self.generation.draining_since,
             "waits_for": list(self.waits_for),
             "late": self.late,
         }
@@ -138,12 +154,14 @@ def topic_lines(tracker: TrackerStore, log: KafkaLog, name: str | None = None) -
         known = set(connection.execute(select(topic_offsets.c.topic).distinct()).scalars())
         generations = {one.name: one for own in all_generations(connection).values() for one in own}
     names = {*writers, *known, *generations, *(stop.topic for stop in read_stops(tracker))}
+    unknown = unknown_names(tracker, log, {base_topic(one) for one in names})
+    names |= set(unknown)
     if name is not None and name not in names:
         raise InputError(f"no pipeline writes to topic {name!r}; `waybill topics list` shows all")
-    gone = {one.name for one in generations.values() if one.deleted_at is not None}
-    wanted = sorted(names - gone if name is None else {name}, key=generation_of)
     there = log.topics()
-    return [
+    gone = {one.name for one in generations.values() if one.deleted_at is not None} - there
+    wanted = sorted(names - gone if name is None else {name}, key=generation_of)
+    lines = [
         _line(
             tracker,
             log,
@@ -153,6 +171,7 @@ def topic_lines(tracker: TrackerStore, log: KafkaLog, name: str | None = None) -
         )
         for one in wanted
     ]
+    return [replace(one, unknown=one.topic in unknown) for one in lines]
 
 
 def _line(
@@ -187,7 +206,7 @@ def _line(
         log_faults,
         tuple(config_faults(log.config(name), topic.replicas)),
         generation,
-        tuple(waits_for(tracker, generation)) if generation.state == "draining" else (),
+        waits_for(tracker, generation) if generation.state == "draining" else (),
         late_records(log, generation) if generation.state == "ended" else 0,
     )
 

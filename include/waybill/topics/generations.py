@@ -11,11 +11,13 @@ was acknowledged to a log that could still count or mark it is before these ends
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import Field
+from sqlalchemy import func, select
 
 from waybill.access import Decision, write_audit
 from waybill.deployment import active_pipelines
@@ -37,9 +39,10 @@ from waybill.ledger import (
     writing_generation,
     writing_name,
 )
-from waybill.pipelines import base_topic, generation_name, topic_of
+from waybill.pipelines import base_topic, generation_name, generation_of, topic_of
 from waybill.request import Request
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore
+from waybill.storage.tracker import replays, topic_offsets
 from waybill.topics.stops import read_stops
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +50,9 @@ MOST_PARTITIONS = 10_000
 _DEAD_AFTER_S = 600.0
 """A log that was not seen for so long may be a dead process's: nothing grows before it is settled,
 since the next generation would not be read meanwhile."""
+_ENDS_S = 2.0
+"""Kafka is asked for the ends while rows are held: for no longer, and once."""
+_AGAIN_S = 30.0
 
 
 class GrowRequest(Request):
@@ -72,6 +78,8 @@ class Growth:
     partitions: int
     adopted: bool
     """Its topic is there already: a command before this one was killed."""
+    unread: int
+    """Records of the one that drains that processing has not read: it does so first."""
     writers: tuple[str, ...]
     """Logs that write to the one that drains: it ends once they are through."""
 
@@ -95,8 +103,47 @@ def open_topic(tracker: TrackerStore, log: KafkaLog, name: str) -> TopicInfo:
     return found
 
 
+def unknown_names(tracker: TrackerStore, log: KafkaLog, topics: Collection[str]) -> list[str]:
+    """Return the generations of topics that have records in Kafka, and that the tracker lacks.
+
+    It was restored from before the topic grew. One without records was left by a ``grow`` that
+    was killed.
+
+    Raises:
+        RetryError: a server does not answer.
+    """
+    names = [name for name in log.topics() if generation_of(name)[1] > 1]
+    names = [name for name in names if base_topic(name) in topics]
+    names = [one for one in _without_row(tracker, names) if _has_records(log, one)]
+    return _without_row(tracker, names)  # again: it may have been made, and written to, meanwhile
+
+
+def _without_row(tracker: TrackerStore, names: Collection[str]) -> list[str]:
+    if not names:
+        return []
+    with tracker.transaction() as connection:
+        known = {one.name for own in all_generations(connection).values() for one in own}
+    return sorted(set(names) - known)
+
+
+def _has_records(log: KafkaLog, name: str) -> bool:
+    return any(high for _, high in log.watermarks(log.describe(name)).values())
+
+
 def open_writing_topic(tracker: TrackerStore, log: KafkaLog, topic: str) -> TopicInfo:
-    """Return the generation of a topic that new messages go to; raises as ``open_topic``."""
+    """Return the generation of a topic that new messages go to.
+
+    Raises:
+        StopError: it is missing, or the tracker was restored from before the topic grew.
+        InputError: it has a configuration under which events could be lost.
+        RetryError: a server does not answer.
+    """
+    if unknown := unknown_names(tracker, log, [topic]):
+        raise StopError(
+            f"Kafka has {unknown[0]}, with records, and the tracker does not know of it: it was "
+            f"restored from before {topic} grew, and nobody would read these. See `Backup` in "
+            "docs/operations.md"
+        )
     return open_topic(tracker, log, writing_name(tracker, topic))
 
 
@@ -137,7 +184,8 @@ def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> G
         )
     if writing.name not in log.topics():
         raise InputError(f"{writing.name} is not there yet; the first run of ingestion makes it")
-    there = log.describe(writing.name).partitions
+    info = log.describe(writing.name)
+    there = info.partitions
     if request.partitions <= max(there, writing.partitions):
         raise InputError(
             f"{topic} has {max(there, writing.partitions)} partitions: a generation has more than "
@@ -153,7 +201,17 @@ def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> G
         there,
         request.partitions,
         _is_adopted(log, name, request.partitions),
-        tuple(_words(one) for one in writers if one.state == "open"),
+        _unread(tracker, log, info),
+        waits_for(tracker, writing),
+    )
+
+
+def _unread(tracker: TrackerStore, log: KafkaLog, topic: TopicInfo) -> int:
+    at = read_positions(tracker, topic.name).get((topic.cluster_id, topic.topic_id), {})
+    marks = log.watermarks(topic)
+    return sum(
+        max(0, high - max(low, at[n].next_offset if n in at else 0))
+        for n, (low, high) in marks.items()
     )
 
 
@@ -227,26 +285,41 @@ def grow(tracker: TrackerStore, log: KafkaLog, plan: Growth, decision: Decision)
     return made
 
 
-def end_drained(tracker: TrackerStore, log: KafkaLog, topics: Collection[str]) -> list[str]:
-    """End the generations of these topics that are drained; return their names.
+class Draining:
+    """Ends the generations that are drained; for one loop that looks every second or so.
 
-    A server that is away, or a topic that is stopped, only has it tried again later.
-
-    Cost: one statement where none drains; else a request or two for each that does.
-
-    Raises:
-        RetryError: the tracker does not answer.
+    Args:
+        tracker: the books.
+        log: where the topics are.
     """
-    with tracker.transaction() as connection:
-        names = live_names(connection, topics)
-    ended = []
-    for topic, own in names.items():
-        if len(own) > 1:
+
+    def __init__(self, tracker: TrackerStore, log: KafkaLog) -> None:
+        self._tracker, self._log = tracker, log
+        self._due: dict[str, float] = {}
+
+    def end(self, topics: Collection[str]) -> list[str]:
+        """End the generations of these topics that are drained; return their names.
+
+        A topic that Kafka does not answer for, or that is stopped, holds nobody up: it is asked
+        about again half a minute later.
+
+        Cost: one statement where none drains; else a request or two for each that does.
+
+        Raises:
+            RetryError: the tracker does not answer.
+        """
+        with self._tracker.transaction() as connection:
+            names = live_names(connection, topics)
+        ended = []
+        for topic, own in names.items():
+            if len(own) == 1 or time.monotonic() < self._due.get(topic, 0.0):
+                continue
             try:
-                ended += [own[0]] if _end(tracker, log, topic) else []
+                ended += [own[0]] if _end(self._tracker, self._log, topic) else []
             except (RetryError, StopError) as error:
                 _LOG.warning("whether %s has drained is not known: %s", own[0], error)
-    return ended
+                self._due[topic] = time.monotonic() + _AGAIN_S
+        return ended
 
 
 def _end(tracker: TrackerStore, log: KafkaLog, topic: str) -> bool:
@@ -261,22 +334,28 @@ def _end(tracker: TrackerStore, log: KafkaLog, topic: str) -> bool:
     if known.keys() - {place}:
         return False  # another topic of this name: its consumer stops, and somebody settles it
     positions = {n: at.next_offset for n, at in known.get(place, {}).items()}
-    ends = {n: end.offset for n, end in log.ends(info).items()}
+    ends = log.ends_now(info, limit_s=_ENDS_S)
     if not is_drained(draining, open_logs=0, positions=positions, ends=ends):
         return False  # without holding anything: the usual answer
     with tracker.transaction() as connection:
         held = {one.number: one for one in lock_generations(connection, topic, alone=True)}
-        ends = {n: end.offset for n, end in log.ends(info).items()}
+        ends = log.ends_now(info, limit_s=_ENDS_S)
         done = end_generation(connection, held[draining.number], place=place, ends=ends)
     if done:
         _LOG.info("%s is drained, and ended at %s; the next one is read", draining.name, ends)
     return done
 
 
-def waits_for(tracker: TrackerStore, generation: TopicGeneration) -> list[str]:
-    """Return the logs that write to a generation still, in words."""
+def waits_for(tracker: TrackerStore, generation: TopicGeneration) -> tuple[str, ...]:
+    """Return the logs that write to a generation still, in words, and how fast replays may go."""
     logs = [one for one in read_logs(tracker) if one.topic == generation.name]
-    return [_words(one) for one in logs if one.state == "open"]
+    query = select(replays.c.partition_id, replays.c.rate_per_s).where(
+        replays.c.state == "running", replays.c.rate_per_s.is_not(None)
+    )
+    with tracker.transaction() as connection:
+        found = connection.execute(query).all()
+    rates = {f"replay-{row.partition_id}": f", {row.rate_per_s:,} events/s" for row in found}
+    return tuple(_words(one) + rates.get(one.name, "") for one in logs if one.state == "open")
 
 
 def late_records(log: KafkaLog, generation: TopicGeneration) -> int:
@@ -292,25 +371,23 @@ def late_records(log: KafkaLog, generation: TopicGeneration) -> int:
 def delete_ended(tracker: TrackerStore, log: KafkaLog) -> list[str]:
     """Delete from Kafka the generations that ended and that nothing can read again; their names.
 
-    All of its records but the last that was read of each partition were trimmed: so they are
-    loaded, older than is kept, and not needed to make a lost object again. No log that wrote to it
-    may still be asked for, and nothing was written behind its end.
+    ``apply_retention`` has gone through all commits that have any of it: so they are loaded, older
+    than is kept, and not needed to make a lost object again. All of its records but the last of
+    each partition were trimmed then. No log that wrote to it may still be asked for, and nothing
+    was written behind its end.
 
     Raises:
         RetryError: a server does not answer.
     """
     with tracker.transaction() as connection:
         known = all_generations(connection)
-    existing, deleted = log.topics(), []
+    deleted = []
     for one in (one for own in known.values() for one in own):
-        if one.state != "ended" or one.deleted_at is not None:
+        if one.state != "ended" or one.deleted_at is not None or not _is_over(tracker, log, one):
             continue
-        if one.name in existing:
-            if not _is_over(tracker, log, one):
-                continue
-            log.delete_topic(one.name)
-            deleted.append(one.name)
+        log.delete_topic(one.name)  # which may be gone already
         mark_deleted(tracker, one)
+        deleted.append(one.name)
     return deleted
 
 
@@ -318,7 +395,17 @@ def _is_over(tracker: TrackerStore, log: KafkaLog, generation: TopicGeneration) 
     logs = read_logs(tracker, every=True)
     if any(one.topic == generation.name and one.state != "closed" for one in logs):
         return False
-    marks = log.watermarks(log.describe(generation.name))
+    trimmed = select(func.min(topic_offsets.c.trimmed_commit)).where(
+        topic_offsets.c.topic == generation.name
+    )
+    with tracker.transaction() as connection:
+        commit = connection.execute(trimmed).scalar()  # None: nothing was ever read of it
+    if commit is not None and commit < generation.last_commit:
+        return False
+    try:
+        marks = log.watermarks(log.describe(generation.name))
+    except StopError:
+        return True  # somebody has deleted it
     return all(
         high == generation.ends.get(n, 0) and high - low <= 1 for n, (low, high) in marks.items()
     )

@@ -18,14 +18,13 @@ from waybill.processing.spark.topic_group import TopicGroup
 from waybill.processing.spark.topic_groups import TopicGroups
 from waybill.settings import Settings
 from waybill.storage import (
-    KafkaLog,
     TrackerStore,
     open_log,
     open_owned_objects,
     open_tracker,
     refuse_foreign_bucket,
 )
-from waybill.topics import end_drained, open_topic
+from waybill.topics import Draining, open_topic
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_TOPICS_S = 1.0
@@ -58,7 +57,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             conf=own.spark_conf,
         )
         heartbeat = Heartbeat(ApplicationLease.acquire(tracker, "processing", cluster))
-        served = ServedTopics(tracker, cluster, parts.pipelines)
+        served, draining = ServedTopics(tracker, cluster, parts.pipelines), Draining(tracker, log)
         destinations: dict[str, str] = {}
         handover = Handover(tracker, cluster)
 
@@ -82,7 +81,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
 
         def wanted() -> Iterable[str]:
             heartbeat.beat()
-            topics = read_served(tracker, log, served)
+            topics = read_served(served, draining)
             destinations.update(topics)
             handover.forget_all_but(topics)
             return topics
@@ -99,14 +98,15 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
         spark.stop()
 
 
-def read_served(tracker: TrackerStore, log: KafkaLog, served: ServedTopics) -> dict[str, str]:
+def read_served(served: ServedTopics, draining: Draining) -> dict[str, str]:
     """Return {topic: its destination} to be read now; ends the generations that are drained.
 
     Raises:
         RetryError: the tracker does not answer.
     """
-    end_drained(tracker, log, served.read_topics())
-    return served.read()
+    topics = served.read_topics()
+    draining.end(topics)
+    return served.read_names(topics)
 
 
 class Handover:

@@ -165,12 +165,14 @@ topic_generations = Table(
     time_column("draining_since"),
     time_column("ended_at"),
     time_column("deleted_at"),
+    count_column("last_commit"),
     PrimaryKeyConstraint("topic", "generation"),
     CheckConstraint("state IN ('writing', 'draining', 'ended')", name="state"),
     CheckConstraint("(state = 'ended') = (ends IS NOT NULL)", name="ends"),
 )
 """``waybill.ledger.generations``. ``partitions``: 0: not known yet. ``ends``: {partition: offset}
-where processing stood when it ended."""
+where processing stood when it ended. ``last_commit``: of its destination, at that moment. No
+log can be opened for one that has ended, by any release: a trigger on ``write_ahead_logs``."""
 Index(
     "uq_topic_generations_writing",
     topic_generations.c.topic,
