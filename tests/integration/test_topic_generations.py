@@ -19,7 +19,7 @@ from waybill import services
 from waybill.access import Decision
 from waybill.cli import app
 from waybill.clusters import ServedTopics
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, RetryError, StopError
 from waybill.events import decode
 from waybill.ledger import (
     FencedError,
@@ -44,9 +44,10 @@ from waybill.ledger import (
 )
 from waybill.pipelines import generation_name
 from waybill.processing.spark.application import read_served
+from waybill.retention import trim_log
 from waybill.settings import Settings
 from waybill.stack.doctor import topic_checks
-from waybill.storage import TrackerStore, open_log, open_tracker
+from waybill.storage import KafkaLog, TopicInfo, TrackerStore, open_log, open_tracker
 from waybill.topics import Draining, GrowRequest, delete_ended
 
 pytestmark = pytest.mark.serves
@@ -277,6 +278,7 @@ class Shop:
             self._epochs[name],
             consumer=consumer,
             topic=name,
+            destination="warehouse",
             topic_id=topic.topic_id,
             cluster_id=topic.cluster_id,
             ranges=[OffsetRange(n, a, b, b - a) for n, (a, b) in ranges.items()],
@@ -284,6 +286,16 @@ class Shop:
         commit_batch(self.tracker, done, nothing_parked)
         self.read += found
         return len(found)
+
+    def load_and_trim(self) -> None:
+        """Say that all commits are loaded, and go through them as retention does when they are."""
+        loaded = (
+            "INSERT INTO load_positions (destination, last_commit) SELECT destination, last FROM "
+        )
+        with self.tracker.transaction() as connection:
+            connection.exec_driver_sql(loaded + "commit_sequences")
+        [done] = trim_log(self.tracker, self.log, {self.topic: "warehouse"}, kept_s=0)
+        assert not done.problem
 
     def drain(self) -> None:
         """Read until nothing is left, and the generations that drain have ended."""
@@ -338,6 +350,9 @@ LosslessProducer.produce = produce
 SLOW = """
 import time
 from waybill.producer import LosslessProducer
+from waybill.services import environment
+real_config = environment.kafka_config
+environment.kafka_config = lambda s: {**real_config(s), "linger.ms": 3_000}
 real_produce = LosslessProducer.produce
 
 def produce(*given):
@@ -446,7 +461,9 @@ def test_an_ended_generation_is_deleted_once_its_records_are_and_its_name_does_n
     assert delete_ended(shop.tracker, shop.log) == [], "its records are kept for some days"
     topic = shop.log.describe(shop.topic)
     lasts = {n: high - 1 for n, (_, high) in shop.log.watermarks(topic).items()}
-    shop.log.delete_records(shop.topic, lasts)  # as retention does: the last that was read stays
+    shop.log.delete_records(shop.topic, lasts)  # now it is as one with few events is from the first
+    assert delete_ended(shop.tracker, shop.log) == [], "what is in it is not loaded"
+    shop.load_and_trim()
     asked = {"state": "taken_over"}
     with shop.tracker.transaction() as connection:
         connection.execute(text("UPDATE write_ahead_logs SET state = :state"), asked)
@@ -464,3 +481,77 @@ def test_an_ended_generation_is_deleted_once_its_records_are_and_its_name_does_n
     shop.drain()
     assert shop.written(2) == ROWS
     assert shop.topic not in shop.log.topics()
+
+
+class Away:
+    """A source that fails before its first page."""
+
+    def count(self) -> None:
+        return None
+
+    def read(self, _cursor: Any) -> Iterator[Any]:
+        raise RetryError("the source is away")
+        yield
+
+
+def test_a_run_whose_source_is_away_holds_no_generation(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        with monkeypatch.context() as patch, pytest.raises(RetryError, match="source is away"):
+            patch.setattr("waybill.ingestion.connectors.open_connector", lambda *_: Away())
+            services.run_ingest(shop.settings, "orders")
+
+    fails()
+    second = shop.grow(4)
+    assert shop.reading() == shop.topic, "the log of the run that failed is open"
+    fails()
+    assert shop.reading() == second
+    [log] = services.write_ahead_logs(shop.settings)
+    assert (log.state, log.topic) == ("open", second)
+
+
+def test_a_tracker_that_lacks_a_generation_is_told_and_nothing_is_taken_in(shop: Shop) -> None:
+    from confluent_kafka import Producer
+
+    services.run_ingest(shop.settings, "orders")
+    second = generation_name(shop.topic, 2)
+    shop.log.create_topic(second, 3)
+    assert [one["topic"] for one in shop.json("topics", "list")] == [shop.topic]
+    services.run_ingest(shop.settings, "orders")  # a grow that was killed holds nobody up
+    producer = Producer({"bootstrap.servers": shop.kafka.bootstrap_servers, "log_level": 2})
+    producer.produce(second, b"of before the tracker was restored")
+    producer.flush(10)
+    [_, unknown] = shop.json("topics", "list", code=1)
+    assert (unknown["topic"], unknown["state"]) == (second, "unknown")
+    assert [check.found for check in topic_checks(shop.settings) if not check.ok] == [
+        f"{second}: in Kafka, with records, and unknown to the tracker"
+    ]
+    with pytest.raises(StopError, match="restored from before"):
+        services.run_ingest(shop.settings, "orders")
+
+
+class Held(KafkaLog):
+    """Looks whether a generation's row is held whenever it is asked where the topic ends."""
+
+    def __init__(self, shop: Shop) -> None:
+        super().__init__(shop.settings.kafka)
+        self.shop = shop
+        self.held: list[bool] = []
+
+    def ends_now(self, topic: TopicInfo, *, limit_s: float) -> dict[int, int]:
+        asked = "SELECT FROM topic_generations WHERE name = :name FOR SHARE SKIP LOCKED"
+        with self.shop.tracker.transaction() as connection:
+            rows = connection.execute(text(asked), {"name": topic.name}).all()
+        self.held.append(not rows)
+        return super().ends_now(topic, limit_s=limit_s)
+
+
+def test_a_generation_ends_where_kafka_does_while_nobody_else_has_it(shop: Shop) -> None:
+    services.run_ingest(shop.settings, "orders")
+    while shop.process():
+        pass
+    shop.grow(4)
+    log = Held(shop)
+    assert Draining(shop.tracker, log).end([shop.topic]) == [shop.topic]
+    assert log.held == [False, True]

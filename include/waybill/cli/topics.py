@@ -136,9 +136,9 @@ def _print_growth(plan: Growth) -> None:
     )
     print_line("- runs of ingestion and replays write to it from their next page on")
     print_line(
-        f"- it is read once the generation before has ended: {counted(plan.unread, 'record')} of it "
-        f"to be read, and {counted(len(plan.writers), 'log')} to move on, between two pages, or two "
-        "slices of a replay"
+        "- it is read once the generation before has ended: "
+        f"{counted(plan.unread, 'record')} of that are to be read, and "
+        f"{counted(len(plan.writers), 'log')} to move on, between two pages or slices of a replay"
     )
     for one in plan.writers:
         print_line(f"  {one}")

@@ -95,8 +95,9 @@ class TopicLine:
     def drains_long(self) -> bool:
         """Tell whether it drains for longer than its logs and what is unread should take."""
         since = self.generation.draining_since
-        drains = self.generation.state == "draining" and since is not None
-        return drains and (datetime.now(UTC) - since).total_seconds() > DRAINS_LONG_S
+        if self.generation.state != "draining" or since is None:
+            return False
+        return (datetime.now(UTC) - since).total_seconds() > DRAINS_LONG_S
 
     @property
     def altered(self) -> str:

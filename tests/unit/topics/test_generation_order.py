@@ -360,3 +360,13 @@ def test_without_any_of_its_rules_the_model_breaks_its_promise(rule: str) -> Non
         if model.faults():
             return
     pytest.fail(f"nothing went wrong in 3,000 plays without the rule: {rule}")
+
+
+def test_a_log_with_records_is_not_opened_where_nobody_knows_for_which_generation_they_are() -> (
+    None
+):
+    known = [TopicGeneration(TOPIC, 1, state="draining"), TopicGeneration(TOPIC, 2)]
+    before = LogBefore("events-g3.team.warehouse", "open")  # the tracker is older than the log
+    assert generation_of_log(known, before, empty=False) is None
+    assert generation_of_log(known, before, empty=True) == known[1]
+    assert generation_of_log(known, LogBefore(TOPIC, "open"), empty=False) == known[0]
