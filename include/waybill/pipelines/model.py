@@ -224,8 +224,8 @@ def generation_name(topic: str, number: int) -> str:
     """Return the name that a generation of a topic has in Kafka.
 
     The first has the topic's own name, the second is ``events-g2.<team>.<destination>``. No team
-    and destination give such a name, nor one that Kafka refuses beside it (it takes "." and "_" for
-    one character there): all topics begin with ``events.``.
+    and destination give such a name, nor, of the first generation, one that Kafka refuses beside it
+    (it takes "." and "_" for one character there): all of those begin with ``events.``.
 
     Raises:
         InputError: the topic is not ``events.<team>.<destination>``, so it has one generation only.
