@@ -547,11 +547,20 @@ class Held(KafkaLog):
         return super().ends_now(topic, limit_s=limit_s)
 
 
-def test_a_generation_ends_where_kafka_does_while_nobody_else_has_it(shop: Shop) -> None:
+def test_one_of_two_who_grow_it_does_and_it_ends_where_kafka_does_while_nobody_else_has_it(shop: Shop) -> None:
     services.run_ingest(shop.settings, "orders")
     while shop.process():
         pass
-    shop.grow(4)
+    asked = GrowRequest(topic=shop.topic, partitions=4)
+    plan = services.plan_growth(shop.settings, asked)
+    with ThreadPoolExecutor(2) as pool:
+        both = [
+            pool.submit(services.grow_topic, shop.settings, plan, Decision(who, "a test"))
+            for who in ("ann", "bob")
+        ]
+    refused = [one.exception() for one in both if one.exception()]
+    assert len(refused) == 1
+    assert isinstance(refused[0], InputError)
     log = Held(shop)
     assert Draining(shop.tracker, log).end([shop.topic]) == [shop.topic]
     assert log.held == [False, True]
