@@ -62,9 +62,11 @@ def topic_of(settings: Settings) -> str:
     return orders.topic_of(settings.pipelines_dir)
 
 
-def grow(settings: Settings) -> None:
+def grow(settings: Settings) -> tuple[str, ...]:
+    """Grow the topic; return the logs that the plan named."""
     plan = services.plan_growth(settings, GrowRequest(topic=topic_of(settings), partitions=5))
     services.grow_topic(settings, plan, BY)
+    return plan.writers
 
 
 def events(settings: Settings, number: int) -> list[Event]:
@@ -102,7 +104,9 @@ def test_a_replay_goes_on_in_the_next_generation_with_each_event_once_and_keys_i
     child = children.start(settings, STOPS_UNMARKED + REPLAY)
     try:
         assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
-        grow(settings)
+        [writer] = grow(settings)
+        assert "(replay)" in writer
+        assert writer.endswith(f", {2 * EVENTS:,} events/s")
         os.kill(child.pid, signal.SIGCONT)
         output, _ = child.communicate(timeout=180)
     finally:

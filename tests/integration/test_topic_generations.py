@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ from waybill.ledger import (
 )
 from waybill.pipelines import generation_name
 from waybill.processing.spark.application import read_served
+from waybill.reconciliation.checks import WatchParts, watch
 from waybill.retention import trim_log
 from waybill.settings import Settings
 from waybill.stack.doctor import topic_checks
@@ -297,6 +299,11 @@ class Shop:
         [done] = trim_log(self.tracker, self.log, {self.topic: "warehouse"}, kept_s=0)
         assert not done.problem
 
+    def draining_findings(self) -> list[str]:
+        report = watch(WatchParts(self.tracker, self.log, {}), datetime.now(UTC))
+        assert not report.problems
+        return [one.words for one in report.findings if one.kind == "draining"]
+
     def drain(self) -> None:
         """Read until nothing is left, and the generations that drain have ended."""
         children.wait_until(
@@ -505,8 +512,20 @@ def test_a_run_whose_source_is_away_holds_no_generation(
     fails()
     second = shop.grow(4)
     assert shop.reading() == shop.topic, "the log of the run that failed is open"
+    assert shop.draining_findings() == []
+    with shop.tracker.transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE topic_generations SET draining_since = draining_since - interval '11 minutes'"
+        )
+    [waits, _] = shop.json("topics", "list", code=1)
+    assert waits["draining_since"]
+    [found] = shop.draining_findings()
+    assert f"{shop.topic} drains for 11 min" in found
+    assert "it waits for log " in found
     fails()
     assert shop.reading() == second
+    assert shop.draining_findings() == []
+    shop.run("topics", "list")
     [log] = services.write_ahead_logs(shop.settings)
     assert (log.state, log.topic) == ("open", second)
 
@@ -538,16 +557,21 @@ class Held(KafkaLog):
         super().__init__(shop.settings.kafka)
         self.shop = shop
         self.held: list[bool] = []
+        self.away = True
 
     def ends_now(self, topic: TopicInfo, *, limit_s: float) -> dict[int, int]:
         asked = "SELECT FROM topic_generations WHERE name = :name FOR SHARE SKIP LOCKED"
         with self.shop.tracker.transaction() as connection:
             rows = connection.execute(text(asked), {"name": topic.name}).all()
         self.held.append(not rows)
+        if self.away:
+            raise RetryError("a partition has no leader")
         return super().ends_now(topic, limit_s=limit_s)
 
 
-def test_one_of_two_who_grow_it_does_and_it_ends_where_kafka_does_while_nobody_else_has_it(shop: Shop) -> None:
+def test_one_of_two_who_grow_it_does_and_it_ends_where_kafka_does_while_nobody_else_has_it(
+    shop: Shop,
+) -> None:
     services.run_ingest(shop.settings, "orders")
     while shop.process():
         pass
@@ -562,5 +586,10 @@ def test_one_of_two_who_grow_it_does_and_it_ends_where_kafka_does_while_nobody_e
     assert len(refused) == 1
     assert isinstance(refused[0], InputError)
     log = Held(shop)
+    draining = Draining(shop.tracker, log)
+    assert draining.end([shop.topic]) == []
+    assert draining.end([shop.topic]) == []
+    assert log.held == [False], "Kafka did not answer: it is not asked again at once"
+    log.away = False
     assert Draining(shop.tracker, log).end([shop.topic]) == [shop.topic]
-    assert log.held == [False, True]
+    assert log.held == [False, False, True]
