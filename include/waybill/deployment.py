@@ -20,7 +20,7 @@ from waybill.mappings import (
     rules_of,
     versions_numbered,
 )
-from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.pipelines import Pipeline, base_topic, load_pipeline, topic_of
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import audit_log, pipeline_versions, pipelines
 
@@ -212,7 +212,7 @@ class ActivePipelines:
             return dict(self._by_id)
 
     def read_mapped(self, topics: Collection[str]) -> dict[str, DeployedOnTopic]:
-        """Return {topic: its pipelines, and their mappings in force}.
+        """Return {topic: its pipelines, and their mappings in force}; any generation of a topic.
 
         All are of one moment: no mapping is of a later or earlier deploy than its pipeline.
         Cost: three statements, one or two more where there is something new, however many topics.
@@ -220,12 +220,16 @@ class ActivePipelines:
         with self._lock, self._tracker.transaction() as connection:
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
             self._read(connection)
-            pipelines = {topic: self._by_topic.get(topic, {}) for topic in topics}
-            topic_of_id = {one: topic for topic, group in pipelines.items() for one in group}
-            mappings: dict[str, Mappings] = {topic: {} for topic in topics}
-            for name, mapping in self._read_mappings(connection, list(topic_of_id)).items():
-                mappings[topic_of_id[name[0]]][name] = mapping
-            return {one: DeployedOnTopic(pipelines[one], mappings[one]) for one in pipelines}
+            own = {topic: self._by_topic.get(base_topic(topic), {}) for topic in topics}
+            mappings: dict[str, Mappings] = {topic: {} for topic in own}
+            topics_of_id: dict[str, list[str]] = {}
+            for topic, group in own.items():
+                for pipeline_id in group:
+                    topics_of_id.setdefault(pipeline_id, []).append(topic)
+            for name, mapping in self._read_mappings(connection, list(topics_of_id)).items():
+                for topic in topics_of_id[name[0]]:
+                    mappings[topic][name] = mapping
+            return {one: DeployedOnTopic(own[one], mappings[one]) for one in own}
 
     def _read(self, connection: Connection) -> None:
         active = dict.fromkeys(_newest(connection))

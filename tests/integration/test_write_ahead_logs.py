@@ -55,7 +55,7 @@ def log(number: int, **changes: Any) -> LogIdentity:
 
 
 def claimed(tracker: TrackerStore, number: int) -> Any:
-    return claim_source(tracker, log(number), ends={0: 5, 1: 7})
+    return claim_source(tracker, log(number), ends={"t": {0: 5, 1: 7}})
 
 
 def states(tracker: TrackerStore) -> dict[int, str]:

@@ -66,6 +66,8 @@ def run(
 def _print(report: dict[str, Any]) -> None:
     for topic in report["topics"]:
         typer.echo(f"{topic['deleted']:,} records of {topic['topic']}")
+    for name in report["ended_topics"]:
+        typer.echo(f"topic {name}, which had ended")
     typer.echo(f"{report['payloads'].get('deleted', 0):,} payloads")
     for pipeline_id, why in report["payloads"].get("kept", {}).items():
         typer.echo(f"  {pipeline_id} keeps its payloads: {why}")

@@ -1,4 +1,4 @@
-"""``waybill topics list|show|configure|settle``, ``waybill pipelines reread``."""
+"""``waybill topics list|show|configure|grow|settle``, ``waybill pipelines reread``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import typer
 
 from waybill.cli.options import AsJson, Reason, Who, Yes, decision, takes
 from waybill.cli.output import counted, plain, print_json, print_line
-from waybill.topics import SettleRequest
+from waybill.topics import GrowRequest, SettleRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waybill.topics import Settlement, TopicLine, TopicStop
+    from waybill.topics import Growth, Settlement, TopicLine, TopicStop
 
 app = typer.Typer(
     no_args_is_help=True, help="Kafka topics: where the ledger stands, and what is wrong."
@@ -40,7 +40,8 @@ def list_(*, as_json: AsJson = False) -> None:
         )
         for one in found:
             _print_troubles(one)
-    if any(one.state in {"stopped", "unsafe"} for one in found):
+    wrong = {"unknown", "stopped", "unsafe", "altered"}
+    if any(one.state in wrong or one.late or one.drains_long for one in found):
         raise typer.Exit(1)
 
 
@@ -90,6 +91,57 @@ def configure(
         print_json({"topic": name, "changed": entries})
     else:
         print_line(f"{name}: {'changed' if changed else 'safe; nothing to change'}")
+
+
+@app.command()
+@takes(GrowRequest, argument="topic")
+def grow(
+    request: GrowRequest,
+    who: Who = None,
+    why: Reason = "",
+    *,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Show the plan and change nothing.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a topic more partitions: shows what will happen, then asks.
+
+    A new generation of the topic begins. It is read once the old one is drained, so that
+    keys keep their order; until then events of the new one wait.
+    """
+    from waybill.services import grow_topic, plan_growth
+    from waybill.settings import Settings
+
+    plan = plan_growth(Settings(), request)
+    if not as_json:
+        _print_growth(plan)
+    if not plan_only:
+        if not yes:
+            typer.confirm(f"Grow {plan.topic}?", abort=True, err=True)
+        grow_topic(Settings(), plan, decision(who, why))
+    if as_json:
+        print_json(plan.to_json() | {"grown": not plan_only})
+    elif not plan_only:
+        print_line(f"{plan.topic}: grown; `waybill topics list` shows how it drains")
+
+
+def _print_growth(plan: Growth) -> None:
+    print_line(f"{plan.topic}: growing it does this:")
+    print_line(
+        f"- generation {plan.number} begins, with {counted(plan.partitions, 'partition')} instead "
+        f"of {plan.before:,}: topic {plan.name}"
+        + (", which is there already, unused" if plan.adopted else "")
+    )
+    print_line("- runs of ingestion and replays write to it from their next page on")
+    print_line(
+        "- it is read once the generation before has ended: "
+        f"{counted(plan.unread, 'record')} of that are to be read, and "
+        f"{counted(len(plan.writers), 'log')} to move on, between two pages or slices of a replay"
+    )
+    for one in plan.writers:
+        print_line(f"  {one}")
 
 
 @app.command()
@@ -183,10 +235,41 @@ def _print_troubles(line: TopicLine) -> None:
         print_line("")
         print_line(f"{line.topic}: processing will not read it: {log_fault.words}")
         print_line(f"  `waybill topics settle {line.topic}` shows what will happen, then asks")
+    _print_generation(line)
     for fault in line.faults:
         print_line("")
         print_line(f"{line.topic}: {fault}")
         print_line(f"  `waybill topics configure {line.topic}` mends it")
+
+
+def _print_generation(line: TopicLine) -> None:
+    if line.altered:
+        print_line("")
+        print_line(f"{line.topic}: {line.altered}")
+        print_line(
+            f"  `waybill topics grow {line.generation.topic} --partitions …` begins a generation "
+            "in which keys keep their order again"
+        )
+    if line.unknown:
+        print_line("")
+        print_line(
+            f"{line.topic}: it has records, and the tracker does not know of it: it was restored "
+            "from before the topic grew. Nobody reads them; see `Backup` in docs/operations.md"
+        )
+    if line.waits_for:
+        since = line.generation.draining_since
+        print_line("")
+        print_line(f"{line.topic}: it drains since {since:%Y-%m-%d %H:%M} UTC, and the next")
+        print_line("  generation waits, until these end:")
+        for log in line.waits_for:
+            print_line(f"  {log}")
+        print_line("  run the pipeline or replay again, or `waybill logs settle`")
+    if line.late:
+        print_line("")
+        print_line(
+            f"{line.topic}: {counted(line.late, 'record')} written after it ended; nobody reads "
+            "them: copies of a process that woke up late, or a service that writes to the old topic"
+        )
 
 
 def _stopped(stop: TopicStop) -> str:

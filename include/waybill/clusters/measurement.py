@@ -16,6 +16,7 @@ from waybill.clusters.loads import HotPartition, LoadSample, TopicLook
 from waybill.clusters.records import last_look_s, now_s, read_topic_looks
 from waybill.deployment import team_destinations
 from waybill.errors import WaybillError
+from waybill.ledger import live_names
 from waybill.pipelines import topic_name
 from waybill.storage import TopicSpan, TrackerStore
 from waybill.storage.tracker import topic_offsets
@@ -115,11 +116,16 @@ def measure(tracker: TrackerStore, log: TopicLog) -> Measurement:
 
 
 def team_topics(connection: Connection) -> dict[str, set[str]]:
-    """Return {team: topics that its deployed pipelines write to}."""
-    return {
+    """Return {team: topics that its deployed pipelines write to}.
+
+    Of a topic, all generations that have not ended, as Kafka names them.
+    """
+    topics = {
         team: {topic_name(team, destination) for destination in destinations}
         for team, destinations in team_destinations(connection).items()
     }
+    names = live_names(connection, {topic for own in topics.values() for topic in own})
+    return {team: {name for topic in own for name in names[topic]} for team, own in topics.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import psycopg
@@ -26,6 +26,7 @@ from waybill.clusters.model import (
 from waybill.clusters.records import CHANNEL, newest_version, read_assignment, read_clusters
 from waybill.deployment import ActivePipelines
 from waybill.errors import InputError, RetryError
+from waybill.ledger import live_names
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import TrackerStore
 
@@ -142,16 +143,29 @@ class ServedTopics:
         self, tracker: TrackerStore, cluster: str, pipelines: ActivePipelines | None = None
     ) -> None:
         self.watcher = AssignmentWatcher(tracker, cluster)
+        self._tracker = tracker
         self._pipelines = pipelines or ActivePipelines(tracker)
 
     def read(self) -> dict[str, str]:
         """Return {topic: its destination} of the teams that the cluster serves now.
 
+        Of a topic with several generations it is the one that is read now, as Kafka names it.
+
         Raises:
             RetryError: the tracker does not answer; the caller keeps to what it had.
 
-        Cost: two statements, one or two more where there is something new.
+        Cost: three statements, one or two more where there is something new.
         """
+        return self.read_names(self.read_topics())
+
+    def read_names(self, topics: Mapping[str, str]) -> dict[str, str]:
+        """Return {topic: its destination} with each topic as Kafka names the generation to read."""
+        with self._tracker.transaction() as connection:
+            names = live_names(connection, topics)
+        return {names[topic][0]: destination for topic, destination in topics.items()}
+
+    def read_topics(self) -> dict[str, str]:
+        """Return {topic: its destination}, whatever its generations; raises as ``read``."""
         assignment = self.watcher.read()
         pipelines = self._pipelines.read().values()
         return topics_served(pipelines, assignment, self.watcher.cluster)

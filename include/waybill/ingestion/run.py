@@ -59,16 +59,19 @@ from waybill.ledger import (
     begin_position,
     close_source,
     commit_intake,
+    follow_generation,
+    is_left,
     note_run,
     open_source,
     replaced_logs,
     tell_progress,
 )
 from waybill.parking import Packer, ParkedEvent, Parking, SegmentDescriptor, new_key
-from waybill.pipelines import EventDeclaration, Pipeline, topic_of
+from waybill.pipelines import EventDeclaration, Pipeline, base_topic, topic_of
 from waybill.processing import Counts
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.storage import KafkaLog, ObjectStore, TrackerStore, check_in
+from waybill.topics import generation_ends
 from waybill.tracing import Recorder
 
 _LOG = logging.getLogger(__name__)
@@ -80,6 +83,8 @@ _KAFKA_AWAY_LIMIT_S = 60.0
 _TELL_EVERY_S = 5.0
 _AFTER_AN_ERROR_S = 5.0
 _POLL_S = 0.02
+_LOOK_S = 1.0
+"""Between two looks at whether the topic has a newer generation."""
 _RESERVED_US = 10_000_000
 """Intake versions are reserved in the tracker so far ahead of the clock. A run that was fenced
 stamps none beyond; one that takes over begins above."""
@@ -175,7 +180,9 @@ class _Run:
             last=intake.lease.last_version, reserve=self._reserve, now_us=intake.now_us
         )
         pipeline = intake.pipeline
-        self._topic = topic_of(pipeline)
+        self._topic = intake.lease.topic or topic_of(pipeline)
+        self._look_due = 0.0
+        """When to see next whether the topic has a newer generation."""
         self._event = _declared(pipeline)
         self._accepted = self._parked = self._resumed = self._pages = self._known = 0
         self._settling = RunWatermark(intake.producer, self._clock.minute)
@@ -206,10 +213,14 @@ class _Run:
         self._settling.begin(open_source(intake.tracker, self._progress(), minute=minute))
         self._finish_marks()
         self._look_elsewhere()
+        if not unfinished:  # whatever the source says: a topic that drains waits for this log
+            self._follow_generation()
         position = begin_position(intake.tracker, self._progress())
         total = intake.connector.count()
         first = position.rows_read
         for page in intake.connector.read(position.cursor):
+            if not unfinished:  # else they belong to the page, which is of one generation
+                self._follow_generation()
             position = self._page(page, position, unfinished)
             unfinished = {}
             self._commit_delivered()
@@ -249,11 +260,29 @@ class _Run:
         """Count what logs that were taken over had sent, and keep it: it is not sent again."""
         intake = self._intake
         for replaced in replaced_logs(intake.tracker, intake.pipeline.id):
-            if replaced.topic != self._topic:
+            if base_topic(replaced.topic) != base_topic(self._topic):
                 continue
             found = count_sent(intake.tracker, intake.log, replaced, recorder=intake.recorder)
             if found.events and not replaced.reread:
                 self._elsewhere.append(found)
+
+    def _follow_generation(self) -> None:
+        """Go on with the newest generation of the topic, between two pages.
+
+        Kafka has all that was sent to the one before, and all of it is committed: no message of
+        this log follows there. Until that is said, the one before cannot end.
+        """
+        now = time.monotonic()
+        if now < self._look_due:
+            return
+        self._look_due = now + _LOOK_S
+        intake = self._intake
+        if not is_left(intake.tracker, self._topic):
+            return
+        self._deliver_all()
+        ends = generation_ends(intake.tracker, intake.log, base_topic(self._topic))
+        self._topic = follow_generation(intake.tracker, intake.lease.wal_id, self._topic, ends)
+        _LOG.info("%s goes on with topic %s", intake.pipeline.id, self._topic)
 
     # Versions and the lease
 

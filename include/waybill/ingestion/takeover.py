@@ -32,6 +32,7 @@ from waybill.ledger import (
     claim_source,
     count_copies,
     end_log,
+    ended_at,
     replaced_log,
     settle_log,
     tell_log,
@@ -40,6 +41,7 @@ from waybill.pipelines import Pipeline, topic_of
 from waybill.processing import Counts
 from waybill.producer import HEADER, SETTLE_S, FoundLog, LosslessProducer, read_stamp
 from waybill.storage import KafkaLog, TrackerStore
+from waybill.topics import generation_ends
 from waybill.tracing import Recorder
 
 _LOG = logging.getLogger(__name__)
@@ -80,10 +82,9 @@ class SourceClaim:
     def __call__(self, found: FoundLog) -> bool:
         """Claim the source for a log; False: the log was taken over, and must not be sent."""
         topic = topic_of(self._pipeline)
-        known = found.offsets.get(topic, {})
-        if found.empty:
-            marks = self._log.watermarks(self._log.describe(topic))
-            known = {number: high for number, (_, high) in marks.items()}
+        known = generation_ends(self._tracker, self._log, topic)
+        if not found.empty:  # of a later generation that it does not name, it has sent nothing
+            known |= {topic: {}, **{name: dict(at) for name, at in found.offsets.items()}}
         identity = LogIdentity(
             found.wal_id,
             self._pipeline.id,
@@ -94,7 +95,11 @@ class SourceClaim:
             topic,
         )
         self._lease = claim_source(
-            self._tracker, identity, ends=known, committed_lsn=found.confirmed_lsn
+            self._tracker,
+            identity,
+            ends=known,
+            committed_lsn=found.confirmed_lsn,
+            empty=found.empty,
         )
         if self._lease is None:
             self._refused.append(found.wal_id)
@@ -231,6 +236,8 @@ def count_sent(
         time.sleep(SETTLE_S)  # requests of a process that died just now
     info = log.describe(replaced.topic)
     marks = log.watermarks(info)
+    if (ended := ended_at(tracker, replaced.topic)) is not None:  # what is behind is read by nobody
+        marks = {n: (low, min(high, ended.get(n, 0))) for n, (low, high) in marks.items()}
     begin = replaced.counted_to if replaced.reread else replaced.offsets
     ranges = {n: (max(begin.get(n, low), low), high) for n, (low, high) in marks.items()}
     found = InKafka()

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from waybill.clusters import read_topic_looks
+from waybill.ledger import live_names
 from waybill.pipelines import topic_name
 from waybill.storage import TrackerStore
 
@@ -187,10 +188,14 @@ def _lines(connection: Connection, rows: Sequence[Any]) -> list[PipelineLine]:
         for row in connection.execute(_LAST_ERRORS, asked)
     }
     topics = {row.id: topic_name(row.team, row.destination) for row in rows if row.destination}
-    looks = read_topic_looks(connection, set(topics.values()))
+    names = live_names(connection, set(topics.values()))
+    looks = read_topic_looks(connection, {name for own in names.values() for name in own})
     found = []
     for row in rows:
-        look, held = looks.get(topics.get(row.id, "")), parked.get(row.id)
+        own = names.get(topics.get(row.id, ""), [])
+        known = [looks[name] for name in own if name in looks]
+        look = max(known, key=lambda one: one.lag_s, default=None)
+        held = parked.get(row.id)
         found.append(
             PipelineLine(
                 row.id,

@@ -51,6 +51,26 @@ if TYPE_CHECKING:
     from waybill.ledger.commit import write_copies as write_copies
     from waybill.ledger.commit import write_counts as write_counts
     from waybill.ledger.commit import write_replayed_earlier as write_replayed_earlier
+    from waybill.ledger.generations import LogBefore as LogBefore
+    from waybill.ledger.generations import TopicGeneration as TopicGeneration
+    from waybill.ledger.generations import all_generations as all_generations
+    from waybill.ledger.generations import end_generation as end_generation
+    from waybill.ledger.generations import ended_at as ended_at
+    from waybill.ledger.generations import flip_generation as flip_generation
+    from waybill.ledger.generations import follow_generation as follow_generation
+    from waybill.ledger.generations import generation_of_log as generation_of_log
+    from waybill.ledger.generations import generations_of as generations_of
+    from waybill.ledger.generations import is_drained as is_drained
+    from waybill.ledger.generations import is_left as is_left
+    from waybill.ledger.generations import live_names as live_names
+    from waybill.ledger.generations import lock_generations as lock_generations
+    from waybill.ledger.generations import mark_deleted as mark_deleted
+    from waybill.ledger.generations import names_that_exist as names_that_exist
+    from waybill.ledger.generations import note_partitions as note_partitions
+    from waybill.ledger.generations import reading_generation as reading_generation
+    from waybill.ledger.generations import refuse_when_left_behind as refuse_when_left_behind
+    from waybill.ledger.generations import writing_generation as writing_generation
+    from waybill.ledger.generations import writing_name as writing_name
     from waybill.ledger.intake import IntakeCommit as IntakeCommit
     from waybill.ledger.intake import Position as Position
     from waybill.ledger.intake import Refusal as Refusal
@@ -146,6 +166,28 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "write_copies",
             "write_counts",
             "write_replayed_earlier",
+        ],
+        "generations": [
+            "LogBefore",
+            "TopicGeneration",
+            "all_generations",
+            "end_generation",
+            "ended_at",
+            "flip_generation",
+            "follow_generation",
+            "generation_of_log",
+            "generations_of",
+            "is_drained",
+            "is_left",
+            "live_names",
+            "lock_generations",
+            "mark_deleted",
+            "names_that_exist",
+            "note_partitions",
+            "reading_generation",
+            "refuse_when_left_behind",
+            "writing_generation",
+            "writing_name",
         ],
         "intake": [
             "IntakeCommit",

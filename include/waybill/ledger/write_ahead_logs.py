@@ -24,7 +24,7 @@ ahead of the machine's clock, so that who claims the source goes on above them, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +33,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from waybill.errors import InputError, RetryError
 from waybill.ledger.commit import FencedError, PackedCounts, write_counts
+from waybill.ledger.generations import LogBefore, claim_generation, refuse_beyond
 from waybill.ledger.watermarks import close_watermark, open_watermark, tell_waiting
 from waybill.notices import write_notice
 from waybill.storage import AdvisoryLock
@@ -46,6 +47,8 @@ _ENDED = frozenset({"taken_over", "ended"})
 """States of a log of which nothing is sent any more."""
 Offsets = Mapping[int, int]
 """{partition: offset}."""
+Ends = Mapping[str, Offsets]
+"""{name of a topic's generation: offsets}."""
 
 _OWN = text("SELECT * FROM write_ahead_logs WHERE wal_id = :wal_id FOR UPDATE")
 _OTHERS = text("""
@@ -141,6 +144,7 @@ class LogIdentity:
     node: str
     path: str
     topic: str
+    """events.<team>.<destination>; the tracker says which of its generations."""
     rereadable: bool = True
     """What it holds can be had from its source again."""
 
@@ -155,6 +159,8 @@ class SourceLease:
     """Rises with each claim."""
     last_version: int
     """No intake version above it was given before the claim."""
+    topic: str = ""
+    """The generation that the log writes to, as Kafka names it: see ``ledger.generations``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +226,12 @@ class LogLine:
 
 
 def claim_source(
-    tracker: TrackerStore, log: LogIdentity, *, ends: Offsets, committed_lsn: int = 0
+    tracker: TrackerStore,
+    log: LogIdentity,
+    *,
+    ends: Ends,
+    committed_lsn: int = 0,
+    empty: bool = True,
 ) -> SourceLease | None:
     """Take a pipeline's source for a log, from whatever log has it.
 
@@ -230,25 +241,37 @@ def claim_source(
     Args:
         tracker: the books.
         log: which; of a source that can be read again.
-        ends: where its topic ends; the log has sent nothing yet that the tracker does not know of.
+        ends: where the generations of its topic end; the log has sent nothing yet that the tracker
+            does not know of.
         committed_lsn: of the last mark that the log knows to be committed.
+        empty: it holds no record.
 
     Returns:
-        None: the log was taken over, or settled by name, before: what it holds must not be sent.
+        None: the log was taken over, or settled by name, before, or the tracker does not know for
+        which generation of the topic its records are: what it holds must not be sent.
     """
     values = {"wal_id": log.wal_id, "pipeline_id": log.pipeline_id}
     with tracker.transaction() as connection:
         AdvisoryLock.SOURCE_LEASE.take(connection, log.pipeline_id)
-        own = connection.execute(_OWN, values).mappings().first()
-        if own is not None and own["state"] in _ENDED:
+        generation = _claim_generation(connection, log, empty=empty)
+        if generation is None:
             return None
         highest = connection.execute(_HIGHEST, values).one()
         epoch, version = int(highest.epoch) + 1, int(highest.version)
         for other in connection.execute(_OTHERS, values).mappings().all():
             _take_over(connection, other, log)
-        _write_open(connection, log, epoch, version, committed_lsn, ends)
+        written = replace(log, topic=generation)
+        _write_open(connection, written, epoch, version, committed_lsn, ends.get(generation, {}))
         connection.execute(_FORGET, {**values, "days": _KEEP_DAYS})
-    return SourceLease(log.wal_id, log.pipeline_id, epoch, version)
+    return SourceLease(log.wal_id, log.pipeline_id, epoch, version, generation)
+
+
+def _claim_generation(connection: Connection, log: LogIdentity, *, empty: bool) -> str | None:
+    """Return the name of the generation that a log is to write to; None: it must not be opened."""
+    own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
+    before = None if own is None else LogBefore(own["topic"], own["state"])
+    found = claim_generation(connection, log.topic, before, empty=empty)
+    return None if found is None else found.name
 
 
 def _write_open(
@@ -409,12 +432,14 @@ def count_copies(
     """Count what a log that was taken over had sent, up to some offsets of its topic.
 
     Raises:
-        RetryError: somebody else counted meanwhile; nothing was written.
+        RetryError: somebody else counted meanwhile, or the generation of the topic has ended before
+            these offsets; nothing was written.
     """
     asked = {"wal_id": log.wal_id, "adoptions": log.adoptions, "counted_to": _keys(counted_to)}
     with tracker.transaction() as connection:
         if connection.execute(_COUNTED, asked).rowcount != 1:
             raise RetryError(f"what log {log.wal_id} had sent was counted by another run meanwhile")
+        refuse_beyond(connection, log.topic, counted_to)
         write_counts(connection, reference, counts)
 
 
@@ -443,18 +468,24 @@ def refuse_when_taken_over(connection: Connection, wal_id: str) -> None:
         )
 
 
-def register_log(tracker: TrackerStore, log: LogIdentity) -> bool:
+def register_log(tracker: TrackerStore, log: LogIdentity, *, empty: bool = True) -> str | None:
     """Note a log that is no lease: of a replay, or of what can be had only once.
 
+    Args:
+        tracker: the books.
+        log: which.
+        empty: it holds no record.
+
     Returns:
-        False: it was settled by name before: what it holds must not be sent.
+        The generation of its topic that it writes to, as Kafka names it. None: it was settled by
+        name before, or the tracker does not know for which generation its records are: what it
+        holds must not be sent.
     """
     with tracker.transaction() as connection:
-        own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
-        if own is not None and own["state"] in _ENDED:
-            return False
-        _write_open(connection, log, 0, 0, 0, {})
-    return True
+        generation = _claim_generation(connection, log, empty=empty)
+        if generation is not None:
+            _write_open(connection, replace(log, topic=generation), 0, 0, 0, {})
+    return generation
 
 
 def tell_log(tracker: TrackerStore, wal_id: str, *, unsettled: int, closed: bool = False) -> None:

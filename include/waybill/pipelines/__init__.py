@@ -79,6 +79,9 @@ if TYPE_CHECKING:
     from waybill.pipelines.model import Pipeline as Pipeline
     from waybill.pipelines.model import Source as Source
     from waybill.pipelines.model import TableSpec as TableSpec
+    from waybill.pipelines.model import base_topic as base_topic
+    from waybill.pipelines.model import generation_name as generation_name
+    from waybill.pipelines.model import generation_of as generation_of
     from waybill.pipelines.model import topic_name as topic_name
     from waybill.pipelines.model import topic_of as topic_of
     from waybill.pipelines.problems import Problem as Problem
@@ -118,6 +121,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Pipeline",
             "Source",
             "TableSpec",
+            "base_topic",
+            "generation_name",
+            "generation_of",
             "topic_name",
             "topic_of",
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -212,4 +213,40 @@ def topic_of(pipeline: Pipeline) -> str:
 
 def topic_name(team: str, destination: str) -> str:
     """Return the Kafka topic: ``events.<team>.<destination>``."""
-    return f"events.{team}.{destination}"
+    return f"{_PREFIX}.{team}.{destination}"
+
+
+_PREFIX = "events"
+_LATER = re.compile(r"events-g([1-9][0-9]{0,8})\.([A-Za-z0-9_-]{1,63}\.[A-Za-z0-9_-]{1,63})")
+
+
+def generation_name(topic: str, number: int) -> str:
+    """Return the name that a generation of a topic has in Kafka.
+
+    The first has the topic's own name, the second is ``events-g2.<team>.<destination>``. No team
+    and destination give such a name, nor, of the first generation, one that Kafka refuses beside it
+    (it takes "." and "_" for one character there): all of those begin with ``events.``.
+
+    Raises:
+        InputError: the topic is not ``events.<team>.<destination>``, so it has one generation only.
+    """
+    if number == 1:
+        return topic
+    prefix, _, rest = topic.partition(".")
+    name = f"{prefix}-g{number}.{rest}"
+    if prefix != _PREFIX or _LATER.fullmatch(name) is None:
+        raise InputError(f"{topic!r} is not named events.<team>.<destination>")
+    return name
+
+
+def generation_of(name: str) -> tuple[str, int]:
+    """Return the topic and the number of the generation that has this name in Kafka."""
+    match = _LATER.fullmatch(name)
+    if match is None or match[1] == "1":
+        return name, 1
+    return f"{_PREFIX}.{match[2]}", int(match[1])
+
+
+def base_topic(name: str) -> str:
+    """Return the topic of which this is the name of a generation."""
+    return generation_of(name)[0]

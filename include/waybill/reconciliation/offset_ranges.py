@@ -1,7 +1,7 @@
 """Offset ranges of committed batches: each topic partition's follow one another, up to the ledger.
 
 Incremental: the round's report keeps how far each partition's ranges reached, and which commits
-were looked at. A range that begins at 0 begins a topic's new generation; one that begins where
+were looked at. A range that begins at 0 begins a topic that was made anew; one that begins where
 somebody who settled a topic put the position follows the one before.
 """
 
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, text
+
+from waybill.pipelines import base_topic
 
 MOST_BATCHES = 20_000
 """Commits of a destination that one round looks at."""
@@ -74,8 +76,8 @@ def check_ranges(
     Args:
         connection: reads the books.
         reached: how far the round before looked; moved on.
-        destinations: topic to destination; a position is held against the ranges once all commits
-            of its topic's destination were looked at.
+        destinations: topic (its first generation) to destination; a position is held against the
+            ranges once all commits of its topic's destination were looked at.
 
     Cost: the batches since the last round, about 20 µs each; the first round reads all there are,
     20,000 of a destination at a time.
@@ -94,7 +96,7 @@ def check_ranges(
     positions = {
         f"{row.topic}/{row.partition}": int(row.at)
         for row in connection.execute(_POSITIONS)
-        if not partly or destinations.get(row.topic, "") not in {"", *partly}
+        if not partly or destinations.get(base_topic(row.topic), "") not in {"", *partly}
     }
     faults += _beyond(reached.ends, positions, moves)
     return faults

@@ -36,7 +36,7 @@ from waybill.ledger import (
     unloaded_commits,
 )
 from waybill.loading import Rewind, open_rewinds
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import Pipeline, base_topic, topic_of
 from waybill.reconciliation.breaches import Found, Writer
 from waybill.reconciliation.offset_ranges import RangeFault, Reached, check_ranges
 from waybill.reconciliation.queue import (
@@ -229,13 +229,14 @@ class _Round:
         pipeline = self._pipelines.get(due.key[0])
         topic = "" if pipeline is None else topic_of(pipeline)
         in_log = self._snapshot.in_log
-        known = topic not in in_log.unread and topic not in in_log.strange
-        waiting = in_log.topics[topic].waiting if topic in in_log.topics else 0
+        names = in_log.names_of(topic)
+        known = in_log.unread.isdisjoint(names) and in_log.strange.keys().isdisjoint(names)
+        waiting = sum(in_log.topics[name].waiting for name in names if name in in_log.topics)
+        strange = [in_log.strange[name] for name in names if name in in_log.strange]
         return Evidence(
             whole=whole,
-            log_known=known or has_passed(in_log, topic, due.fence),
-            log_why=in_log.strange.get(topic)
-            or f"processing lags: {waiting:,} records of {topic} wait",
+            log_known=known or all(has_passed(in_log, name, due.fence) for name in names),
+            log_why="; ".join(strange) or f"processing lags: {waiting:,} records of {topic} wait",
             staged_known=not behind,
             staged_why=f"loading lags: {behind:,} batches wait",
         )
@@ -249,7 +250,8 @@ class _Round:
 
     def _sums(self) -> None:
         """Hold what was counted as parked, and as replayed, against the segments."""
-        unread = self._snapshot.in_log.unread | self._snapshot.in_log.strange.keys()
+        in_log = self._snapshot.in_log
+        unread = {base_topic(name) for name in in_log.unread | in_log.strange.keys()}
         lagging = {one.id for one in self._pipelines.values() if topic_of(one) in unread}
         gaps = sum_gaps(self._books.totals, self._books.parked)
         for (pipeline_id, event_name), found in gaps.items():
@@ -262,7 +264,7 @@ class _Round:
         strange = [RangeFault(t, 0, words) for t, words in self._snapshot.in_log.strange.items()]
         faults: dict[str, list[RangeFault]] = {}
         for fault in [*self._books.faults, *strange]:
-            faults.setdefault(fault.topic, []).append(fault)
+            faults.setdefault(base_topic(fault.topic), []).append(fault)
         for pipeline in self._pipelines.values():
             if found := faults.get(topic_of(pipeline)):
                 gap = max((fault.gap for fault in found), key=abs)

@@ -27,7 +27,14 @@ from sqlalchemy import Connection, select, text
 
 from waybill.errors import ParkError, StopError
 from waybill.events import decode
-from waybill.ledger import IntakeWatermark, MinuteKey, ReplayEntry, begin_snapshot, read_watermarks
+from waybill.ledger import (
+    IntakeWatermark,
+    MinuteKey,
+    ReplayEntry,
+    begin_snapshot,
+    live_names,
+    read_watermarks,
+)
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore
 from waybill.storage.tracker import replays, topic_offsets
@@ -75,6 +82,12 @@ class InLog:
     """Topics where more waits than was to be read: their events are in no count."""
     strange: dict[str, str] = field(default_factory=dict)
     """Topics that are not those the ledger knows, and what is wrong with them."""
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """Topic to the names of its generations that have not ended."""
+
+    def names_of(self, topic: str) -> list[str]:
+        """Return the names under which a topic's events wait; they are the keys of the others."""
+        return self.names.get(topic, [topic])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +190,8 @@ def _why(watermark: IntakeWatermark) -> str:
 
 
 def _measure(connection: Connection, log: KafkaLog, topics: set[str], most_records: int) -> InLog:
-    found = InLog()
+    found = InLog(names=live_names(connection, topics))
+    topics = {name for names in found.names.values() for name in names}
     known: dict[str, dict[tuple[str, str], dict[int, int]]] = {}
     query = select(topic_offsets).where(topic_offsets.c.topic.in_(topics))
     for row in connection.execute(query):

@@ -19,6 +19,7 @@ from waybill.access import personal_of, proposed_by
 from waybill.deployment import active_pipeline
 from waybill.errors import InputError, ParkError
 from waybill.events import decode
+from waybill.ledger import live_names
 from waybill.parking import (
     Drawn,
     EventSample,
@@ -346,7 +347,7 @@ def _good(
     active = runners.active
     recent = recent_events(
         runners.parts.log,
-        topic_of(active),
+        _read_name(runners.parts.tracker, active),
         pipeline_id=active.id,
         event_name=name,
         n=request.good,
@@ -354,6 +355,13 @@ def _good(
     )
     now, then = (runners.of(one, rows=True) for one in (active, version))
     return compare(now, then, recent, personal=personal)
+
+
+def _read_name(tracker: TrackerStore, pipeline: Pipeline) -> str:
+    """Return the generation of a pipeline's topic that is read now: recent events are in it."""
+    topic = topic_of(pipeline)
+    with tracker.transaction() as connection:
+        return live_names(connection, [topic])[topic][0]
 
 
 @dataclass(frozen=True, slots=True)

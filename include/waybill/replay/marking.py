@@ -30,7 +30,7 @@ import orjson
 from sqlalchemy import Connection
 
 from waybill.errors import InputError, RetryError, StopError
-from waybill.ledger import FencedError, has_ended
+from waybill.ledger import FencedError, has_ended, refuse_when_left_behind
 from waybill.parking import ParkedGroup, Parking, Segment
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.replay.messages import Parents, books
@@ -186,6 +186,26 @@ class Marking:
         if (late or full) and not self._waits_for_dead():
             self._end_unit()
 
+    def end_generation(self) -> bool:
+        """Mark and settle all that was sent, before the log goes on with another topic.
+
+        To be called between two slices. What has no mark, as a dead run's events that opening the
+        log has sent again, Kafka has then as well.
+
+        Returns:
+            False: not yet: the unit goes on until all that a dead run sent was met again.
+
+        Raises:
+            RetryError, InputError, FencedError: as ``end_slice``.
+        """
+        if self._resumes():
+            return False
+        self._end_unit()
+        self.finish()
+        if left := self._producer.flush(_LONGEST_S):
+            raise _waits(left)
+        return True
+
     def _waits_for_dead(self) -> bool:
         """Tell whether the unit goes on until all that a dead run sent was met again.
 
@@ -297,7 +317,9 @@ class Marking:
 
         def beside(connection: Connection, marked: int) -> None:
             write(connection, marked)
-            self._log_ended |= has_ended(connection, self._producer.wal_id)
+            if has_ended(connection, self._producer.wal_id):
+                refuse_when_left_behind(connection, self._producer.wal_id)
+                self._log_ended = True
 
         runs = self._parking.mark_replayed(UUID(said["replay"]), ids, beside)
         self._producer.confirm(mark.lsn)

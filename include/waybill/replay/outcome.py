@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, decode
-from waybill.ledger import last_commit_number, load_position, topic_positions
+from waybill.ledger import last_commit_number, live_names, load_position, topic_positions
 from waybill.parking import ParkedEvent, Parking, Replay, read_replay, segments_in_order
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore
@@ -92,8 +92,11 @@ class ReplayWatch:
     ) -> None:
         self._tracker, self._parking, self._log, self._pipeline = tracker, parking, log, pipeline
         self._replay = _replay_of(tracker, partition_id, run_id, step)
-        self._topic = log.describe(topic_of(pipeline))
-        self._ends = {n: high for n, (_, high) in log.watermarks(self._topic).items()}
+        self._ends = [
+            (topic, {n: high for n, (_, high) in log.watermarks(topic).items()})
+            for topic in map(log.describe, _names(tracker, pipeline))
+        ]
+        """Of all generations of the topic that have not ended; the others were read."""
         self._last_commit: int | None = None
 
     def wait(self, *, limit_s: float, clock: Callable[[], float] = time.monotonic) -> ReplayOutcome:
@@ -143,20 +146,24 @@ class ReplayWatch:
             waits_for=waits_for,
         )
 
-    def _unread(self) -> dict[int, tuple[int, int]]:
-        """Return the ranges of the topic that processing has not seen, up to the replay's end."""
-        known = topic_positions(
-            self._tracker,
-            cluster_id=self._topic.cluster_id,
-            topic_id=self._topic.topic_id,
-            topic=self._topic.name,
-        )
-        ranges = {number: (known.get(number, 0), end) for number, end in self._ends.items()}
-        return {number: (at, end) for number, (at, end) in ranges.items() if at < end}
+    def _unread(self) -> dict[str, dict[int, tuple[int, int]]]:
+        """Return {topic: ranges that processing has not seen, up to the replay's end}."""
+        found: dict[str, dict[int, tuple[int, int]]] = {}
+        for topic, ends in self._ends:
+            known = topic_positions(
+                self._tracker,
+                cluster_id=topic.cluster_id,
+                topic_id=topic.topic_id,
+                topic=topic.name,
+            )
+            ranges = {number: (known.get(number, 0), end) for number, end in ends.items()}
+            left = {number: (at, end) for number, (at, end) in ranges.items() if at < end}
+            found |= {topic.name: left} if left else {}
+        return found
 
     def _in_log(self) -> Iterator[Event]:
-        if ranges := self._unread():
-            yield from filter(None, map(_event, self._log.read(self._topic.name, ranges)))
+        for topic, ranges in self._unread().items():
+            yield from filter(None, map(_event, self._log.read(topic, ranges)))
 
     def _parked_since(self) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
         """Return {id: ways to fail} of what may be the replay's, and of what parked itself.
@@ -198,6 +205,13 @@ class ReplayWatch:
             if segment.state != "quarantined":
                 values = (parked.value for parked in self._parking.read(segment))
                 yield from filter(None, map(_event, values))
+
+
+def _names(tracker: TrackerStore, pipeline: Pipeline) -> list[str]:
+    """Return the names under which Kafka may have what the replay sent, and nobody has read."""
+    topic = topic_of(pipeline)
+    with tracker.transaction() as connection:
+        return live_names(connection, [topic])[topic]
 
 
 def _replay_of(tracker: TrackerStore, partition_id: int, run_id: str, step: str | None) -> Replay:

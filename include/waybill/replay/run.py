@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from waybill.errors import InputError
@@ -97,6 +97,23 @@ class ReplayReport:
         return asdict(self)
 
 
+class Generation(Protocol):
+    """The generation of a topic that a log writes to."""
+
+    @property
+    def name(self) -> str:
+        """Return its name in Kafka."""
+        ...
+
+    def is_left(self) -> bool:
+        """Tell whether there is a newer one, and the tracker that the log is alive; cheap."""
+        ...
+
+    def follow(self) -> None:
+        """Go on with the newest; Kafka has all that was sent, and it is marked."""
+        ...
+
+
 @dataclass(slots=True)
 class ReplayParts:
     """What a replay needs, opened."""
@@ -114,6 +131,8 @@ class ReplayParts:
     """Sees how the topic stands; without it no replay is governed."""
     limits: MarkingLimits = field(default_factory=MarkingLimits)
     """Of what goes under one mark."""
+    topic: Generation | None = None
+    """The generation of the topic that it is sent to; None: the topic has one for ever."""
 
 
 def replay(parts: ReplayParts, run: ReplayRun) -> ReplayReport:
@@ -132,7 +151,7 @@ class _Run:
     def __init__(self, parts: ReplayParts, run: ReplayRun) -> None:
         self._parts = parts
         self._asked = run
-        self._topic = topic_of(parts.pipeline)
+        self._topic = parts.topic.name if parts.topic else topic_of(parts.pipeline)
         self._partition = parts.parking.partition(run.partition_id)
         self._sent = self._resumed = 0
         earlier = enters_earlier(run.enter, self._partition.stage, parts.pipeline)
@@ -227,6 +246,7 @@ class _Run:
             parts.parking.quarantine(replay_id, reading.damaged)
         if not reading.segments:
             return
+        self._follow_generation()
         messages = self._messages(reading.events, str(replay_id))
         if marking.begin_slice(reading.segments):
             messages = iter(list(messages))
@@ -237,11 +257,22 @@ class _Run:
                 continue
             if pace.wait():
                 marking.settle()
+                self._is_left()  # a slice may take long at its rate: the tracker is told meanwhile
             self._produce(message, key)
             self._sent += 1
         marking.end_slice(reading.segments)
         if parts.on_progress is not None:
             parts.on_progress(self._sent, sum(segment.count for segment in reading.segments))
+
+    def _follow_generation(self) -> None:
+        """Go on with the newest generation of the topic, between two slices."""
+        topic = self._parts.topic
+        if topic is not None and self._is_left() and self._marking.end_generation():
+            topic.follow()
+            self._topic = topic.name
+
+    def _is_left(self) -> bool:
+        return self._parts.topic is not None and self._parts.topic.is_left()
 
     def _produce(self, message: bytes, key: bytes) -> None:
         try:

@@ -111,6 +111,10 @@ class TopicWatch:
         self._batch_events = batch_events
         self._after = 0
 
+    def follow(self, topic: TopicInfo) -> None:
+        """Watch the next generation of the topic from now on."""
+        self._topic = topic
+
     @property
     def batch_events(self) -> int:
         """Most events of one batch."""

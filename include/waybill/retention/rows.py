@@ -105,6 +105,7 @@ GROWTH: dict[str, Growth] = {
     ),
     "team_loads": Growth("team and minute", "the coordinator, after a day"),
     "topic_looks": Growth("topic", "the coordinator, a day after it answered last"),
+    "topic_generations": _lasts("generation of a topic", "lasts: no name comes back"),
     "topic_offsets": _lasts("topic partition", _NAMES),
     "topic_stops": _lasts("topic that was stopped", "lasts: what was lost, and how it was settled"),
     "trace_queries": Growth("question", "`WAYBILL_TRACES__KEEP_QUESTIONS_DAYS`"),

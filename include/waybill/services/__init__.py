@@ -92,6 +92,8 @@ if TYPE_CHECKING:
     from waybill.services.retention import retention_rules as retention_rules
     from waybill.services.topics import ask_rereads as ask_rereads
     from waybill.services.topics import configure_topic as configure_topic
+    from waybill.services.topics import grow_topic as grow_topic
+    from waybill.services.topics import plan_growth as plan_growth
     from waybill.services.topics import settle_topic as settle_topic
     from waybill.services.topics import settlement as settlement
     from waybill.services.topics import stopped_topics as stopped_topics
@@ -186,6 +188,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "topics": [
             "ask_rereads",
             "configure_topic",
+            "grow_topic",
+            "plan_growth",
             "settle_topic",
             "settlement",
             "stopped_topics",

@@ -66,6 +66,7 @@ def run_ingest(
     from waybill.ingestion.connectors import open_connector
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
+    from waybill.topics import open_writing_topic
 
     refuse_foreign_bucket(settings)
     objects = open_owned_objects(settings)
@@ -75,7 +76,7 @@ def run_ingest(
         connector = open_connector(pipeline.source, folder, settings.sources.roots)
         log = open_log(settings.kafka)
         log.wait_until_up(limit_s=KAFKA_WAIT_S)
-        log.ensure_topic(topic_of(pipeline))
+        open_writing_topic(tracker, log, topic_of(pipeline))
         parking, recorder = Parking(tracker, objects), open_recording(settings)
         refused = Undeliverable(
             tracker, parking, objects, pipeline_version=pipeline.version, recorder=recorder

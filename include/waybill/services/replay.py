@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from waybill.deployment import active_pipeline
@@ -11,7 +12,7 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 if TYPE_CHECKING:
     from waybill.parking import ParkedGroup
     from waybill.pipelines import Pipeline
-    from waybill.producer import FoundLog
+    from waybill.producer import FoundLog, LosslessProducer
     from waybill.replay import (
         CanaryReport,
         DryRunReport,
@@ -30,6 +31,9 @@ from waybill.services.environment import (
     open_recording,
     opened_parking,
 )
+
+_LOOK_S = 1.0
+"""Between two looks at whether a topic has a newer generation."""
 
 
 def run_replay(
@@ -81,11 +85,12 @@ def _canary(settings: Settings, pipeline_id: str, run: ReplayRun) -> CanaryRepor
 
 def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayReport:
     from waybill.ingestion import Undeliverable, registered
-    from waybill.ledger import LogIdentity, register_log
+    from waybill.ledger import LogIdentity, register_log, writing_name
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
     from waybill.replay import ReplayParts, replay
 
+    watch: TopicWatch | None = None
     log = open_log(settings.kafka)
     log.wait_until_up(limit_s=KAFKA_WAIT_S)
     refuse_foreign_bucket(settings)
@@ -103,11 +108,15 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
         )
         name = f"replay-{run.partition_id}"
 
+        topic = writing_name(tracker, topic_of(pipeline))
+
         def claim(found: FoundLog) -> bool:
+            nonlocal topic
             place = node_of(settings), str(found.directory.resolve()), topic_of(pipeline)
-            return register_log(
-                tracker, LogIdentity(found.wal_id, pipeline.id, "replay", name, *place)
-            )
+            identity = LogIdentity(found.wal_id, pipeline.id, "replay", name, *place)
+            claimed = register_log(tracker, identity, empty=found.empty)
+            topic = claimed or topic
+            return claimed is not None
 
         with (
             open_producer(settings, name, refused, claim) as producer,
@@ -116,7 +125,9 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
             parts = ReplayParts(
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
             )
-            parts.watch = _watch(settings, tracker, log, pipeline) if run.governed else None
+            if run.governed:
+                parts.watch = watch = _watch(settings, tracker, log, pipeline, topic)
+            parts.topic = _Generation(tracker, log, producer, topic, watch)
             return replay(parts, run)
 
 
@@ -163,14 +174,52 @@ def run_dry_run(settings: Settings, request: DryRunRequest) -> DryRunReport:
         return try_out(parts, request)
 
 
+class _Generation:
+    """The generation of a topic that a replay is sent to, and that its throttle watches."""
+
+    def __init__(
+        self,
+        tracker: TrackerStore,
+        log: KafkaLog,
+        producer: LosslessProducer,
+        name: str,
+        watch: TopicWatch | None,
+    ) -> None:
+        self._tracker, self._log, self._producer, self._watch = tracker, log, producer, watch
+        self._name = name
+        self._due = 0.0
+        self._left = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def is_left(self) -> bool:
+        from waybill.ledger import is_left, tell_log
+
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + _LOOK_S
+            tell_log(self._tracker, self._producer.wal_id, unsettled=len(self._producer))
+            self._left = is_left(self._tracker, self._name)
+        return self._left
+
+    def follow(self) -> None:
+        from waybill.ledger import follow_generation
+
+        self._name = follow_generation(self._tracker, self._producer.wal_id, self._name, {})
+        self._left = False
+        if self._watch is not None:
+            self._watch.follow(self._log.describe(self._name))
+
+
 def _watch(
-    settings: Settings, tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline
+    settings: Settings, tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline, name: str
 ) -> TopicWatch | None:
     """Open what a replay is governed by; ``None``: there is no topic, so nothing is live in it."""
-    from waybill.pipelines import topic_of
     from waybill.replay import TopicWatch
 
-    if (name := topic_of(pipeline)) not in log.topics():
+    if name not in log.topics():
         return None
     return TopicWatch(
         log,

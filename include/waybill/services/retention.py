@@ -8,7 +8,7 @@ from typing import Any
 
 from waybill.errors import RetryError, WaybillError
 from waybill.settings import Settings
-from waybill.storage import open_log, open_owned_objects, open_tracker
+from waybill.storage import TrackerStore, open_log, open_owned_objects, open_tracker
 
 _DAY_S = 86_400.0
 
@@ -20,6 +20,8 @@ class RetentionReport:
     rows: dict[str, int] = field(default_factory=dict)
     """Table of the tracker to rows that went."""
     topics: list[dict[str, Any]] = field(default_factory=list)
+    ended_topics: list[str] = field(default_factory=list)
+    """Topics of generations that had ended: deleted from Kafka."""
     payloads: dict[str, Any] = field(default_factory=dict)
     trace_objects: int = 0
     problems: list[str] = field(default_factory=list)
@@ -38,21 +40,20 @@ def apply_retention(settings: Settings) -> RetentionReport:
     Raises:
         RetryError: the tracker does not answer.
     """
-    from waybill.deployment import active_pipelines
     from waybill.ledger import fold
-    from waybill.pipelines import topic_of
     from waybill.retention import trim_log, trim_payloads, trim_rows
+    from waybill.topics import delete_ended
     from waybill.tracing import expire_traces
 
     kept, report = settings.retention, RetentionReport()
     objects = open_owned_objects(settings)
     with open_tracker(settings.tracker) as tracker:
         fold(tracker)
-        topics = {topic_of(one): one.destination for one in active_pipelines(tracker).values()}
 
         def records() -> None:
             log = open_log(settings.kafka)
-            done = trim_log(tracker, log, topics, kept_s=kept.log_days * _DAY_S)
+            done = trim_log(tracker, log, _topics(tracker), kept_s=kept.log_days * _DAY_S)
+            report.ended_topics = delete_ended(tracker, log)
             report.topics = [one.to_json() for one in done]
             report.problems += [f"{one.topic}: {one.problem}" for one in done if one.problem]
 
@@ -71,6 +72,18 @@ def apply_retention(settings: Settings) -> RetentionReport:
                 report.problems.append(str(error))
         report.rows = trim_rows(tracker, kept_s=kept.books_days * _DAY_S)
     return report
+
+
+def _topics(tracker: TrackerStore) -> dict[str, str]:
+    """Return {topic: its destination} of deployed pipelines, all generations that Kafka has."""
+    from waybill.deployment import active_pipelines
+    from waybill.ledger import names_that_exist
+    from waybill.pipelines import topic_of
+
+    topics = {topic_of(one): one.destination for one in active_pipelines(tracker).values()}
+    with tracker.transaction() as connection:
+        names = names_that_exist(connection, topics)
+    return {name: topics[topic] for topic, own in names.items() for name in own}
 
 
 def retention_failed(report: RetentionReport) -> RetryError | None:

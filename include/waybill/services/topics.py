@@ -11,8 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from waybill.access import Decision
+    from waybill.ledger import TopicGeneration
     from waybill.storage import ConfigFault
-    from waybill.topics import Settlement, SettleRequest, TopicLine, TopicStop
+    from waybill.topics import (
+        GrowRequest,
+        Growth,
+        Settlement,
+        SettleRequest,
+        TopicLine,
+        TopicStop,
+    )
 
 
 def topic_lines(settings: Settings, name: str | None = None) -> list[TopicLine]:
@@ -50,6 +58,22 @@ def settle_topic(
         if reread:  # first: asking twice does no harm, never having asked does
             topics.ask_rereads(tracker, plan.pipelines, decision)
         topics.apply_settlement(tracker, plan, decision)
+
+
+def plan_growth(settings: Settings, request: GrowRequest) -> Growth:
+    """Return what growing a topic would do."""
+    from waybill import topics
+
+    with open_tracker(settings.tracker) as tracker:
+        return topics.plan_growth(tracker, open_log(settings.kafka), request)
+
+
+def grow_topic(settings: Settings, plan: Growth, decision: Decision) -> TopicGeneration:
+    """Begin the next generation of a topic, as it was planned."""
+    from waybill import topics
+
+    with open_tracker(settings.tracker) as tracker:
+        return topics.grow(tracker, open_log(settings.kafka), plan, decision)
 
 
 def topic_config_faults(settings: Settings, name: str) -> list[ConfigFault]:

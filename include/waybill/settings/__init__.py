@@ -48,7 +48,7 @@ class KafkaSettings(Section):
 
     bootstrap_servers: Address = "127.0.0.1:9092"
     topic_partitions: int = Field(2, ge=1)
-    """Partitions of a topic when it is created. More of them later means a new generation."""
+    """Partitions of a topic when it is created. More of them later: `waybill topics grow`."""
     replication_factor: int = Field(1, ge=1)
 
 

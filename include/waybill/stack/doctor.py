@@ -12,12 +12,14 @@ from pathlib import Path
 
 import psutil
 
-from waybill.errors import InputError, RetryError, StopError
+from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.processing import shared_sandbox
 from waybill.settings import Settings
 from waybill.stack import java, ports
 from waybill.stack.embedded import ServiceStatus, Stack
 from waybill.stack.jars import locked, missing
+from waybill.storage import open_log, open_tracker
+from waybill.topics import topic_lines
 
 OLDEST_PYTHON = (3, 11)
 DISK_BYTES = 5 * 1024**3
@@ -58,6 +60,7 @@ def examine(settings: Settings) -> list[Check]:
         _user_code(settings),
         *_ports(stack.settings, services),
         *_services(services),
+        *(topic_checks(stack.settings) if _all_healthy(services) else ()),
     ]
 
 
@@ -159,6 +162,30 @@ def _ports(settings: Settings, services: list[ServiceStatus]) -> Iterator[Check]
             yield Check("port", ok=False, found=found, remedy=remedy)
     if not busy:
         yield Check("ports", ok=True, found=f"{len(wanted)} free, {len(own)} in use by the stack")
+
+
+def _all_healthy(services: list[ServiceStatus]) -> bool:
+    return bool(services) and all(service.healthy for service in services)
+
+
+def topic_checks(settings: Settings) -> Iterator[Check]:
+    """Look for topics that somebody altered in Kafka."""
+    try:
+        with open_tracker(settings.tracker) as tracker:
+            lines = topic_lines(tracker, open_log(settings.kafka))
+    except WaybillError as error:
+        yield Check("topics", ok=False, found=str(error), remedy="waybill topics list")
+        return
+    for line in lines:
+        if line.unknown:
+            found = f"{line.topic}: in Kafka, with records, and unknown to the tracker"
+            yield Check("topic", ok=False, found=found, remedy='docs/operations.md, "Backup"')
+    altered = [f"{line.topic}: {line.altered}" for line in lines if line.altered]
+    for found in altered:
+        remedy = "waybill topics grow: keys keep their order in a new generation"
+        yield Check("topic", ok=False, found=found, remedy=remedy)
+    if not altered:
+        yield Check("topics", ok=True, found=f"none of {len(lines)} was altered")
 
 
 def _services(services: list[ServiceStatus]) -> Iterator[Check]:

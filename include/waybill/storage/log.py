@@ -199,7 +199,17 @@ class KafkaLog:
             RetryError: no broker answers.
         """
         if name not in self.topics():
-            self._create(name)
+            self.create_topic(name, self._settings.topic_partitions)
+        return self.safe_topic(name)
+
+    def safe_topic(self, name: str) -> TopicInfo:
+        """Return a topic that exists.
+
+        Raises:
+            StopError: there is no such topic.
+            InputError: it has a configuration under which events could be lost.
+            RetryError: no broker answers.
+        """
         topic = self.describe(name)
         if faults := config_faults(self.config(name), topic.replicas):
             raise InputError(
@@ -321,6 +331,17 @@ class KafkaLog:
             raise ends
         return ends
 
+    def ends_now(self, topic: TopicInfo, *, limit_s: float) -> dict[int, int]:
+        """Return {partition: its end}, asked once.
+
+        Raises:
+            RetryError: a partition has no leader that answers within ``limit_s``.
+        """
+        ends = self._ask_offsets([topic], "latest", limit_s)[topic.name]
+        if isinstance(ends, RetryError):
+            raise ends
+        return {number: int(end.offset) for number, end in ends.items()}
+
     def _ends(self, topics: Sequence[TopicInfo]) -> dict[str, dict[int, LogEnd] | RetryError]:
         ends: dict[str, dict[int, LogEnd] | RetryError] = {}
         left = list(topics)
@@ -351,7 +372,10 @@ class KafkaLog:
         }
 
     def _ask_offsets(
-        self, topics: Sequence[TopicInfo], which: Literal["earliest", "latest"]
+        self,
+        topics: Sequence[TopicInfo],
+        which: Literal["earliest", "latest"],
+        limit_s: float = _ANSWER_S,
     ) -> dict[str, dict[int, Any] | RetryError]:
         """Return {topic: {partition: Kafka's answer}, or why one of them has none}."""
         from confluent_kafka import KafkaException, TopicPartition
@@ -365,7 +389,7 @@ class KafkaLog:
         for some in _batches(wanted, _OFFSETS_AT_ONCE):
             asked = dict.fromkeys(some, spec)
             try:
-                futures |= self._admin().list_offsets(asked, request_timeout=_ANSWER_S)
+                futures |= self._admin().list_offsets(asked, request_timeout=limit_s)
             except KafkaException as error:
                 away = _away(f"Kafka did not tell where topics end: {error}")
                 failed |= dict.fromkeys((at.topic for at in some), away)
@@ -572,21 +596,41 @@ class KafkaLog:
                 described[name].__cause__ = error
         return described
 
-    def _create(self, name: str) -> None:
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; one that is not there is none to delete.
+
+        Raises:
+            RetryError: Kafka did not do it.
+        """
+        from confluent_kafka import KafkaException
+
+        future = self._admin().delete_topics([name], operation_timeout=10.0)[name]
+        try:
+            future.result(timeout=_ANSWER_S)
+        except (KafkaException, TimeoutError) as error:
+            if _code(error) not in {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_OR_PARTITION"}:
+                raise RetryError(f"could not delete topic {name!r}: {error}") from error
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Create a topic with Waybill's configuration; one that is there stays as it is.
+
+        Raises:
+            RetryError: Kafka did not create it, or it did not appear within 15 s.
+        """
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import NewTopic
 
         topic = NewTopic(
             name,
-            num_partitions=self._settings.topic_partitions,
+            num_partitions=partitions,
             replication_factor=self._settings.replication_factor,
             config=safe_config(self._settings.replication_factor),
         )
         future = self._admin().create_topics([topic], operation_timeout=10.0)[name]
         try:
             future.result(timeout=_ANSWER_S)
-        except KafkaException as error:
-            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+        except (KafkaException, TimeoutError) as error:
+            if _code(error) != "TOPIC_ALREADY_EXISTS":
                 raise RetryError(f"could not create topic {name!r}: {error}") from error
         self._wait_until_known(name)
 

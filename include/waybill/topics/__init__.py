@@ -1,4 +1,4 @@
-"""Topics: their configuration, and the stops of those whose log is not what the ledger knows."""
+"""Topics: configuration, generations, and stops of those whose log is not what the ledger knows."""
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,19 @@ if TYPE_CHECKING:
     from waybill.topics.configuration import configure as configure
     from waybill.topics.configuration import faults_of as faults_of
     from waybill.topics.configuration import topic_lines as topic_lines
+    from waybill.topics.generations import MOST_PARTITIONS as MOST_PARTITIONS
+    from waybill.topics.generations import Draining as Draining
+    from waybill.topics.generations import GrowRequest as GrowRequest
+    from waybill.topics.generations import Growth as Growth
+    from waybill.topics.generations import delete_ended as delete_ended
+    from waybill.topics.generations import generation_ends as generation_ends
+    from waybill.topics.generations import grow as grow
+    from waybill.topics.generations import late_records as late_records
+    from waybill.topics.generations import open_topic as open_topic
+    from waybill.topics.generations import open_writing_topic as open_writing_topic
+    from waybill.topics.generations import plan_growth as plan_growth
+    from waybill.topics.generations import unknown_names as unknown_names
+    from waybill.topics.generations import waits_for as waits_for
     from waybill.topics.request import SettleRequest as SettleRequest
     from waybill.topics.stops import ALL_PARTITIONS as ALL_PARTITIONS
     from waybill.topics.stops import LogFault as LogFault
@@ -28,6 +41,21 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "configuration": ["TopicLine", "ask_rereads", "configure", "faults_of", "topic_lines"],
+        "generations": [
+            "Draining",
+            "GrowRequest",
+            "Growth",
+            "MOST_PARTITIONS",
+            "delete_ended",
+            "generation_ends",
+            "grow",
+            "late_records",
+            "open_topic",
+            "open_writing_topic",
+            "plan_growth",
+            "unknown_names",
+            "waits_for",
+        ],
         "request": ["SettleRequest"],
         "stops": [
             "ALL_PARTITIONS",

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 
 from sqlalchemy import select
 
 from waybill.access import Decision, write_audit
 from waybill.deployment import active_pipelines
 from waybill.errors import InputError, StopError
-from waybill.ledger import TopicPosition, ask_reread, read_positions
-from waybill.pipelines import topic_of
+from waybill.ledger import (
+    TopicGeneration,
+    TopicPosition,
+    all_generations,
+    ask_reread,
+    read_positions,
+)
+from waybill.pipelines import base_topic, generation_of, topic_of
 from waybill.storage import ConfigFault, KafkaLog, TrackerStore, config_faults
 from waybill.storage.tracker import topic_offsets
+from waybill.topics.generations import late_records, unknown_names, waits_for
 from waybill.topics.stops import LogFault, TopicStop, examine, read_stops
+
+DRAINS_LONG_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,14 @@ class TopicLine:
     """Why the next start of its consumer would stop it; nothing of it is recorded yet."""
     faults: tuple[ConfigFault, ...]
     """What is dangerous in its configuration."""
+    generation: TopicGeneration
+    waits_for: tuple[str, ...] = ()
+    """Of one that drains: the logs that write to it still."""
+    late: int = 0
+    """Of one that ended: records that somebody has written behind its end; nobody reads them."""
+    unknown: bool = False
+    """Kafka has it, with records, and the tracker does not know of it: it was restored from before
+    the topic grew."""
 
     @property
     def unread(self) -> int:
@@ -60,12 +78,40 @@ class TopicLine:
 
     @property
     def state(self) -> str:
-        """Return one word: stopped, unsafe, missing or ok."""
+        """Return one word: unknown, stopped, missing, unsafe, altered, draining, ended or ok."""
+        if self.unknown:
+            return "unknown"
         if self.stops or self.log_faults:
             return "stopped"
         if not self.topic_id:
             return "missing"
-        return "unsafe" if self.faults else "ok"
+        if self.faults:
+            return "unsafe"
+        if self.altered:
+            return "altered"
+        return "ok" if self.generation.state == "writing" else self.generation.state
+
+    @property
+    def drains_long(self) -> bool:
+        """Tell whether it drains for longer than its logs and what is unread should take."""
+        since = self.generation.draining_since
+        if self.generation.state != "draining" or since is None:
+            return False
+        return (datetime.now(UTC) - since).total_seconds() > DRAINS_LONG_S
+
+    @property
+    def altered(self) -> str:
+        """Return in words how its partitions are not those that it was made with; empty: they are.
+
+        Keys moved to other partitions then, where their order is not kept.
+        """
+        made, there = self.generation.partitions, len(self.partitions)
+        if not made or not there or made == there:
+            return ""
+        return (
+            f"it was made with {made} partitions, and has {there}: somebody altered it in "
+            "Kafka, so that keys are in other partitions since, and may be out of order"
+        )
 
     def to_json(self) -> dict[str, object]:
         """Return it as JSON."""
@@ -81,6 +127,12 @@ class TopicLine:
             "settled": [stop.to_json() for stop in self.settled],
             "log_faults": [asdict(fault) for fault in self.log_faults],
             "config_faults": [asdict(fault) for fault in self.faults],
+            "generation": self.generation.number,
+            "generation_state": self.generation.state,
+            "altered": self.altered,
+            "draining_since": self.generation.draining_since,
+            "waits_for": list(self.waits_for),
+            "late": self.late,
         }
 
 
@@ -101,25 +153,40 @@ def topic_lines(tracker: TrackerStore, log: KafkaLog, name: str | None = None) -
         writers.setdefault(topic_of(pipeline), []).append(pipeline.name)
     with tracker.transaction() as connection:
         known = set(connection.execute(select(topic_offsets.c.topic).distinct()).scalars())
-    names = {*writers, *known, *(stop.topic for stop in read_stops(tracker))}
+        generations = {one.name: one for own in all_generations(connection).values() for one in own}
+    names = {*writers, *known, *generations, *(stop.topic for stop in read_stops(tracker))}
+    unknown = unknown_names(tracker, log, {base_topic(one) for one in names})
+    names |= set(unknown)
     if name is not None and name not in names:
         raise InputError(f"no pipeline writes to topic {name!r}; `waybill topics list` shows all")
-    wanted = sorted(names if name is None else {name})
     there = log.topics()
-    return [_line(tracker, log, one, tuple(sorted(writers.get(one, ()))), there) for one in wanted]
+    gone = {one.name for one in generations.values() if one.deleted_at is not None} - there
+    wanted = sorted(names - gone if name is None else {name}, key=generation_of)
+    lines = [
+        _line(
+            tracker,
+            log,
+            generations.get(one) or TopicGeneration(*generation_of(one)),
+            tuple(sorted(writers.get(base_topic(one), ()))),
+            there,
+        )
+        for one in wanted
+    ]
+    return [replace(one, unknown=one.topic in unknown) for one in lines]
 
 
 def _line(
     tracker: TrackerStore,
     log: KafkaLog,
-    name: str,
+    generation: TopicGeneration,
     pipelines: tuple[str, ...],
     there: set[str],
 ) -> TopicLine:
+    name = generation.name
     stops = tuple(read_stops(tracker, name))
     settled = tuple(read_stops(tracker, name, settled=True))
     if name not in there:
-        return TopicLine(name, pipelines, "", 0, (), stops, settled, (), ())
+        return TopicLine(name, pipelines, "", 0, (), stops, settled, (), (), generation)
     topic = log.describe(name)
     known = read_positions(tracker, name)
     recorded = {(stop.kind, stop.partition) for stop in stops}
@@ -139,6 +206,9 @@ def _line(
         settled,
         log_faults,
         tuple(config_faults(log.config(name), topic.replicas)),
+        generation,
+        waits_for(tracker, generation) if generation.state == "draining" else (),
+        late_records(log, generation) if generation.state == "ended" else 0,
     )
 
 

@@ -34,7 +34,7 @@ from waybill.deployment import active_pipelines
 from waybill.errors import InputError, StopError
 from waybill.ledger import LastRead, TopicPosition, last_commit_of_topic, read_positions
 from waybill.notices import write_notice
-from waybill.pipelines import topic_of
+from waybill.pipelines import base_topic, topic_of
 from waybill.storage import KafkaLog, LogRecord, RecordReader, TopicInfo, TrackerStore
 from waybill.storage.tracker import topic_offsets, topic_stops
 from waybill.topics.request import SettleRequest
@@ -378,7 +378,9 @@ def stop_error(stops: Sequence[TopicStop] | Sequence[LogFault], topic: str) -> S
 
 def record_stops(tracker: TrackerStore, topic: str, faults: Iterable[LogFault]) -> None:
     """Write stops that are not open yet, and tell the owners of the topic's pipelines."""
-    pipelines = [one for one in active_pipelines(tracker).values() if topic_of(one) == topic]
+    pipelines = [
+        one for one in active_pipelines(tracker).values() if topic_of(one) == base_topic(topic)
+    ]
     with tracker.transaction() as connection:
         for fault in faults:
             statement = (
@@ -454,7 +456,7 @@ def plan_settlement(tracker: TrackerStore, log: KafkaLog, request: SettleRequest
     finally:
         reader.close()
     writing = sorted(
-        one.name for one in active_pipelines(tracker).values() if topic_of(one) == name
+        one.name for one in active_pipelines(tracker).values() if topic_of(one) == base_topic(name)
     )
     return Settlement(topic, tuple(steps), tuple(writing))
 

@@ -349,3 +349,13 @@ def test_each_wanted_topic_that_opens_is_in_exactly_one_query(most, steps):
             assert sorted(topics) == sorted(wanted)
             assert all(len(group) <= most for group in app.running)
             assert not any(query.group.ending for query in app.queries if query.isActive)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_generation_that_ended_is_let_go_of_though_its_lease_was_fenced():
+    app = Application(most_topics=2)
+    app.groups.look(["first", "other"])
+    app.query_of("first").fail(first=FencedError("the generation has ended"))
+    app.groups.look(["second", "other"])
+    app.groups.look(["second", "other"])
+    assert {topic for topics in app.running for topic in topics} == {"other", "second"}

@@ -284,3 +284,14 @@ def test_events_that_are_never_met_again_do_not_hold_marks_back_until_the_log_is
             run.group(number)  # of 1,000 bytes each
         assert run.marks == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert run.marks == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
+
+
+def test_a_replay_does_not_move_on_before_kafka_has_what_has_no_mark() -> None:
+    run = Run()
+    run.log.produce(3)  # as opening a dead run's log sends again
+    run.log.away = True
+    with pytest.raises(RetryError, match="3 events are waiting"):
+        run.marking.end_generation()
+    run.log.away = False
+    assert run.marking.end_generation()
+    assert len(run.log) == 0

@@ -25,6 +25,7 @@ from waybill.storage import (
     open_tracker,
     refuse_foreign_bucket,
 )
+from waybill.topics import Draining, open_topic
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_TOPICS_S = 1.0
@@ -63,7 +64,7 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             memory_mb=own.memory_mb,
             conf=own.spark_conf,
         )
-        served = ServedTopics(tracker, cluster, parts.pipelines)
+        served, draining = ServedTopics(tracker, cluster, parts.pipelines), Draining(tracker, log)
         destinations: dict[str, str] = {}
         handover = Handover(tracker, cluster)
 
@@ -72,7 +73,7 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
                 return None
             consumer = TopicConsumer(
                 parts,
-                log.ensure_topic(topic),
+                open_topic(tracker, log, topic),
                 destination=destinations[topic],
                 holder=f"{cluster}:{uuid.uuid4()}",
             )
@@ -87,7 +88,7 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
 
         def wanted() -> Iterable[str]:
             heartbeat.beat()
-            topics = served.read()
+            topics = read_served(served, draining)
             destinations.update(topics)
             handover.forget_all_but(topics)
             return topics
@@ -101,6 +102,17 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
         keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
         groups.stop()
         spark.stop()
+
+
+def read_served(served: ServedTopics, draining: Draining) -> dict[str, str]:
+    """Return {topic: its destination} to be read now; ends the generations that are drained.
+
+    Raises:
+        RetryError: the tracker does not answer.
+    """
+    topics = served.read_topics()
+    draining.end(topics)
+    return served.read_names(topics)
 
 
 class Handover:

@@ -22,6 +22,7 @@ from waybill.ledger import (
     check_lease,
     commit_batch,
     count_entries,
+    ended_at,
     read_positions,
     release_lease,
     write_copies,
@@ -157,9 +158,12 @@ class TopicConsumer:
         Raises:
             StopError: the log is not the one that the ledger knows, or was not when it was last
                 looked at: the stop is in the tracker until somebody settles it.
-            RetryError: Kafka or the tracker does not answer.
+            RetryError: Kafka or the tracker does not answer; or it is a generation of its topic
+                that has ended since somebody wanted it read.
         """
         topic = self.topic
+        if ended_at(self._tracker, topic.name) is not None:  # its end fences all leases before it
+            raise RetryError(f"{topic.name} has ended; the next generation of the topic is read")
         if stops := read_stops(self._tracker, topic.name):
             raise stop_error(stops, topic.name)
         known = read_positions(self._tracker, topic.name)

@@ -6,6 +6,7 @@ lateness   a run that did not come, events and rows that wait for too long
 parked     a larger share parks than usual
 drift      a table's rows against what loads put there
 stranded   events in the write-ahead logs of runs that are gone
+draining   topics whose old generation does not end
 """
 
 from typing import TYPE_CHECKING

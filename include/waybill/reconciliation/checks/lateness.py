@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from waybill.errors import ParkError
 from waybill.events import decode
-from waybill.ledger import WAITING_COUNTS, topic_positions, waiting_asked
+from waybill.ledger import WAITING_COUNTS, live_names, topic_positions, waiting_asked
 from waybill.pipelines import Pipeline, topic_of
 from waybill.reconciliation.checks.findings import Finding, OpenFindings, events, span
 from waybill.reconciliation.checks.limits import WatchLimits
@@ -110,7 +110,10 @@ class Lateness:
         topics: dict[str, list[str]] = {}
         for pipeline in sorted(self.pipelines.values(), key=lambda one: one.id):
             topics.setdefault(topic_of(pipeline), []).append(pipeline.id)
-        return self._late(_oldest_in_log(self.tracker, self.log, topics))
+        with self.tracker.transaction() as connection:
+            names = live_names(connection, topics)
+        ids = {name: topics[topic] for topic, own in names.items() for name in own}
+        return self._late(_oldest_in_log(self.tracker, self.log, ids))
 
     def staged(self) -> list[Finding]:
         """Return the pipelines whose oldest rows wait too long to be loaded."""

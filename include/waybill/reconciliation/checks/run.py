@@ -17,16 +17,17 @@ from datetime import datetime
 
 from waybill.deployment import active_pipelines
 from waybill.errors import WaybillError
-from waybill.ledger import read_logs
+from waybill.ledger import all_generations, read_logs
 from waybill.pipelines import Pipeline
 from waybill.reconciliation import BreachKey, open_breach, settle
-from waybill.reconciliation.checks import drift, parked, quiet, stranded
+from waybill.reconciliation.checks import draining, drift, parked, quiet, stranded
 from waybill.reconciliation.checks.drift import TablePlace
 from waybill.reconciliation.checks.findings import Finding, Key, read_open_findings
 from waybill.reconciliation.checks.lateness import Lateness
 from waybill.reconciliation.checks.limits import WatchLimits
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import KafkaLog, TrackerStore
+from waybill.topics import waits_for
 
 _OVER: dict[str, str] = {
     "quiet": "events come in again",
@@ -34,6 +35,7 @@ _OVER: dict[str, str] = {
     "parked_jump": "the share that parks has fallen back",
     "drift": "the table has the rows that loads put there",
     "stranded": "nothing waits in a write-ahead log that nobody opens",
+    "draining": "the old generation of its topic has ended",
 }
 
 
@@ -106,6 +108,7 @@ Concerns = Callable[[Finding], bool]
 class _Look:
     def __init__(self, parts: WatchParts, now: datetime) -> None:
         self._parts = parts
+        self._now = now
         self._minute = int(now.timestamp() // 60)
         self._pipelines: Mapping[str, Pipeline] = active_pipelines(parts.tracker)
         self.known = read_open_findings(parts.tracker)
@@ -120,6 +123,7 @@ class _Look:
             (self._quiet, lambda one: one.kind == "quiet"),
             (self._parked_jumps, lambda one: one.kind == "parked_jump"),
             (self._stranded, lambda one: one.kind == "stranded"),
+            (self._draining, lambda one: one.kind == "draining"),
             (late.runs, lambda one: (one.kind, one.stage) == ("late", "ingestion")),
             (late.in_log, lambda one: (one.kind, one.stage) == ("late", "transformation")),
             (late.staged, lambda one: (one.kind, one.stage) == ("late", "destination")),
@@ -143,6 +147,13 @@ class _Look:
 
     def _stranded(self) -> list[Finding]:
         return stranded.look(read_logs(self._parts.tracker), self._parts.limits.log_unseen_s)
+
+    def _draining(self) -> list[Finding]:
+        tracker = self._parts.tracker
+        with tracker.transaction() as connection:
+            known = [one for own in all_generations(connection).values() for one in own]
+        drain = [(one, waits_for(tracker, one)) for one in known if one.state == "draining"]
+        return draining.look(drain, self._pipelines, self._parts.limits, self._now)
 
     def _drift(self, destination: str, places: list[TablePlace]) -> tuple[Check, Concerns]:
         keys = {one.key for one in places}

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import segments as segments
     from waybill.storage.tracker.tables import staged_objects as staged_objects
     from waybill.storage.tracker.tables import team_loads as team_loads
+    from waybill.storage.tracker.tables import topic_generations as topic_generations
     from waybill.storage.tracker.tables import topic_looks as topic_looks
     from waybill.storage.tracker.tables import topic_offsets as topic_offsets
     from waybill.storage.tracker.tables import topic_stops as topic_stops
@@ -92,6 +93,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "staged_objects",
             "team_loads",
             "topic_looks",
+            "topic_generations",
             "topic_offsets",
             "topic_stops",
             "trace_queries",

@@ -1,9 +1,9 @@
 """The tracker's tables.
 
 Books         pipelines, pipeline_versions, consumers, topic_offsets, topic_stops,
-              commit_sequences, batches, ledger, ledger_minutes, ledger_totals, load_positions,
-              connector_positions, write_ahead_logs, refused_messages, staged_objects,
-              intake_watermarks
+              topic_generations, commit_sequences, batches, ledger, ledger_minutes,
+              ledger_totals, load_positions, connector_positions, write_ahead_logs,
+              refused_messages, staged_objects, intake_watermarks
 Mappings      mapping_versions
 Destinations  destination_states, loaded_tables, destination_rewinds
 Parking       parked_partitions, parked_objects, segments, replays, replay_entries,
@@ -153,6 +153,40 @@ Index(
     topic_stops.c.kind,
     unique=True,
     postgresql_where=text("settled_at IS NULL"),
+)
+
+topic_generations = Table(
+    "topic_generations",
+    METADATA,
+    Column("topic", Text, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("partitions", Integer, nullable=False, server_default=text("0")),
+    Column("state", Text, nullable=False, server_default=text("'writing'")),
+    Column("ends", JSONB),
+    time_column("created_at", now=True),
+    time_column("draining_since"),
+    time_column("ended_at"),
+    time_column("deleted_at"),
+    count_column("last_commit"),
+    PrimaryKeyConstraint("topic", "generation"),
+    CheckConstraint("state IN ('writing', 'draining', 'ended')", name="state"),
+    CheckConstraint("(state = 'ended') = (ends IS NOT NULL)", name="ends"),
+)
+"""``waybill.ledger.generations``. ``partitions``: 0: not known yet. ``ends``: {partition: offset}
+where processing stood when it ended. ``last_commit``: of its destination, at that moment. No
+log can be opened for one that has ended, by any release: a trigger on ``write_ahead_logs``."""
+Index(
+    "uq_topic_generations_writing",
+    topic_generations.c.topic,
+    unique=True,
+    postgresql_where=text("state = 'writing'"),
+)
+Index(
+    "uq_topic_generations_draining",
+    topic_generations.c.topic,
+    unique=True,
+    postgresql_where=text("state = 'draining'"),
 )
 
 commit_sequences = Table(
