@@ -332,6 +332,11 @@ def test_snowflake_has_limits():
 
 OTHER_SERVERS = re.compile(r"(^|\.)_?(objects|log|client|sink|producer|httpx)\.\w+$|^time\.sleep$")
 """How calls of the object store, Kafka and the like look in the sources."""
+ASKED_ON_PURPOSE = {
+    "include/waybill/topics/generations.py": ["log.ends_now(info, limit_s=_ENDS_S)"]
+}
+"""The end of a generation is where Kafka's log ends while nobody may open a log for it (ADR 20): one
+request, two seconds at most."""
 
 
 def asked_inside_transactions(source: str) -> list[str]:
@@ -356,7 +361,7 @@ def test_nothing_slow_is_asked_inside_a_transaction_that_may_hold_rows(place):
         for path, source in modules()
         if path.startswith(place) and (calls := asked_inside_transactions(source))
     }
-    assert found == {}
+    assert found == {p: calls for p, calls in ASKED_ON_PURPOSE.items() if p.startswith(place)}
 
 
 def test_a_store_that_is_asked_inside_a_transaction_is_found():

@@ -47,6 +47,7 @@ class Log:
 def test_a_time_that_is_none_does_not_stop_the_source(monkeypatch, time):
     counted = []
     monkeypatch.setattr(takeover, "count_copies", lambda *_, **given: counted.append(given))
+    monkeypatch.setattr(takeover, "ended_at", lambda *_: None)
     monkeypatch.setattr(takeover, "SETTLE_S", 0)
     gone = ReplacedLog(WAL.hex(), "pl-1", "t", "n", 0, {}, {}, 0, False)
     found = takeover.count_sent(None, Log(message(time)), gone)
