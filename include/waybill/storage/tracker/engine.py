@@ -2,10 +2,12 @@
 
 Every connection has limits (`TrackerSettings`): a server that is gone is noticed, a lock is not
 waited for without end, and a process that is frozen amid a transaction loses it, with all locks,
-after ``idle_in_transaction_timeout_s``. When it wakes up, its next statement fails and nothing of
-the transaction takes effect. So nothing that may take seconds (Kafka, the object store) happens
-inside a transaction that holds rows. One exception: the end of a topic's generation is asked of
-Kafka while its rows are held, once, two seconds at most (``waybill.topics.generations``).
+after ``idle_in_transaction_timeout_s`` (but for one that is frozen amid an ``executemany``, whose
+pipeline PostgreSQL does not count as idle: it keeps its locks). When it wakes up, its next
+statement fails and nothing of the transaction takes effect. So nothing that may take seconds
+(Kafka, the object store) happens inside a transaction that holds rows. One exception: the end of a
+topic's generation is asked of Kafka while its rows are held, once, two seconds at most
+(``waybill.topics.generations``).
 """
 
 from __future__ import annotations
