@@ -499,7 +499,7 @@ def _correct(tracker: TrackerStore, partition_id: int) -> bool:
         row = connection.execute(_sums().where(segments.c.partition_id == partition_id)).first()
         right = dict.fromkeys(_NUMBERS, 0) | dict.fromkeys(_EDGES)
         if row is not None:
-            right = {name: row._mapping[name] for name in right}  # noqa: SLF001 - SQLAlchemy's API
+            right = {name: row._mapping[name] for name in right}
         gone = _gone(connection, partition_id)
         numbers = {name: int(right[name] or 0) + (gone.get(name) or 0) for name in _NUMBERS}
         edges = {
@@ -529,10 +529,10 @@ def _gone(connection: Connection, partition_id: int) -> dict[str, Any]:
     """Return what is left of deleted segments, by the names of numbers and edges."""
     query = select(*[partitions.c[f"trimmed_{n}"].label(n) for n in _TRIMMED])
     row = connection.execute(query.where(partitions.c.id == partition_id)).one()
-    return dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's API
+    return dict(row._mapping)
 
 
 def _numbers(connection: Connection, partition_id: int) -> dict[str, Any]:
     query = select(*[partitions.c[n] for n in (*_NUMBERS, *_EDGES)])
     row = connection.execute(query.where(partitions.c.id == partition_id)).one()
-    return dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's API
+    return dict(row._mapping)

@@ -470,7 +470,7 @@ class KafkaLog:
                     quiet_since = time.monotonic()
                     number = message.partition()
                     if message.error():
-                        if message.error().code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                        if message.error().code() != KafkaError._PARTITION_EOF:
                             raise RetryError(f"reading {topic!r}: {message.error()}")
                         left.pop(number, None)  # the log's end: what is missing has no record
                         continue
@@ -717,7 +717,7 @@ class RecordReader:
         from confluent_kafka import KafkaError
 
         message = self._poll(partition, offset)
-        if _code_of(message) == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if _code_of(message) == KafkaError._PARTITION_EOF:
             return None
         if message.error():
             raise self._error(partition, offset, message.error())
@@ -743,9 +743,9 @@ class RecordReader:
 
         message = self._poll(partition, end, leader_epoch=leader_epoch)
         code = _code_of(message)
-        if code == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+        if code == KafkaError._AUTO_OFFSET_RESET:
             return False
-        if code not in {None, KafkaError._PARTITION_EOF}:  # noqa: SLF001
+        if code not in {None, KafkaError._PARTITION_EOF}:
             raise self._error(partition, end, message.error())
         return True
 
@@ -795,7 +795,7 @@ def _first_times(
             done.append(TopicPartition(*place))
             if message.error() is None:
                 yield *place, int(message.timestamp()[1])
-            elif _code_of(message) == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            elif _code_of(message) == KafkaError._PARTITION_EOF:
                 yield *place, None
         if done and left:
             consumer.pause(done)  # and what was fetched of them is dropped
