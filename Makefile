@@ -74,7 +74,7 @@ faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: 
 faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
 
-faults-processing: venv java  ## two clusters under load: 50 moves, SIGKILLs of drivers at each step, of workers, user code, the coordinator; late awakenings; 200 poison events (KILLS=<n>, FREEZES=<n>, …; QUICK=1: a few)
+faults-processing: venv java  ## two clusters under load: 50 moves, 12 growths of topics, SIGKILLs of drivers at each step, of workers, user code, the coordinator; late awakenings; 200 poison events (GROWTHS=<n>, KILLS=<n>, …; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.processing_campaign $(ARGS)
 
 faults-standalone: venv java  ## a Spark master and two workers: workers killed, a cluster moved, under load (QUICK=1: once each)

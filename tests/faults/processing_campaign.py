@@ -4,6 +4,8 @@ Four teams send events without a pause. Two virtual clusters, each with a real a
 them. Meanwhile
 
 - teams are moved between the clusters;
+- topics grow, a partition at a time, and what comes next may meet the old generation while it
+  drains;
 - a driver is killed (SIGKILL) at each step of the commit protocol, or an application with all its
   processes at any moment; its checkpoint is deleted before it is started again;
 - Python workers of Spark are killed amid a task, and processes of user code amid an event;
@@ -14,8 +16,8 @@ them. Meanwhile
   all memory.
 
 At the end every event must be staged exactly once, or parked exactly once under the error type of
-what it did; and each version of the assignment must say exactly what it moved. ``QUICK=1`` is a
-short form; a field of `Size` in capitals is another number of something, and ``PROCESSING_SEED``
+what it did; each key's events must be staged in the order in which they were sent; and each version
+of the assignment must say exactly what it moved. ``QUICK=1`` is a short form; a field of `Size` in capitals is another number of something, and ``PROCESSING_SEED``
 repeats the choices. Ends with 1 where something is not as it must be.
 """
 
@@ -30,13 +32,15 @@ import statistics
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+import uuid
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 import pytest
@@ -62,28 +66,43 @@ from waybill import services
 from waybill.access import Decision
 from waybill.clusters import Assignment, AssignmentWatcher, ClusterRequest, PlaceRequest
 from waybill.events import Event, decode, encode
+from waybill.ledger import (
+    LogIdentity,
+    TopicGeneration,
+    all_generations,
+    follow_generation,
+    generations_of,
+    is_left,
+    register_log,
+    tell_log,
+)
 from waybill.parking import Parking
 from waybill.parking.reading import read_segment_events, segments_in_order
 from waybill.processing import read_staged
 from waybill.services import applications
 from waybill.settings import Settings
-from waybill.storage import open_log, open_objects, open_tracker
+from waybill.storage import TrackerStore, open_log, open_objects, open_tracker
+from waybill.topics import GrowRequest
 
 TEAMS = ("east", "north", "south", "west")
 CLUSTERS = ("default", "second")
 EACH_PER_S = 100
 """Events a second and team."""
+KEYS = 20
+"""Of each team's events, in turn: one of a key comes every 0.2 s."""
+_LOOK_S = 1.0
+"""Between two looks for a new generation, as a run of ingestion has them."""
 _WAIT_S = 180.0
 ANN = Decision("ann", "the campaign")
 
 
-RAISES, ENDS, LOOPS, GROWS = range(1_000_001, 1_000_005)
+RAISES, ENDS, LOOPS, HOARDS = range(1_000_001, 1_000_005)
 """Amounts of poison."""
 POISON = {
     RAISES: "value_error",
     ENDS: "interpreter_crashed",
     LOOPS: "transformation_timeout",
-    GROWS: "memory_error",
+    HOARDS: "memory_error",
 }
 CODE = f"""
 import os
@@ -99,7 +118,7 @@ def transform(event):
     while amount == {LOOPS}:
         pass
     held = []
-    while amount == {GROWS}:
+    while amount == {HOARDS}:
         held.append(bytearray(1 << 24))
     if amount == {SLEEPS}:
         time.sleep(1.0)
@@ -109,6 +128,21 @@ _ASLEEP_S = 0.3
 """Until an event sleeps, once its process was told of."""
 _ANY_MOMENT = "any moment"
 _Step = TypeVar("_Step")
+Lease: TypeAlias = tuple[int, int]
+"""Of a topic: its generation, and the epoch of that one's consumer."""
+_COMMITS = text("""
+SELECT generations.generation, batches.epoch, extract(epoch FROM batches.committed_at)
+FROM topic_generations AS generations
+JOIN batches ON batches.consumer = 'processing/' || generations.name
+WHERE generations.topic = :topic ORDER BY batches.commit_number
+""")
+_SERVING = text("""
+SELECT generations.generation, consumers.epoch FROM topic_generations AS generations
+JOIN consumers ON consumers.name = 'processing/' || generations.name
+WHERE generations.topic = :topic AND starts_with(consumers.holder, :cluster || ':') AND EXISTS (
+  SELECT FROM batches WHERE consumer = consumers.name AND epoch = consumers.epoch)
+""")
+_READ = text("SELECT topic, sum(next_offset) FROM topic_offsets GROUP BY topic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +150,8 @@ class Size:
     """How much is done."""
 
     moves: int
+    growths: int
+    """Of topics, by a partition each."""
     kills: int
     """Of drivers, at each step of the commit protocol in turn, and of applications."""
     executor_kills: int
@@ -129,9 +165,9 @@ class Size:
     """Events, in fours."""
 
 
-FULL = Size(50, 16, 6, 6, 6, 12, 200)
-QUICK = Size(4, 8, 2, 2, 3, 6, 20)
-SHORTEST = Size(2, 1, 1, 1, 1, 1, 4)
+FULL = Size(50, 12, 16, 6, 6, 6, 12, 200)
+QUICK = Size(4, 3, 8, 2, 2, 3, 6, 20)
+SHORTEST = Size(2, 1, 1, 1, 1, 1, 1, 4)
 
 
 @dataclass(slots=True)
@@ -141,11 +177,12 @@ class Tally:
     sent: Counter[str] = field(default_factory=Counter)
     poison: dict[tuple[str, int], str] = field(default_factory=dict)
     """(team, number) to the error type that it must park under."""
-    staged: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """(team, number) to how often it is staged."""
+    staged: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Team to the numbers that are staged, in the order in which they were committed."""
     parked: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     """(team, number, error type) to how often it is parked."""
     moves: int = 0
+    growths: int = 0
     kills: int = 0
     kills_at: Counter[str] = field(default_factory=Counter)
     executor_kills: int = 0
@@ -162,7 +199,7 @@ class Tally:
     @property
     def _ends(self) -> Counter[tuple[str, int]]:
         """How often each event is staged or parked."""
-        ends = self.staged.copy()
+        ends = Counter((team, n) for team, numbers in self.staged.items() for n in numbers)
         for (team, number, _), count in self.parked.items():
             ends[team, number] += count
         return ends
@@ -189,9 +226,20 @@ class Tally:
         return sum(self.poison.get((team, n)) != kind for team, n, kind in self.parked)
 
     @property
+    def disordered(self) -> int:
+        """How often an event is staged behind a later one of its key."""
+        wrong = 0
+        for numbers in self.staged.values():
+            last: dict[str, int] = {}
+            for number in numbers:
+                wrong += number < last.get(key_of(number), 0)
+                last[key_of(number)] = number
+        return wrong
+
+    @property
     def is_good(self) -> bool:
         """Tell whether everything is as it must be."""
-        wrong = self.lost + self.doubled + self.misparked + self.misplaced
+        wrong = self.lost + self.doubled + self.disordered + self.misparked + self.misplaced
         return not wrong and self.poison_parked == len(self.poison)
 
     @property
@@ -200,6 +248,44 @@ class Tally:
         if len(self.pauses_s) < 2:
             return max(self.pauses_s, default=0.0)
         return statistics.quantiles(self.pauses_s, n=20, method="inclusive")[-1]
+
+
+class TeamLog:
+    """A team's write-ahead log as the tracker knows it, by which its topic may grow.
+
+    The campaign sends without one: kills of who sends are ``make faults-producer``'s.
+
+    Args:
+        tracker: the books.
+        team: whose.
+    """
+
+    def __init__(self, tracker: TrackerStore, team: str) -> None:
+        self._tracker = tracker
+        self._wal_id = uuid.uuid4().hex
+        self._due = 0.0
+        place = f"ingest-{team}-orders", "campaign", "/campaign"
+        identity = LogIdentity(
+            self._wal_id, f"{team}-orders", "ingestion", *place, topic_of(team), rereadable=False
+        )
+        generation = register_log(tracker, identity)
+        assert generation is not None
+        self.topic = generation
+        """The generation that is written to, as Kafka names it."""
+
+    def follow(self, deliver: Callable[[], None]) -> None:
+        """Go on with the newest generation, once Kafka has all that was sent to the one before."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _LOOK_S
+        tell_log(self._tracker, self._wal_id, unsettled=0)
+        if is_left(self._tracker, self.topic):
+            deliver()
+            self.topic = follow_generation(self._tracker, self._wal_id, self.topic, {})
+
+    def close(self) -> None:
+        """Say that nothing more is sent."""
+        tell_log(self._tracker, self._wal_id, unsettled=0, closed=True)
 
 
 class Campaign:
@@ -232,6 +318,7 @@ class Campaign:
         """By team: amounts of its next events."""
         self._tracker = open_tracker(self.settings.tracker)
         self._watcher = AssignmentWatcher(self._tracker, "default")
+        self._kafka = open_log(self.settings.kafka)
 
     def at(self) -> dict[str, str]:
         """Return {team: its cluster}; a decision may place others too."""
@@ -243,7 +330,7 @@ class Campaign:
         services.migrate(self.settings)
         for team in TEAMS:
             services.run_deploy(self.settings, self._written(team), who="campaign")
-            open_log(self.settings.kafka).ensure_topic(topic_of(team))
+            self._kafka.ensure_topic(topic_of(team))
         services.create_cluster(self.settings, ClusterRequest(name="second"), ANN)
         for cluster in CLUSTERS:
             self._start(cluster)
@@ -264,34 +351,43 @@ class Campaign:
     def sending(self) -> Iterator[None]:
         """Send events of all teams meanwhile."""
         over = threading.Event()
-        sender = threading.Thread(target=self._send, args=(over,))
-        sender.start()
-        try:
-            yield
-        finally:
-            over.set()
-            sender.join()
+        with ThreadPoolExecutor(1) as pool:
+            sender = pool.submit(self._send, over)
+            try:
+                yield
+            finally:
+                over.set()
+                sender.result()
 
     def _send(self, over: threading.Event) -> None:
         from confluent_kafka import Producer
 
-        producer = Producer(
-            {"bootstrap.servers": self.settings.kafka.bootstrap_servers, "acks": "all"}
-        )
+        kafka = self.settings.kafka.bootstrap_servers
+        producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
+
+        def deliver() -> None:
+            assert producer.flush(60) == 0
+
+        logs = {team: TeamLog(self._tracker, team) for team in TEAMS}
         while not over.wait(0.1):
-            for team in TEAMS:
+            for team, log in logs.items():
+                log.follow(deliver)
                 for _ in range(EACH_PER_S // 10):
                     number = self.tally.sent[team]
-                    amount = number % 1000
-                    if special := self._special[team]:
-                        amount = special.popleft()
-                    if amount in POISON:
-                        self.tally.poison[team, number] = POISON[amount]
-                    value = order(team, number, amount)
-                    producer.produce(topic_of(team), value, str(number).encode())
+                    value = order(team, number, self._next_amount(team, number))
+                    producer.produce(log.topic, value, key_of(number).encode())
                     self.tally.sent[team] += 1
             producer.poll(0)
-        assert producer.flush(60) == 0
+        deliver()
+        for log in logs.values():
+            log.close()
+
+    def _next_amount(self, team: str, number: int) -> int:
+        special = self._special[team]
+        amount = special.popleft() if special else number % 1000
+        if amount in POISON:
+            self.tally.poison[team, number] = POISON[amount]
+        return amount
 
     def _start(self, cluster: str) -> None:
         services.start_application(self.settings, "processing", cluster)
@@ -310,22 +406,22 @@ class Campaign:
             assert time.monotonic() < limit, f"{what}: did not happen within {_WAIT_S:.0f} s"
             time.sleep(0.2)
 
-    def _newest(self, team: str) -> tuple[int, float]:
-        """Return the epoch of a team's newest commit, and when it was."""
-        rows = self._commits(team)
-        return rows[-1] if rows else (0, 0.0)
-
-    def _commits(self, team: str) -> list[tuple[int, float]]:
-        query = text(
-            "SELECT epoch, extract(epoch FROM committed_at)::float FROM batches "
-            "WHERE consumer = :consumer ORDER BY commit_number"
-        )
+    def _commits(self, team: str) -> list[tuple[Lease, float]]:
+        """Return the commits of a team's events, the oldest first: under what lease, and when."""
         with self._tracker.transaction() as connection:
-            rows = connection.execute(query, {"consumer": f"processing/{topic_of(team)}"})
-            return [(int(epoch), float(at)) for epoch, at in rows]
+            rows = connection.execute(_COMMITS, {"topic": topic_of(team)})
+            return [((int(number), int(epoch)), float(at)) for number, epoch, at in rows]
 
     def _flows(self, team: str, after: float) -> bool:
-        return self._newest(team)[1] > after
+        commits = self._commits(team)
+        return bool(commits) and commits[-1][1] > after
+
+    def _serving_lease(self, team: str, cluster: str) -> Lease | None:
+        """Return the lease under which a cluster has committed events of a team; None: not yet."""
+        asked = {"topic": topic_of(team), "cluster": cluster}
+        with self._tracker.transaction() as connection:
+            row = connection.execute(_SERVING, asked).first()
+        return None if row is None else (int(row.generation), int(row.epoch))
 
     def flow(self) -> None:
         """Wait until something of every team was committed since now."""
@@ -337,29 +433,55 @@ class Campaign:
         with self._tracker.transaction() as connection:
             return float(connection.execute(query).scalar_one())
 
-    def move(self, teams: list[str], cluster: str) -> dict[str, int]:
-        """Move teams, and wait until their new cluster has committed something of each.
+    def move(self, teams: list[str], cluster: str) -> dict[str, Lease]:
+        """Move teams to where they are not, and wait until something of each is committed there.
 
-        Returns {team: the epoch before}.
+        Returns {team: the lease of that commit}.
         """
-        epochs = {team: self._newest(team)[0] for team in teams}
+        leases: dict[str, Lease] = {}
         for team in teams:
             services.move_team(self.settings, PlaceRequest(team=team, cluster=cluster), ANN)
 
         def serves_all() -> bool:
-            return all(self._newest(team)[0] > epoch for team, epoch in epochs.items())
+            for team in teams:
+                if team not in leases and (lease := self._serving_lease(team, cluster)):
+                    leases[team] = lease
+            return len(leases) == len(teams)
 
         self._until(serves_all, f"{cluster} serves {', '.join(teams)}")
         self.tally.moves += len(teams)
-        return epochs
+        return leases
 
     def move_any(self) -> None:
         """Move a team to where it is not."""
         team = self._random.choice(TEAMS)
-        epoch = self.move([team], other(self.at()[team]))[team]
+        lease = self.move([team], other(self.at()[team]))[team]
         commits = self._commits(team)
-        first = next(place for place, (one, _) in enumerate(commits) if one > epoch)
+        first = next(place for place, (own, _) in enumerate(commits) if own == lease)
         self.tally.pauses_s.append(commits[first][1] - commits[first - 1][1])
+
+    def grow_any(self) -> None:
+        """Have a topic grow by a partition, once its generation before has ended.
+
+        Returns while the old one may drain still: what comes next meets that.
+        """
+        topic = topic_of(self._random.choice(TEAMS))
+        self._until(lambda: len(self._live(topic)) == 1, f"{topic} can grow")
+        [old] = self._live(topic)
+        more = self._kafka.describe(old.name).partitions + 1
+        plan = services.plan_growth(self.settings, GrowRequest(topic=topic, partitions=more))
+        new = services.grow_topic(self.settings, plan, ANN)
+        self._until(lambda: self._records(new.name) > 0, f"{new.name} is written to")
+        self.tally.growths += 1
+
+    def _live(self, topic: str) -> list[TopicGeneration]:
+        """Return the generations of a topic that have not ended."""
+        with self._tracker.transaction() as connection:
+            return [one for one in generations_of(connection, topic) if one.state != "ended"]
+
+    def _records(self, name: str) -> int:
+        """Return how many records were ever written to a generation."""
+        return sum(end for _, end in self._kafka.watermarks(self._kafka.describe(name)).values())
 
     def poison_all(self) -> None:
         """Send one event of each kind of poison, among the others."""
@@ -471,19 +593,7 @@ class Campaign:
 
     def end(self) -> None:
         """Wait until all that was sent is committed; stop; count what is staged."""
-        log = open_log(self.settings.kafka)
-
-        def is_read() -> bool:
-            query = text("SELECT topic, sum(next_offset)::bigint FROM topic_offsets GROUP BY 1")
-            with self._tracker.transaction() as connection:
-                read = dict(tuple(row) for row in connection.execute(query))
-            ends = {team: log.watermarks(log.describe(topic_of(team))) for team in TEAMS}
-            return all(
-                read.get(topic_of(team)) == sum(end for _, end in marks.values())
-                for team, marks in ends.items()
-            )
-
-        self._until(is_read, "all is read")
+        self._until(self._is_read, "all is read")
         for cluster in CLUSTERS:
             applications.stop_application(self.settings, "processing", cluster)
         self._count_staged()
@@ -492,15 +602,27 @@ class Campaign:
         versions = pairwise(assignment_versions(self._tracker))
         self.tally.misplaced += sum(not follows(*pair) for pair in versions)
 
-    def _count_staged(self) -> None:
-        objects = open_objects(self.settings.s3)
+    def _is_read(self) -> bool:
+        """Tell whether each topic's generations have ended but the newest, and that is read."""
         with self._tracker.transaction() as connection:
-            keys = connection.execute(text("SELECT key FROM staged_objects")).scalars().all()
+            read = {name: int(end) for name, end in connection.execute(_READ)}
+            known = all_generations(connection)
+        own = [one for team in TEAMS for one in known[topic_of(team)]]
+        if any(one.state == "draining" for one in own):
+            return False
+        newest = [one.name for one in own if one.state == "writing"]
+        return all(read.get(name, 0) == self._records(name) for name in newest)
+
+    def _count_staged(self) -> None:
+        """Count what is staged of all generations, in the order of the commits."""
+        objects = open_objects(self.settings.s3)
+        query = text("SELECT key FROM staged_objects ORDER BY commit_number, key")
+        with self._tracker.transaction() as connection:
+            keys = connection.execute(query).scalars().all()
         for key in keys:
             for frame in read_staged(objects.get(key)):
                 team = frame.pipeline_id.removesuffix("-orders")
-                for number in frame.data.column("number").to_pylist():
-                    self.tally.staged[team, number] += 1
+                self.tally.staged[team] += frame.data.column("number").to_pylist()
 
     def _count_parked(self) -> None:
         objects = open_objects(self.settings.s3)
@@ -522,6 +644,11 @@ class Campaign:
 def topic_of(team: str) -> str:
     """Return a team's topic."""
     return f"events.{team}.warehouse"
+
+
+def key_of(number: int) -> str:
+    """Return the key of an event."""
+    return f"[{number % KEYS}]"
 
 
 def other(cluster: str) -> str:
@@ -556,7 +683,7 @@ def order(team: str, number: int, amount: int) -> bytes:
     return encode(
         Event(
             id=f"{team}-{number}", pipeline_id=f"{team}-orders", team=team, name="order",
-            key=f"[{number}]", source_version=number, intake_version=number,
+            key=key_of(number), source_version=number, intake_version=number,
             intake_minute=29_000_000, time="2026-01-01T00:00:00Z",
             data={"number": number, "amount": amount},
         )
@@ -573,6 +700,7 @@ def acts_of(size: Size, seed: int) -> list[str]:
     """Return the names of what is done, in an order."""
     numbers = {
         "move_any": size.moves,
+        "grow_any": size.growths,
         "kill": size.kills,
         "kill_executor": size.executor_kills,
         "kill_code": size.code_kills,
@@ -606,6 +734,7 @@ def run(settings: Settings, size: Size, *, seed: int) -> Tally:
 
 FIGURES = (
     "moves",
+    "growths",
     "kills",
     "executor_kills",
     "code_kills",
@@ -614,6 +743,7 @@ FIGURES = (
     "coordinator_kills",
     "lost",
     "doubled",
+    "disordered",
     "misparked",
     "misplaced",
 )

@@ -1,4 +1,4 @@
-"""The campaign's own tools: failpoints, and its judgement of an assignment's versions."""
+"""The campaign's own tools: failpoints, and its judgement of versions and of what is staged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 import pytest
 from tests import servers
 from tests.faults import failpoints
-from tests.faults.processing_campaign import follows
+from tests.faults.processing_campaign import KEYS, Tally, follows
 
 from waybill.clusters import Assignment, Move, Placement
 
@@ -79,3 +79,14 @@ def test_a_version_that_is_not_the_one_before_and_its_moves_is_known():
         version(3, {"red": "b", "blue": "a"}, ("red", "a", "b")),
     ):
         assert not follows(first, wrong)
+
+
+def test_what_is_staged_twice_or_behind_a_later_event_of_its_key_is_known():
+    tally = Tally()
+    tally.sent["red"] = 3 * KEYS
+    tally.staged["red"] = [*range(KEYS, 2 * KEYS), *range(2 * KEYS, 3 * KEYS), 1, 0]
+    assert (tally.lost, tally.doubled, tally.disordered) == (KEYS - 2, 0, 2)
+    tally.staged["red"] = [*reversed(range(KEYS)), *range(KEYS, 3 * KEYS)]
+    assert (tally.lost, tally.doubled, tally.disordered) == (0, 0, 0)
+    tally.staged["blue"] = [0, 0]
+    assert (tally.doubled, tally.disordered, tally.is_good) == (1, 0, False)
