@@ -17,8 +17,9 @@ them. Meanwhile
 
 At the end every event must be staged exactly once, or parked exactly once under the error type of
 what it did; each key's events must be staged in the order in which they were sent; and each version
-of the assignment must say exactly what it moved. ``QUICK=1`` is a short form; a field of `Size` in capitals is another number of something, and ``PROCESSING_SEED``
-repeats the choices. Ends with 1 where something is not as it must be.
+of the assignment must say exactly what it moved. ``QUICK=1`` is a short form; a field of `Size` in
+capitals is another number of something, and ``PROCESSING_SEED`` repeats the choices. Ends with 1
+where something is not as it must be.
 """
 
 from __future__ import annotations
@@ -438,13 +439,15 @@ class Campaign:
 
         Returns {team: the lease of that commit}.
         """
+        before = {team: self._commits(team)[-1][0] for team in teams}
         leases: dict[str, Lease] = {}
         for team in teams:
             services.move_team(self.settings, PlaceRequest(team=team, cluster=cluster), ANN)
 
         def serves_all() -> bool:
-            for team in teams:
-                if team not in leases and (lease := self._serving_lease(team, cluster)):
+            for team in before.keys() - leases.keys():
+                lease = self._serving_lease(team, cluster)
+                if lease is not None and lease > before[team]:
                     leases[team] = lease
             return len(leases) == len(teams)
 
