@@ -39,6 +39,29 @@ given = batch({epoch}, (0, 0, 10), counts=counts("mapping", passed=10), staged=s
 print("COMMITTED", commit_batch(TrackerStore(settings.tracker), given, {record}))
 """
 )
+AMID_ROWS = """
+import psycopg
+from psycopg.types.string import StrDumper
+
+class Freezing(str):
+    pass
+
+class FreezingDumper(StrDumper):
+    def dump(self, value):
+        freeze()
+        return super().dump(value)
+
+psycopg.adapters.register_dumper(Freezing, FreezingDumper)
+
+def write_rows(connection, number):
+    keys = [f"k{{n}}" for n in range(100)]
+    connection.execute({statement}, [{{"key": key}} for key in (*keys, Freezing("last"))])
+"""
+"""Freezes when a hundred of its rows went to the driver, and the last one is next."""
+INSERTS = """commit.staged_objects.insert().values(
+    destination="other", commit_number=1, rows=1, bytes=1, offsets=[])"""
+UPDATES = """__import__("sqlalchemy").text(
+    "UPDATE staged_objects SET destination = 'none' WHERE key = :key")"""
 HOLDS_NUMBER = """
 def frozen_after(*given, take=commit.next_commit_number):
     number = take(*given)
@@ -97,8 +120,18 @@ def _is_stopped(pid: int) -> bool:
 
 @pytest.mark.parametrize(
     "given",
-    [{"before": "", "record": "freeze"}, {"before": HOLDS_NUMBER, "record": "lambda *_: None"}],
-    ids=["holds the lease", "holds the lease and the commit number"],
+    [
+        {"before": "", "record": "freeze"},
+        {"before": HOLDS_NUMBER, "record": "lambda *_: None"},
+        {"before": AMID_ROWS.format(statement=INSERTS), "record": "write_rows"},
+        {"before": AMID_ROWS.format(statement=UPDATES), "record": "write_rows"},
+    ],
+    ids=[
+        "holds the lease",
+        "holds the lease and the commit number",
+        "amid many rows",
+        "amid many statements",
+    ],
 )
 def test_another_takes_over_from_a_process_frozen_amid_its_commit(settings, tracker, given):
     epoch = acquire_lease(tracker, CONSUMER, holder="frozen")

@@ -2,22 +2,24 @@
 
 Every connection has limits (`TrackerSettings`): a server that is gone is noticed, a lock is not
 waited for without end, and a process that is frozen amid a transaction loses it, with all locks,
-after ``idle_in_transaction_timeout_s`` (but for one that is frozen amid an ``executemany``, whose
-pipeline PostgreSQL does not count as idle: it keeps its locks). When it wakes up, its next
-statement fails and nothing of the transaction takes effect. So nothing that may take seconds
-(Kafka, the object store) happens inside a transaction that holds rows. One exception: the end of a
-topic's generation is asked of Kafka while its rows are held, once, two seconds at most
-(``waybill.topics.generations``).
+after ``idle_in_transaction_timeout_s``. When it wakes up, its next statement fails and nothing of
+the transaction takes effect. So nothing that may take seconds (Kafka, the object store) happens
+inside a transaction that holds rows. One exception: the end of a topic's generation is asked of
+Kafka while its rows are held, once, two seconds at most (``waybill.topics.generations``).
+
+No statement is pipelined: PostgreSQL does not count a process as idle that is frozen amid a
+pipeline. Many rows are one ``INSERT``, 1,000 rows at a time; a row may not be in it twice where it
+updates on a conflict. Anything else with many parameters is a statement each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
@@ -29,6 +31,7 @@ from waybill.waiting import answered
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from sqlalchemy.engine.interfaces import DBAPICursor
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _DSN = "WAYBILL_TRACKER__DSN"
@@ -155,13 +158,25 @@ def _engine(settings: TrackerSettings) -> Engine:
         raise InputError(f"{_DSN} is not a URL; write postgresql://…") from None
     if not url.drivername.startswith("postgresql"):
         raise InputError(f"{_DSN} must be postgresql://…, not {url.drivername}://")
-    return create_engine(
+    engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=settings.pool_size,
         pool_pre_ping=True,
         hide_parameters=True,  # errors go to logs, and values of events are among them
         connect_args=_limits(settings, url),
     )
+    engine.dialect.use_insertmanyvalues_wo_returning = True
+    event.listen(engine, "do_executemany", _execute_each)
+    return engine
+
+
+def _execute_each(
+    cursor: DBAPICursor, statement: str, parameters: Sequence[Mapping[str, Any]], _: object
+) -> Literal[True]:
+    """Send a statement for each of many parameters, where psycopg would send a pipeline of them."""
+    for given in parameters:
+        cursor.execute(statement, given)
+    return True
 
 
 def _limits(settings: TrackerSettings, url: URL) -> dict[str, str | int]:
