@@ -34,7 +34,9 @@ SHOWN = {
         "failing_vs_clean", "puts_per_task_batch", "list_p95_ms", "discard_500k_s",
         "replay_vs_live", "peak_rss_mb",
     ),
-    "bench-replay-latency": ("live_p95_ms_alone", "live_p95_ms_with_replay", "ratio"),
+    "bench-replay-latency": (
+        "live_p95_ms_alone", "live_p95_ms_with_replay", "ratio", "replay_per_s",
+    ),
     "bench-tracker": (
         "recorder_overhead_cpu", "bytes_per_trace", "files_per_s", "range_p99_ms", "lookup_p95_s",
         "lookup_objects_share", "audit_ms", "watch_ms", "balance_ms", "processing_commit_ms",
