@@ -20,7 +20,8 @@ from sqlalchemy import Connection
 from waybill.back_off import BackOff
 from waybill.errors import RetryError, WaybillError
 from waybill.ledger import StagedReference
-from waybill.loading.loader import Loader, NotTakenError
+from waybill.loading.failures import NotTakenError
+from waybill.loading.loader import Loader
 from waybill.loading.states import (
     Waiting,
     note_failure,

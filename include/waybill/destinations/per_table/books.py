@@ -132,7 +132,7 @@ def stored_outcome(
     return LoadOutcome(commit.number, counts, packed["replays"], tuple(packed["parked"]), None)
 
 
-def joined(number: int, pieces: Sequence[LoadOutcome]) -> LoadOutcome:
+def joined_outcome(number: int, pieces: Sequence[LoadOutcome]) -> LoadOutcome:
     """Return the outcome of a commit from those of its rows for each table.
 
     What was loaded before comes first, so that the last parked object is this load's.
