@@ -27,7 +27,6 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import Connection
 
 from waybill.destinations import Destination, Expected, LoadOutcome
-from waybill.errors import RetryError
 from waybill.ledger import (
     LoadCommit,
     StagedReference,

@@ -147,9 +147,7 @@ class LoadingParts:
             wait=wait,
             compare_every_s=found.compare_every_s if found else None,
         )
-        return LoadingConsumer(
-            self.settings, self.tracker, loader, patience, checkpoint, pool=pool
-        )
+        return LoadingConsumer(self.settings, self.tracker, loader, patience, checkpoint, pool=pool)
 
     def executors(self, name: str) -> ExecutorLoads | None:
         """Return what carries out a destination's loads on executors; None: the driver does.

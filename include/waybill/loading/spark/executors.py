@@ -14,6 +14,7 @@ from waybill.loading.spark.tasks import REPORT_SCHEMA, LoadTask
 from waybill.processing.spark import ExecutorSettings
 
 _CANCELLED = "SPARK_JOB_CANCELLED"
+_SHOWN_CHARACTERS = 500
 
 
 class ExecutorLoads:
@@ -51,15 +52,18 @@ class ExecutorLoads:
 
 def _job_error(error: PySparkException | Py4JJavaError) -> Exception:
     """Return what a job's failure means: tasks return their own errors, so it is Spark's."""
-    if condition_of(error) == _CANCELLED:
+    if is_cancelled(error):
         return StoppedError("Spark cancelled the job of a load: its query is being stopped")
-    first = str(error).strip().partition("\n")[0]
-    return RetryError(f"executors did not bring a load to its end, it is tried again: {first}")
+    shown = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
+    return RetryError(f"executors did not bring a load to its end, it is tried again: {shown}")
 
 
-def condition_of(error: PySparkException | Py4JJavaError) -> str:
-    """Return Spark's own name for an error; empty: it has none. Its words are not looked at."""
+def is_cancelled(error: PySparkException | Py4JJavaError) -> bool:
+    """Tell whether a job was cancelled, by Spark's own name for it. Its words are not looked at."""
     if isinstance(error, PySparkException):
-        return error.getCondition() or ""
+        return bool(error.getCondition() == _CANCELLED)
     java = error.java_exception
-    return str(java.getCondition() or "") if hasattr(java, "getCondition") else ""
+    name = java.getClass().getName()
+    if name == "org.apache.spark.SparkException":
+        return bool(java.getCondition() == _CANCELLED)
+    return bool(name == "java.lang.InterruptedException")

@@ -7,7 +7,6 @@ that dies, or runs twice, is what a load is that dies: the destination's books t
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,7 +23,6 @@ from waybill.storage import ObjectStore, open_objects_of
 from waybill.tracing import Recorder
 
 REPORT_SCHEMA = "place bigint, report string, failure string"
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -102,8 +100,7 @@ class LoadTask:
             worker = LoadWorker.of(self._settings)
             parts = DeliveryParts(worker.objects, worker.destination, worker.recorder)
             return deliver(self._plan, self._plan.tables[place], parts).to_json(), ""
-        except Exception as error:  # the driver raises it
-            _LOG.info("loading/%s was not done", self._plan.destination, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - a value for the driver, which raises it
             if worker is not None:
                 worker.close()
             return "", failure_to_json(error)
