@@ -70,7 +70,6 @@ class Loader:
         name: the destination's.
         recorder: for the traces of loads in this process.
         executors: carry out what is not small; None: all is done in this process.
-        long_s: a load that takes longer is told in the log.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class Loader:
         name: str,
         recorder: Recorder | None = None,
         executors: Executors | None = None,
-        long_s: float = _LONG_S,
     ) -> None:
         self._tracker = tracker
         self._objects = objects
@@ -91,7 +89,6 @@ class Loader:
         self._opened: Destination | None = None
         self._here = DeliveryParts(objects, self._destination, recorder)
         self._executors = executors
-        self._long_s = long_s
         self.name = name
         self.consumer = f"loading/{name}"
         self._epoch = acquire_lease(tracker, self.consumer, holder=str(uuid.uuid4()))
@@ -294,7 +291,7 @@ class Loader:
         ended, began = threading.Event(), time.monotonic()
 
         def watch() -> None:
-            while not ended.wait(self._long_s):
+            while not ended.wait(_LONG_S):
                 _LOG.warning(
                     "%s: a load of commits %d to %d (%d rows) has been going on for %.0f s: the "
                     "destination does not answer, or no executor is free",

@@ -17,7 +17,6 @@ _FILES = ("sslcert", "sslkey", "sslrootcert", "sslcrl", "sslcrldir", "passfile",
 """Parameters of libpq that name a file of its own host."""
 _SURROUNDINGS = ("PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE", "PGSSLCERT", "PGHOST")
 """Variables that libpq takes what an address lacks from."""
-_PASSWORDS = Path("~/.pgpass")
 _OWN_HOST = ("localhost", "127.0.0.1", "::1")
 _LAKES = ("delta", "iceberg")
 _FILE_OPTIONS = ("credentials", "private_key_file")
@@ -99,7 +98,15 @@ def _postgres_here(dsn: str, environment: Mapping[str, str]) -> str:
         return "its server is on the driver's host"
     if any(found.get(name, "system") != "system" for name in _FILES):
         return "its address names files of the driver's host"
-    beside = any(name in environment for name in _SURROUNDINGS) or _PASSWORDS.expanduser().exists()
-    if "password" not in found and beside:
+    if "password" not in found and _has_surroundings(environment):
         return "its password is in the driver's surroundings"
     return ""
+
+
+def _has_surroundings(environment: Mapping[str, str]) -> bool:
+    if any(name in environment for name in _SURROUNDINGS):
+        return True
+    try:
+        return (Path.home() / ".pgpass").exists()
+    except (OSError, RuntimeError):  # it has no home, or may not look there
+        return False

@@ -10,7 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
 from waybill.destinations import Destination, open_destination
 from waybill.errors import InputError
-from waybill.ledger import StagedReference, load_position
+from waybill.ledger import FencedError, StagedReference, load_position
 from waybill.loading import Loader, Patience, placement_of
 from waybill.loading.spark.executors import ExecutorLoads
 from waybill.loading.spark.source import StagedSource
@@ -70,6 +70,8 @@ class LoadingConsumer:
         self._checkpoint = checkpoint
         self._pool = pool or f"load-{loader.name}"
         self._position = load_position(tracker, loader.name)
+        self.is_fenced = False
+        """Another application has taken its destination over."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query where the destination stands."""
@@ -104,7 +106,11 @@ class LoadingConsumer:
             for row in frame.collect()
             if row.commit_number > self._position
         ]
-        self._patience.deliver(references, after=self._position, until=until)
+        try:
+            self._patience.deliver(references, after=self._position, until=until)
+        except FencedError:
+            self.is_fenced = True
+            raise
         self._position = until
         give_memory_back()
 
@@ -120,6 +126,8 @@ class LoadingParts:
     recorder: Recorder | None
     deployment: str
     """Its id."""
+    _told: set[str] = field(default_factory=set)
+    """Destinations of which the log says who loads them."""
 
     def consumer(
         self, name: str, checkpoint: Path, *, wait: Callable[[float], bool], pool: str = ""
@@ -157,11 +165,13 @@ class LoadingParts:
         master = self.spark.sparkContext.master
         has_executors = master.startswith("local-cluster[") or not master.startswith("local")
         found = placement_of(self.settings.destinations.get(name), has_executors=has_executors)
-        if found.reason:
-            _LOG.warning("loading/%s: the driver loads it: %s", name, found.reason)
+        if name not in self._told:
+            self._told.add(name)
+            who = "executors load" if found.by_executors else "the driver loads"
+            why = f": {found.reason}" if found.reason else ""
+            _LOG.info("loading/%s: %s it%s", name, who, why)
         if not found.by_executors:
             return None
-        _LOG.info("loading/%s: executors load it", name)
         sent = ExecutorSettings.of(self.settings, self.deployment, loads=name)
         return ExecutorLoads(self.spark, sent)
 
@@ -200,12 +210,16 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
 
         def start(name: str) -> StreamingQuery:
             checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
-            running[name] = parts.consumer(
-                name, checkpoint, wait=stopping.wait, pool=own.scheduler_pool
-            )
-            return running[name].start(spark)
+            consumer = parts.consumer(name, checkpoint, wait=stopping.wait, pool=own.scheduler_pool)
+            query = consumer.start(spark)
+            running[name] = consumer
+            return query
 
-        consumers = Consumers(start, close=lambda name: running.pop(name).close())
+        consumers = Consumers(
+            start,
+            close=lambda name: running.pop(name).close(),
+            fenced=lambda name: running[name].is_fenced,
+        )
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
