@@ -245,7 +245,7 @@ class Loader:
         objects = (
             PlannedObject(i.commit_number, i.key, i.rows, i.bytes, i.batch) for i in references
         )
-        return LoadPlan(self.name, tuple(numbers), tuple(objects))
+        return LoadPlan(self.name, numbers, tuple(objects))
 
     def _carry_out(self, plan: LoadPlan) -> LoadReport:
         """Have a plan carried out; after any error the destination is opened anew."""

@@ -35,8 +35,8 @@ class LoadPlan:
 
     destination: str
     """Its name."""
-    numbers: tuple[int, ...]
-    """All commits, in order; some may have no object."""
+    numbers: Sequence[int]
+    """All commits, in order; some, or very many, may have no object."""
     objects: tuple[PlannedObject, ...]
     expected: Expected | None = None
     """What the destination must have; None: that is not looked at."""
@@ -66,7 +66,8 @@ class LoadReport:
     rows: int = 0
     """That were read. 0: the destination had no part in it."""
     outcomes: tuple[LoadOutcome, ...] = ()
-    """Of each commit of the plan; from an executor, without their rows."""
+    """Of each commit of the plan; from an executor, without their rows, and without commits that
+    brought none."""
     tables: Mapping[Place, int] = field(default_factory=dict)
     """Where books are per table: each table's newest commit with rows for it."""
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class LoadReport:
         outcomes = [
             [one.commit_number, [astuple(c) for c in one.counts], one.replays, one.parked]
             for one in self.outcomes
+            if one.counts or one.parked or one.replays
         ]
         tables = [[*place, number] for place, number in self.tables.items()]
         told = {"rows": self.rows, "outcomes": outcomes, "tables": tables, "lost": self.lost}
