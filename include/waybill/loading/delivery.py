@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from waybill.loading.failures import destination_errors
 from waybill.loading.parked_rows import park_commits, park_refused
 from waybill.loading.plans import LoadPlan, LoadReport, Place, PlannedObject
 from waybill.loading.traces import load_traces
-from waybill.processing import StagedFrame, StagedObjectError, read_staged
+from waybill.processing import StagedFrame, StagedObjectError, read_staged, staged_tables
 from waybill.storage import ObjectMissingError, ObjectStore
 from waybill.tracing import Recorder
 
@@ -55,91 +56,107 @@ def deliver(plan: LoadPlan, table: Place | None, parts: DeliveryParts) -> LoadRe
 
     Memory: the rows of one load, as the destination takes them.
     """
-    commits, origins, lost = _read_all(plan, table, parts.objects)
-    rows = sum(part.data.num_rows for commit in commits for part in commit.rows)
+    rows = _read_all(plan, table, parts.objects)
     if plan.park is not None:
         code, message = plan.park
         outcomes = park_commits(
             parts.objects,
-            commits,
-            origins,
+            rows.commits,
+            rows.origins,
             destination=plan.destination,
             code=code,
             message=message,
         )
         ids = (one.rows["event_id"].to_pylist() for one in outcomes if one.rows is not None)
-        _trace(plan, outcomes, {event_id: code for some in ids for event_id in some}, parts)
-        return LoadReport(rows, tuple(outcomes), lost=lost)
-    if not rows and plan.reload is None:
-        return LoadReport(lost=lost)
-    return _load(plan, commits, origins, lost, parts)
+        _trace(plan, rows, outcomes, {event_id: code for some in ids for event_id in some}, parts)
+        return LoadReport(rows.number, tuple(outcomes), lost=rows.lost)
+    if not rows.number and plan.reload is None:
+        return LoadReport(lost=rows.lost)
+    return _load(plan, rows, parts)
 
 
-def _load(
-    plan: LoadPlan,
-    commits: Sequence[Commit],
-    origins: Origins,
-    lost: Mapping[str, str],
-    parts: DeliveryParts,
-) -> LoadReport:
+@dataclass(frozen=True, slots=True)
+class _PlannedRows:
+    """What was read of a plan."""
+
+    commits: list[Commit]
+    origins: Origins
+    lost: Mapping[str, str]
+    before: Mapping[int, int]
+    """Of one table's part: commit number to rows of tables whose names come before."""
+
+    @property
+    def number(self) -> int:
+        return sum(part.data.num_rows for commit in self.commits for part in commit.rows)
+
+
+def _load(plan: LoadPlan, rows: _PlannedRows, parts: DeliveryParts) -> LoadReport:
     refused: list[RefusedRow] = []
     own: list[Exception] = []
     mark = {} if plan.reload is None else {"reload": plan.reload}
 
-    def park(rows: Sequence[RefusedRow]) -> Mapping[str, object] | None:
+    def park(found_now: Sequence[RefusedRow]) -> Mapping[str, object] | None:
         with _noting(own):
-            refused.extend(rows)
-            found = park_refused(parts.objects, rows, origins)
+            refused.extend(found_now)
+            found = park_refused(parts.objects, found_now, rows.origins)
             return found if found is None else {**found, **mark}
 
     def note(outcomes: Sequence[LoadOutcome]) -> None:
         with _noting(own):
-            _trace(plan, outcomes, {row.event_id: row.error_code for row in refused}, parts)
+            codes = {row.event_id: row.error_code for row in refused}
+            _trace(plan, rows, outcomes, codes, parts)
 
     with destination_errors(f"loading/{plan.destination}", own):
         destination = parts.destination()
         outcomes = destination.load(
-            commits, park, note if plan.reload is None else None, expected=plan.expected
+            rows.commits, park, note if plan.reload is None else None, expected=plan.expected
         )
-    tables = _tables_of(commits) if destination.per_table else {}
-    rows = sum(part.data.num_rows for commit in commits for part in commit.rows)
-    return LoadReport(rows, tuple(outcomes), tables, lost)
+    tables = _tables_of(rows.commits) if destination.per_table else {}
+    return LoadReport(rows.number, tuple(outcomes), tables, rows.lost)
 
 
 def _trace(
     plan: LoadPlan,
+    rows: _PlannedRows,
     outcomes: Sequence[LoadOutcome],
     codes: Mapping[str, str],
     parts: DeliveryParts,
 ) -> None:
     if parts.recorder is not None:
         now_us = time.time_ns() // 1000
-        parts.recorder.write(load_traces(plan.destination, outcomes, codes, now_us=now_us))
+        traces = load_traces(plan.destination, outcomes, codes, now_us=now_us, before=rows.before)
+        parts.recorder.write(traces)
 
 
-def _read_all(
-    plan: LoadPlan, table: Place | None, objects: ObjectStore
-) -> tuple[list[Commit], Origins, dict[str, str]]:
-    """Return commits, origins, and key to what is wrong with it of objects that are lost."""
+def _read_all(plan: LoadPlan, table: Place | None, objects: ObjectStore) -> _PlannedRows:
+    """Read the staged objects; those that are lost are left out."""
     lost: dict[str, str] = {}
     rows_by_commit: dict[int, list[Rows]] = {number: [] for number in plan.numbers}
     origins: dict[tuple[str, str], tuple[str, str]] = {}
+    before = Counter[int]()
     batches = {item.commit_number: item.batch for item in plan.objects}
 
-    def read(item: PlannedObject) -> list[StagedFrame] | str:
-        """Return an object's frames; what is wrong with it, where it is gone or damaged."""
+    def read(item: PlannedObject) -> tuple[list[StagedFrame], int] | str:
+        """Return an object's frames, and how many rows of tables before them it has.
+
+        What is wrong with it, where it is gone or damaged.
+        """
         try:
-            return read_staged(objects.get(item.key), key=item.key, table=table)
+            body = objects.get(item.key)
+            frames = read_staged(body, key=item.key, table=table)
         except (ObjectMissingError, StagedObjectError) as error:
             _LOG.error("loading/%s: %s", plan.destination, error)
             return str(error)
+        others = {} if table is None else staged_tables(body) or {}
+        return frames, sum(n for place, n in others.items() if table and place < table)
 
     with ThreadPoolExecutor(_READERS) as pool:
-        for item, frames in zip(plan.objects, pool.map(read, plan.objects), strict=True):
-            if isinstance(frames, str):
-                lost[item.key] = frames
+        for item, found in zip(plan.objects, pool.map(read, plan.objects), strict=True):
+            if isinstance(found, str):
+                lost[item.key] = found
                 continue
-            for f in frames:
+            before[item.commit_number] += found[1]
+            for f in found[0]:
                 rows = Rows(f.pipeline_id, f.event_name, f.table, f.data)
                 rows_by_commit[item.commit_number].append(rows)
                 origins[f.pipeline_id, f.event_name] = (f.team, f.pipeline_version)
@@ -147,7 +164,7 @@ def _read_all(
         Commit(number, tuple(rows), batches.get(number, ""))
         for number, rows in rows_by_commit.items()
     ]
-    return commits, origins, lost
+    return _PlannedRows(commits, origins, lost, before)
 
 
 def _tables_of(commits: Sequence[Commit]) -> dict[Place, int]:

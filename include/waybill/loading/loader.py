@@ -274,15 +274,15 @@ class Loader:
             for found in pool.map(self._tables_in, plan.objects):
                 if found is None:
                     return (None,)
-                places |= found
+                places |= found.keys()
         return tuple(sorted(places)) or (None,)
 
-    def _tables_in(self, item: PlannedObject) -> set[Place] | None:
+    def _tables_in(self, item: PlannedObject) -> Mapping[Place, int] | None:
         start = max(0, item.bytes - TAIL_BYTES)
         try:
             tail = self._objects.get(item.key, position=start, length=item.bytes - start)
         except (ObjectMissingError, ObjectShorterError):
-            return set()  # who reads it whole says what is wrong
+            return {}  # who reads it whole says what is wrong
         return staged_tables(tail)
 
     @contextmanager

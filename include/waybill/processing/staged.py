@@ -277,8 +277,8 @@ def _frame(head: StagedHead, rows: pa.Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def staged_tables(tail: bytes) -> set[Place] | None:
-    """Return the tables that an object has rows of, by its last bytes; reads no rows.
+def staged_tables(tail: bytes) -> dict[Place, int] | None:
+    """Return how many rows of which tables an object has, by its last bytes; reads no rows.
 
     Args:
         tail: the object's last ``TAIL_BYTES``, or all of it.
@@ -291,10 +291,14 @@ def staged_tables(tail: bytes) -> set[Place] | None:
         return None
     (length,) = _LENGTH.unpack_from(tail, end)
     try:
-        found = orjson.loads(tail[end - length : end]) if length <= end else None
-        return {(str(row["table"][0]), str(row["table"][1])) for row in found or ()} or None
+        found = orjson.loads(tail[end - length : end]) if length <= end else ()
+        rows: dict[Place, int] = {}
+        for row in found:
+            place = (str(row["table"][0]), str(row["table"][1]))
+            rows[place] = rows.get(place, 0) + int(row["rows"])
     except (ValueError, KeyError, TypeError, IndexError):
         return None
+    return rows or None
 
 
 def read_staged(
