@@ -254,7 +254,9 @@ class Loader:
                 if self._executors is None or is_small(plan.rows, plan.bytes):
                     return deliver(plan, None, self._here)
                 parts = replace(plan, tables=self._tables_of(plan))
-                return LoadReport.joined(self._executors(parts))
+                report = LoadReport.joined(self._executors(parts))
+                report.check_whole(plan)
+                return report
         except Exception:
             self.close()
             raise

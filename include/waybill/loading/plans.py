@@ -12,6 +12,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from waybill.destinations import Expected, LoadOutcome, OutcomeCount, joined_outcome
+from waybill.errors import StopError
 
 Place = tuple[str, str]
 """(schema, table)."""
@@ -72,6 +73,20 @@ class LoadReport:
     """Where books are per table: each table's newest commit with rows for it."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """Staged objects that are gone or damaged: key to what is wrong."""
+
+    def check_whole(self, plan: LoadPlan) -> None:
+        """Refuse a report that leaves out rows which are not lost: nobody else would miss them.
+
+        Raises:
+            StopError: it does.
+        """
+        there = sum(item.rows for item in plan.objects if item.key not in self.lost)
+        if self.rows != there:
+            raise StopError(
+                f"loading/{plan.destination}: executors report {self.rows} rows of commits "
+                f"{plan.numbers[0]} to {plan.numbers[-1]}, which have {there}; nothing is "
+                "acknowledged"
+            )
 
     def to_json(self) -> str:
         """Return it as ASCII text, without the outcomes' rows. Cost: some 10 µs a segment."""

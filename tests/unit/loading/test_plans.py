@@ -6,8 +6,10 @@ import pickle
 from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 
 from waybill.destinations import Expected, LoadOutcome, OutcomeCount
+from waybill.errors import StopError
 from waybill.loading import LoadPlan, LoadReport
 from waybill.loading.plans import PlannedObject
 
@@ -68,3 +70,13 @@ def test_a_plan_travels_with_texts_that_are_no_unicode():
     )  # fmt: skip
     assert pickle.loads(pickle.dumps(plan)) == plan
     assert (plan.rows, plan.bytes) == (3, 99)
+
+
+def test_a_report_that_leaves_out_rows_is_refused():
+    items = (PlannedObject(4, "staged/a", 3, 99, "b"), PlannedObject(5, "staged/gone", 7, 99, "b"))
+    plan = LoadPlan("w", (4, 5), items)
+    REPORT.check_whole(plan)
+    for wrong in (LoadReport(), replace(REPORT, rows=2), replace(REPORT, lost={})):
+        with pytest.raises(StopError, match="nothing is acknowledged"):
+            wrong.check_whole(plan)
+    LoadReport().check_whole(replace(plan, objects=()))
