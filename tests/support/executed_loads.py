@@ -38,7 +38,11 @@ def two_executors(folder: Path) -> Iterator[SparkSession]:
         work_dir=folder,
         driver_memory="512m",
     )
-    silence = {"spark.network.timeout": "8s", "spark.executor.heartbeatInterval": "1s"}
+    silence = {
+        "spark.network.timeout": "8s",
+        "spark.network.timeoutInterval": "2s",
+        "spark.executor.heartbeatInterval": "1s",
+    }
     session = open_session(settings, name="loads", conf=silence)
     try:
         yield session
