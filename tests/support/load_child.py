@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support.executor import Refuses, Watched
 
-FORBIDDEN = ("sqlalchemy", "waybill.storage.tracker", "waybill.deployment", "waybill.ledger")
+FORBIDDEN = ("waybill.storage.tracker", "waybill.deployment", "waybill.ledger")
 
 
 def main(task: Path) -> None:
