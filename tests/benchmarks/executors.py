@@ -9,6 +9,7 @@ once, by an executor it is a Spark job.
 from __future__ import annotations
 
 import statistics
+import sys
 import threading
 import time
 import uuid
@@ -21,6 +22,8 @@ from unittest.mock import patch
 DESTINATIONS = 4
 SMALL_ROWS, SMALL_LOADS = 100, 12
 COMMIT_ROWS = 100_000
+_STARTS = 5
+"""Spark waits 10 s for a Python process that it started."""
 
 
 def measure_executors(
@@ -114,9 +117,7 @@ class ExecutorRun:
         """Load rows into all destinations, each through its own query."""
         from waybill.ledger import load_position
 
-        warm = {name: self._stage(name, [5_000]) for name in self._names}
-        queries = [self._start(name) for name in self._names]
-        self._wait(warm, queries, load_position)
+        queries = [self._warm(name, load_position) for name in self._names]
         sizes = [min(COMMIT_ROWS, rows - at) for at in range(0, rows, COMMIT_ROWS)]
         bodies = [staged_body(1_000_000 + at * COMMIT_ROWS, n) for at, n in enumerate(sizes)]
         began = time.monotonic()
@@ -158,8 +159,23 @@ class ExecutorRun:
             for who, found in took.items()
         }
 
+    def _warm(self, name: str, load_position: Any) -> Any:
+        """Start a destination's query and load once; again where a busy machine is too slow."""
+        last = {name: self._stage(name, [5_000])}
+        for _ in range(_STARTS - 1):
+            query = self._start(name)
+            try:
+                self._wait(last, [query], load_position)
+            except SystemExit as error:
+                sys.stderr.write(f"{name} is started again: {error}\n")
+            else:
+                return query
+        query = self._start(name)
+        self._wait(last, [query], load_position)
+        return query
+
     def _start(self, name: str) -> Any:
-        checkpoint = self._settings.spark.work_dir / name
+        checkpoint = self._settings.spark.work_dir / uuid.uuid4().hex
         consumer = self._parts.consumer(name, checkpoint, wait=threading.Event().wait)
         return consumer.start(self._spark)
 
