@@ -11,7 +11,7 @@ into Parquet on the local disk, and ``loop``, a plain confluent-kafka loop in a 
 (``tuned_loop``: by the thousand, with orjson). ``ledger_overhead`` is the share of A's batches that
 commits take, ``peak_rss_mb`` the memory of driver, JVM, workers and processes of user code together
 (proportional set size), in a run of A of its own: looking costs CPU. Then the staged objects of the
-last A are loaded into PostgreSQL.
+last A are loaded into PostgreSQL. ``loading_2_vs_1_executors`` and what stands beside it: ``executors``.
 
 Latency: the real applications with default settings, at half of what both can do together on the
 machine; from the lossless producer to a row that the warehouse shows.
@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.benchmarks.executors import measure_executors
 from tests.benchmarks.home import opened_home
 from tests.benchmarks.latency import TEAM as LATENCY_TEAM
 from tests.benchmarks.latency import measure
@@ -48,6 +49,7 @@ from tests.benchmarks.rivals import Memory, run_loop, start_udf, waited
 
 ROUNDS = 3
 LATENCY_S, QUICK_LATENCY_S = 60.0, 10.0
+EXECUTOR_ROWS, QUICK_EXECUTOR_ROWS = 400_000, 60_000
 EVENTS = 1_200_000
 QUICK_EVENTS = 60_000
 TOPICS, PIPELINES = 100, 5_000
@@ -119,6 +121,7 @@ def main() -> None:
         report = bench.run(rounds, topics=topics, pipelines=pipelines)
         rates = (report["processing_events_per_s"], report["loading_rows_per_s"])
         report |= bench.latency(rates, seconds=QUICK_LATENCY_S if quick else LATENCY_S)
+        report |= bench.executors(quick=quick)
     show(report)
     sys.stdout.write(json.dumps(report) + "\n")
 
@@ -233,6 +236,14 @@ class Bench:
         own = declared(folder / "pipelines" / "orders", CODE, declaration)
         settings = settings.model_copy(update={"pipelines_dir": own.parent})
         return measure(settings, own, per_s=half, seconds=seconds)
+
+    def executors(self, *, quick: bool) -> dict[str, float]:
+        """Measure loading by executors; the session of the other runs is over."""
+        rows = QUICK_EXECUTOR_ROWS if quick else EXECUTOR_ROWS
+        rounds = 1 if quick else ROUNDS
+        return measure_executors(
+            self._first, self._parts[0], self._work / "executors", rows=rows, rounds=rounds
+        )
 
     def _rivals(self, settings: Any, log: Any, topic: Any) -> dict[str, float]:
         """Return events/s of each."""
@@ -632,6 +643,11 @@ def show(report: dict[str, Any]) -> None:
     table.add_row(
         f"start of {report['topics']} consumers, s", f"{report['consumers_100_start_s']}", ""
     )
+    table.add_row("loading, two executors against one", f"{report['loading_2_vs_1_executors']}", "")
+    table.add_row(
+        "a small load in the driver and in a task, ms",
+        f"{report['small_load_driver_ms']} and {report['small_load_task_ms']}", "",
+    )  # fmt: skip
     table.add_row("peak memory, MB", f"{report['peak_rss_mb']:,}", "")
     table.add_row(
         "latency, p50 and p99, s", f"{report['latency_p50_s']} and {report['latency_p99_s']}", ""

@@ -210,14 +210,14 @@ class SabotagedChain(Chain):
 
 def in_loading() -> None:
     """Replace what reads staged objects in this process."""
-    from waybill.loading import loader
+    from waybill.loading import delivery
 
-    plan, real = _plan(), loader.read_staged
+    plan, real = _plan(), delivery.read_staged
 
-    def read(body: bytes, *, key: str = "") -> list[Any]:
-        return [_sabotaged(plan, frame) for frame in real(body, key=key)]
+    def read(body: bytes, **named: Any) -> list[Any]:
+        return [_sabotaged(plan, frame) for frame in real(body, **named)]
 
-    loader.read_staged = read
+    delivery.read_staged = read
 
 
 def _sabotaged(plan: Plan, frame: Any) -> Any:

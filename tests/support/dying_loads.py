@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.loads import Loads
 
-from waybill.loading import loader
+from waybill.loading import delivery, loader
 
 
 def park_and_die(parts: Any, last: int, moment: str) -> None:
@@ -25,7 +25,7 @@ def park_and_die(parts: Any, last: int, moment: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     if moment == "before the object":
-        loader.park_commits = die  # type: ignore[assignment]
+        delivery.park_commits = die  # type: ignore[assignment]
     real = loader.commit_load
 
     def commit(*given: Any, **more: Any) -> None:

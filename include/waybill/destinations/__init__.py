@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from waybill.destinations.model import RefusedRow as RefusedRow
     from waybill.destinations.model import RowCount as RowCount
     from waybill.destinations.model import Rows as Rows
+    from waybill.destinations.per_table.books import joined_outcome as joined_outcome
     from waybill.destinations.refused import refused_rows as refused_rows
     from waybill.destinations.registry import is_experimental as is_experimental
     from waybill.destinations.registry import open_destination as open_destination
@@ -79,6 +80,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "RowCount",
             "Rows",
         ],
+        "per_table.books": ["joined_outcome"],
         "registry": ["is_experimental", "open_destination"],
         "refused": ["refused_rows"],
     },

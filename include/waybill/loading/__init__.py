@@ -12,6 +12,9 @@ Invariants
   I3  What was parked may be in the destination all the same: a load whose answer was lost, a loader
       that froze. Its replay brings the same versions, so the destination says ``duplicate``.
   I4  Parking ends with the first load that the destination takes, or when the order is taken back.
+  I5  Who carries a plan out, the driver or a task of an executor, speaks to the object store and to
+      the one destination, never to the tracker; what came of it is a value. Run twice, or killed
+      and run again, it is done once: the destination's books say so.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +23,15 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.loading.backoff import Patience as Patience
+    from waybill.loading.backoff import StoppedError as StoppedError
+    from waybill.loading.delivery import DeliveryParts as DeliveryParts
+    from waybill.loading.delivery import deliver as deliver
+    from waybill.loading.failures import failure_to_json as failure_to_json
+    from waybill.loading.failures import raise_failure as raise_failure
     from waybill.loading.loader import Loader as Loader
+    from waybill.loading.placement import placement_of as placement_of
+    from waybill.loading.plans import LoadPlan as LoadPlan
+    from waybill.loading.plans import LoadReport as LoadReport
     from waybill.loading.quarantine import KeptRange as KeptRange
     from waybill.loading.quarantine import LeftError as LeftError
     from waybill.loading.quarantine import LostObject as LostObject
@@ -54,8 +65,12 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "backoff": ["Patience"],
+        "backoff": ["Patience", "StoppedError"],
+        "delivery": ["DeliveryParts", "deliver"],
+        "failures": ["failure_to_json", "raise_failure"],
         "loader": ["Loader"],
+        "placement": ["placement_of"],
+        "plans": ["LoadPlan", "LoadReport"],
         "quarantine": [
             "LeftError",
             "LostObject",

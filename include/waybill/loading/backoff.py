@@ -20,7 +20,8 @@ from sqlalchemy import Connection
 from waybill.back_off import BackOff
 from waybill.errors import RetryError, WaybillError
 from waybill.ledger import StagedReference
-from waybill.loading.loader import Loader, NotTakenError
+from waybill.loading.failures import NotTakenError
+from waybill.loading.loader import Loader
 from waybill.loading.states import (
     Waiting,
     note_failure,
@@ -271,8 +272,6 @@ class Patience:
         """Park the first of the commits; what they are parked under is what was said last."""
         if self._wait(0):
             raise StoppedError("asked to stop")
-        state = self._waiting
-        assert state is not None  # noqa: S101 - narrows a type
         until = first_part(rest, after=after, until=until)
         rows = self._loader.park(
             [item for item in rest if item.commit_number <= until],
@@ -280,11 +279,16 @@ class Patience:
             until=until,
             code=self._failure.code,
             message=self._failure.message,
-            beside=lambda connection: note_parking(connection, state, after + 1),
+            beside=lambda connection: self._parking(connection, after + 1),
         )
         self._failure.next_probe_at = max(self._failure.next_probe_at, self._clock() + _PROBE_S)
         _LOG.warning("%s: parked to commit %d, %d rows", self._loader.consumer, until, rows)
         return until
+
+    def _parking(self, connection: Connection, commit_number: int) -> None:
+        """Write the first commit that is parked, in the transaction that parks it."""
+        if self._waiting is not None:
+            note_parking(connection, self._waiting, commit_number)
 
     def _next_wait_s(self) -> float:
         self._failures += 1

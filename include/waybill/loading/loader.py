@@ -1,8 +1,10 @@
 """Commits into one destination, and into the tracker's books of it.
 
-A load: staged objects are read, the destination merges them in its own transaction (which stores
-the outcome of each commit number), and the tracker is told from those stored outcomes. A repeat, or
-a second loader that wakes up, finds the outcomes and changes nothing.
+A load is a plan (``plans``), which names staged objects and is carried out in this process or by
+executors (``delivery``): the destination merges their rows in its own transaction, which stores the
+outcome of each commit number, and the tracker is told from those stored outcomes. A repeat, or a
+second loader that wakes up, finds the outcomes and changes nothing. Only the loader speaks to the
+tracker.
 
 Traces are written before the destination commits, as only that load knows what became of each row.
 One that fails afterwards is tried again and writes them again: of two traces with the same event,
@@ -12,18 +14,19 @@ batch and row number (``kafka_offset``) the later one counts.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
-from waybill.destinations import Commit, Destination, Expected, LoadOutcome, RefusedRow, Rows
-from waybill.errors import InputError, RetryError, WaybillError
+from waybill.destinations import Destination, Expected, LoadOutcome
 from waybill.ledger import (
     LoadCommit,
     StagedReference,
@@ -32,50 +35,29 @@ from waybill.ledger import (
     commit_load,
     write_copies,
 )
-from waybill.loading.parked_rows import (
-    names_commits_before,
-    park_commits,
-    park_refused,
-    without_commits_before,
-)
+from waybill.loading.delivery import DeliveryParts, deliver
+from waybill.loading.failures import destination_errors
+from waybill.loading.parked_rows import names_commits_before, without_commits_before
+from waybill.loading.plans import LoadPlan, LoadReport, Place, PlannedObject
 from waybill.loading.quarantine import note_lost
 from waybill.loading.reload import Reload
-from waybill.loading.traces import load_traces
+from waybill.loading.sizes import is_small
 from waybill.parking import OF_LOADS, ObjectDescriptor, Parking, SegmentDescriptor
-from waybill.processing import Counts, StagedFrame, StagedObjectError, read_staged
-from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
+from waybill.processing import TAIL_BYTES, Counts, staged_tables
+from waybill.storage import ObjectMissingError, ObjectShorterError, ObjectStore, TrackerStore
 from waybill.tracing import Recorder
 
 _LOG = logging.getLogger(__name__)
 _READERS = 4
+_LONG_S = 300.0
+"""A load that takes longer is told in the log, again each time so much has passed."""
 T = TypeVar("T")
 
 Beside = Callable[[Connection], None]
 """Written in the transaction that acknowledges a load."""
-Origins = Mapping[tuple[str, str], tuple[str, str]]
-"""(pipeline id, event name) to (team, pipeline version)."""
-
-
-class NotTakenError(WaybillError):
-    """The destination did not take a load, for a reason of its own.
-
-    Args:
-        error: what it said.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error) or type(error).__name__)
-        self.code: str = _code(error)
-        self.by_hand_only = not isinstance(error, RetryError | InputError)
-        """Nobody knows what it means: what waits is parked only by order."""
-
-
-def _code(error: Exception) -> str:
-    if isinstance(error, RetryError):
-        return error.code or "destination_unreachable"
-    if isinstance(error, InputError):
-        return error.code or "destination_schema_conflict"
-    return "unexpected_error"
+Executors: TypeAlias = Callable[[LoadPlan], Sequence[LoadReport]]
+"""Carries a plan out in other processes, each of its tables by itself; raises what ``deliver``
+raises, and RetryError where they did not come to it."""
 
 
 class Loader:
@@ -86,7 +68,8 @@ class Loader:
         objects: where staged and parked objects are.
         opening: opens the destination; called again after each failure.
         name: the destination's.
-        recorder: for the traces.
+        recorder: for the traces of loads in this process.
+        executors: carry out what is not small; None: all is done in this process.
     """
 
     def __init__(
@@ -97,21 +80,21 @@ class Loader:
         *,
         name: str,
         recorder: Recorder | None = None,
+        executors: Executors | None = None,
     ) -> None:
         self._tracker = tracker
         self._objects = objects
         self._parking = Parking(tracker, objects)
         self._opening = opening
         self._opened: Destination | None = None
-        self._recorder = recorder
+        self._here = DeliveryParts(objects, self._destination, recorder)
+        self._executors = executors
         self.name = name
         self.consumer = f"loading/{name}"
         self._epoch = acquire_lease(tracker, self.consumer, holder=str(uuid.uuid4()))
         self._reload = Reload(tracker, objects, self)
         self._expected: Expected | None = None
         """What the destination has at the least; None: not compared since it was opened."""
-        self._lost: dict[str, str] = {}
-        """Staged objects of the load at work that are gone or damaged: key to what is wrong."""
 
     def load(
         self,
@@ -136,13 +119,14 @@ class Loader:
             RetryError: the store or the tracker is away; nothing is half done.
             StopError: fenced.
         """
-        commits, origins = self._commits(references, after, until)
-        rows = _rows_of(commits)
-        outcomes = self._deliver(commits, origins) if rows else []
-        asked = beside if rows else None
-        taken = commits if rows else []
-        self._acknowledge(outcomes, taken, after=after, until=until, beside=asked)
-        return rows
+        plan = self._plan(references, range(after + 1, until + 1))
+        report = LoadReport()
+        if plan.objects:
+            report = self._carry_out(replace(plan, expected=self._compared()))
+        asked = beside if report.rows else None
+        taken = plan.numbers if report.rows else ()
+        self._acknowledge(report, taken, after=after, until=until, beside=asked)
+        return report.rows
 
     def park(
         self,
@@ -168,14 +152,26 @@ class Loader:
             RetryError: the store or the tracker is away; nothing is parked.
             StopError: fenced.
         """
-        commits, origins = self._commits(references, after, until)
-        outcomes = park_commits(
-            self._objects, commits, origins, destination=self.name, code=code, message=message
-        )
-        ids = (one.rows["event_id"].to_pylist() for one in outcomes if one.rows is not None)
-        self._trace(outcomes, {event_id: code for some in ids for event_id in some})
-        self._acknowledge(outcomes, (), after=after, until=until, beside=beside)
-        return _rows_of(commits)
+        plan = self._plan(references, range(after + 1, until + 1))
+        report = self._carry_out(replace(plan, park=(code, message)))
+        self._acknowledge(report, (), after=after, until=until, beside=beside)
+        return report.rows
+
+    def load_again(
+        self, references: Sequence[StagedReference], numbers: Sequence[int], rewind: int
+    ) -> LoadReport:
+        """Load commits again that the destination had, and acknowledge nothing.
+
+        Args:
+            references: their staged objects.
+            numbers: of the commits.
+            rewind: its id; what is parked bears it.
+
+        Raises:
+            NotTakenError: as ``load``.
+            RetryError: the store is away.
+        """
+        return self._carry_out(replace(self._plan(references, numbers), reload=rewind))
 
     def probe(self) -> None:
         """Ask the destination whether it answers.
@@ -183,7 +179,7 @@ class Loader:
         Raises:
             NotTakenError: it does not.
         """
-        with self._asking(()):
+        with self._asking():
             self._destination().check()
 
     def compare(self) -> None:
@@ -216,17 +212,13 @@ class Loader:
         if opened is not None:
             opened.close()
 
-    def ask(self, call: Callable[[Destination], T], own: Sequence[Exception] = ()) -> T:
+    def ask(self, call: Callable[[Destination], T]) -> T:
         """Ask the destination.
-
-        Args:
-            call: what is asked.
-            own: errors that are not the destination's; they are raised as they are.
 
         Raises:
             NotTakenError: what it says; it is opened anew next time.
         """
-        with self._asking(own):
+        with self._asking():
             return call(self._destination())
 
     def _compared(self) -> Expected:
@@ -239,104 +231,98 @@ class Loader:
             self._opened = self._opening()
         return self._opened
 
-    def _deliver(self, commits: Sequence[Commit], origins: Origins) -> list[LoadOutcome]:
-        refused: list[RefusedRow] = []
-        own: list[Exception] = []
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Raise what the destination says as ``NotTakenError``; after that it is opened anew."""
+        try:
+            with destination_errors(self.consumer):
+                yield
+        except Exception:
+            self.close()
+            raise
 
-        def park(rows: Sequence[RefusedRow]) -> Mapping[str, object] | None:
-            with _noting(own):
-                refused.extend(rows)
-                return park_refused(self._objects, rows, origins)
+    def _plan(self, references: Sequence[StagedReference], numbers: Sequence[int]) -> LoadPlan:
+        objects = (
+            PlannedObject(i.commit_number, i.key, i.rows, i.bytes, i.batch) for i in references
+        )
+        return LoadPlan(self.name, numbers, tuple(objects))
 
-        def note(outcomes: Sequence[LoadOutcome]) -> None:
-            with _noting(own):
-                self._trace(outcomes, {row.event_id: row.error_code for row in refused})
+    def _carry_out(self, plan: LoadPlan) -> LoadReport:
+        """Have a plan carried out; after any error the destination is opened anew."""
+        try:
+            with self._told_if_long(plan):
+                if self._executors is None or is_small(plan.rows, plan.bytes):
+                    return deliver(plan, None, self._here)
+                parts = replace(plan, tables=self._tables_of(plan))
+                report = LoadReport.joined(self._executors(parts))
+                report.check_whole(plan)
+                return report
+        except Exception:
+            self.close()
+            raise
 
-        expected = self._compared()
-        with self._asking(own):
-            return self._destination().load(commits, park, note, expected=expected)
+    def _tables_of(self, plan: LoadPlan) -> tuple[Place | None, ...]:
+        """Return the tables that are loaded each by itself; one None: all of them at once.
+
+        So it is where a load is one transaction over all tables, and where an object does not say
+        which it has rows of. Cost: a request of 64 KB an object.
+        """
+        with self._asking():
+            per_table = plan.park is None and self._destination().per_table
+        if not per_table:
+            return (None,)
+        places: set[Place] = set()
+        with ThreadPoolExecutor(_READERS) as pool:
+            for found in pool.map(self._tables_in, plan.objects):
+                if found is None:
+                    return (None,)
+                places |= found.keys()
+        return tuple(sorted(places)) or (None,)
+
+    def _tables_in(self, item: PlannedObject) -> Mapping[Place, int] | None:
+        start = max(0, item.bytes - TAIL_BYTES)
+        try:
+            tail = self._objects.get(item.key, position=start, length=item.bytes - start)
+        except (ObjectMissingError, ObjectShorterError):
+            return {}  # who reads it whole says what is wrong
+        return staged_tables(tail)
 
     @contextmanager
-    def _asking(self, own: Sequence[Exception]) -> Iterator[None]:
-        """Tell the destination's errors from our own; after any it is opened anew."""
+    def _told_if_long(self, plan: LoadPlan) -> Iterator[None]:
+        """Say in the log, while it goes on, that a load takes long; from a thread of its own."""
+        ended, began = threading.Event(), time.monotonic()
+
+        def watch() -> None:
+            while not ended.wait(_LONG_S):
+                _LOG.warning(
+                    "%s: a load of commits %d to %d (%d rows) has been going on for %.0f s: the "
+                    "destination does not answer, or no executor is free",
+                    self.consumer, plan.numbers[0], plan.numbers[-1], plan.rows,
+                    time.monotonic() - began,
+                )  # fmt: skip
+
+        thread = threading.Thread(target=watch, name=f"watch-{self.consumer}", daemon=True)
+        thread.start()
         try:
             yield
-        except Exception as error:
-            self.close()
-            if any(error is one for one in own):
-                raise
-            if not isinstance(error, WaybillError):
-                _LOG.exception("%s: an error without a class", self.consumer)
-            raise NotTakenError(error) from error
-
-    def _commits(
-        self, references: Sequence[StagedReference], after: int, until: int
-    ) -> tuple[list[Commit], Origins]:
-        """Read the staged objects; those that are lost are left out, and noted with the load."""
-        commits, origins, self._lost = self._read_all(references, range(after + 1, until + 1))
-        return commits, origins
-
-    def read(
-        self, references: Sequence[StagedReference], numbers: Iterable[int]
-    ) -> tuple[list[Commit], Origins, set[int]]:
-        """Read the staged objects of some commits; their rows are not copied.
-
-        Returns:
-            The commits, where their rows came from, and the commits of which an object is lost.
-
-        Raises:
-            RetryError: the store is away.
-        """
-        commits, origins, lost = self._read_all(references, numbers)
-        return commits, origins, {i.commit_number for i in references if i.key in lost}
-
-    def _read_all(
-        self, references: Sequence[StagedReference], numbers: Iterable[int]
-    ) -> tuple[list[Commit], Origins, dict[str, str]]:
-        """Return commits, origins, and key to what is wrong with it of objects that are lost."""
-        lost: dict[str, str] = {}
-        rows_by_commit: dict[int, list[Rows]] = {number: [] for number in numbers}
-        origins: dict[tuple[str, str], tuple[str, str]] = {}
-        batches = {item.commit_number: item.batch for item in references}
-        with ThreadPoolExecutor(_READERS) as pool:
-            for item, frames in zip(references, pool.map(self._read, references), strict=True):
-                if isinstance(frames, str):
-                    lost[item.key] = frames
-                    continue
-                for f in frames:
-                    rows = Rows(f.pipeline_id, f.event_name, f.table, f.data)
-                    rows_by_commit[item.commit_number].append(rows)
-                    origins[f.pipeline_id, f.event_name] = (f.team, f.pipeline_version)
-        commits = [
-            Commit(number, tuple(rows), batches.get(number, ""))
-            for number, rows in rows_by_commit.items()
-        ]
-        return commits, origins, lost
-
-    def _read(self, item: StagedReference) -> list[StagedFrame] | str:
-        """Return an object's frames; what is wrong with it, where it is gone or damaged."""
-        try:
-            return read_staged(self._objects.get(item.key), key=item.key)
-        except (ObjectMissingError, StagedObjectError) as error:
-            _LOG.error("%s: %s", self.consumer, error)
-            return str(error)
+        finally:
+            ended.set()
 
     def _acknowledge(
         self,
-        outcomes: Sequence[LoadOutcome],
-        taken: Sequence[Commit],
+        report: LoadReport,
+        taken: Sequence[int],
         *,
         after: int,
         until: int,
         beside: Beside | None,
     ) -> None:
         """Tell the tracker; ``taken``: the commits that the destination took."""
+        outcomes = report.outcomes
         counts = {
             outcome.commit_number: list(_counts(outcome).by_pipeline()) for outcome in outcomes
         }
         replays = _of_replays(outcomes)
-        per_table = self._opened is not None and self._opened.per_table
-        tables = _tables_of(taken) if per_table else {}
         commit = LoadCommit(
             self.consumer,
             self._epoch,
@@ -345,10 +331,10 @@ class Loader:
             until,
             counts,
             replays,
-            taken=[one.number for one in taken],
-            tables=tables,
+            taken=taken,
+            tables=report.tables,
         )
-        parked, lost = self._parked(outcomes, after), self._lost
+        parked = self._parked(outcomes, after)
 
         def record(connection: Connection) -> None:
             new = [
@@ -360,13 +346,13 @@ class Loader:
                 connection, new, scope=f"{OF_LOADS}{self.name}", commit_number=after + 1
             )
             write_copies(connection, f"load:{self.name}:{after + 1}", copies)
-            note_lost(connection, self.name, lost)
+            note_lost(connection, self.name, report.lost)
             if beside is not None:
                 beside(connection)
 
         commit_load(self._tracker, commit, record)
         if taken and self._expected is not None:
-            self._expected = Expected(taken[-1].number, {**self._expected.tables, **tables})
+            self._expected = Expected(taken[-1], {**self._expected.tables, **report.tables})
 
     def _parked(self, outcomes: Sequence[LoadOutcome], after: int) -> dict[str, Mapping[str, Any]]:
         """Return key to descriptor of what the outcomes name, without what is parked already."""
@@ -380,35 +366,6 @@ class Loader:
             if rest is not None:
                 descriptors[rest["key"]] = rest
         return descriptors
-
-    def _trace(self, outcomes: Sequence[LoadOutcome], codes: Mapping[str, str]) -> None:
-        if self._recorder is None:
-            return
-        batches = load_traces(self.name, outcomes, codes, now_us=time.time_ns() // 1000)
-        self._recorder.write(batches)
-
-
-@contextmanager
-def _noting(own: list[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        own.append(error)
-        raise
-
-
-def _tables_of(commits: Sequence[Commit]) -> dict[tuple[str, str], int]:
-    """Return each table's newest commit with rows for it."""
-    return {
-        (rows.table.schema_name, rows.table.name): commit.number
-        for commit in commits
-        for rows in commit.rows
-        if rows.data.num_rows
-    }
-
-
-def _rows_of(commits: Sequence[Commit]) -> int:
-    return sum(rows.data.num_rows for commit in commits for rows in commit.rows)
 
 
 def _of_replays(outcomes: Sequence[LoadOutcome]) -> dict[str, Counter[str]]:

@@ -8,7 +8,7 @@ rows holds those of 5 to 7 as well, which are parked already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -224,13 +224,41 @@ def without_commits_before(
         RetryError: the store is away.
         CorruptSegmentError: the object is damaged.
     """
+    return _rewritten(objects, item, lambda parked, _: parked.kafka_offset > after)
+
+
+def without_identities(
+    objects: ObjectStore, item: Mapping[str, Any], known: Collection[bytes]
+) -> dict[str, Any] | None:
+    """Write all rows but some into an object of their own; None: there are no others.
+
+    Args:
+        objects: where both are.
+        item: the object's descriptor.
+        known: identities of the rows that are left out.
+
+    Raises:
+        RetryError: the store is away.
+        CorruptSegmentError: the object is damaged.
+    """
+    return _rewritten(
+        objects, item, lambda _, identity: identity is None or identity.digest not in known
+    )
+
+
+def _rewritten(
+    objects: ObjectStore,
+    item: Mapping[str, Any],
+    keeps: Callable[[ParkedEvent, Identity | None], bool],
+) -> dict[str, Any] | None:
     body, packer = objects.get(item["key"]), Packer()
     for segment in map(SegmentDescriptor.from_json, item["segments"]):
         frame = body[segment.position : segment.position + segment.length]
         place = {"key": item["key"], "position": segment.position}
         for parked in read_segment(frame, sha256=segment.sha256, **place):
-            if parked.kafka_offset > after:
-                packer.add(parked, _identity(parked))
+            identity = _identity(parked)
+            if keeps(parked, identity):
+                packer.add(parked, identity)
     return store_packed(objects, packer) if packer.count else None
 
 

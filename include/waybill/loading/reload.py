@@ -6,18 +6,27 @@ Done at each open, before the first load; see ``loading.rewinds`` for what is wr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, select
 
-from waybill.destinations import Commit, Destination, Expected, Held, LoadOutcome, RefusedRow
+from waybill.destinations import Destination, Expected, Held, LoadOutcome
 from waybill.ledger import StagedReference, staged_references, write_counts
 from waybill.loading import rewinds
-from waybill.loading.parked_rows import park_refused
+from waybill.loading.parked_rows import without_identities
+from waybill.loading.plans import LoadReport
 from waybill.loading.rewinds import Rewind, Taken
-from waybill.parking import OF_LOADS, ObjectDescriptor, Parking, SegmentDescriptor, identify
+from waybill.parking import (
+    NO_ID,
+    OF_LOADS,
+    ObjectDescriptor,
+    Parking,
+    SegmentDescriptor,
+    split_ids,
+    unpack_ids,
+)
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import staged_objects
 
@@ -39,14 +48,14 @@ class LoaderParts(Protocol):
         """One transaction of the tracker, under the lease."""
         ...
 
-    def ask(self, call: Callable[[Destination], T], own: Sequence[Exception] = ()) -> T:
+    def ask(self, call: Callable[[Destination], T]) -> T:
         """Ask the destination; what it says is raised as ``NotTakenError``."""
         ...
 
-    def read(
-        self, references: Sequence[StagedReference], numbers: Iterable[int]
-    ) -> tuple[list[Commit], Mapping[tuple[str, str], tuple[str, str]], set[int]]:
-        """Read staged objects: commits, origins, and commits that miss an object."""
+    def load_again(
+        self, references: Sequence[StagedReference], numbers: Sequence[int], rewind: int
+    ) -> LoadReport:
+        """Load commits again, and acknowledge nothing; what is parked bears the rewind's id."""
         ...
 
 
@@ -117,29 +126,23 @@ class Reload:
     def _load_part(self, rewind: Rewind, part: Sequence[StagedReference], failed: set[int]) -> None:
         """Load some commits again; those of which an object is lost are added to ``failed``."""
         numbers = sorted({item.commit_number for item in part})
-        commits, origins, lost = self._loader.read(part, numbers)
-        failed |= lost
-        own: list[Exception] = []
+        report = self._loader.load_again(part, numbers, rewind.id)
+        failed |= {item.commit_number for item in part if item.key in report.lost}
+        self._write(rewind, report.outcomes, numbers, failed)
 
-        def park(refused: Sequence[RefusedRow]) -> Mapping[str, object] | None:
-            try:
-                found = park_refused(self._objects, self._newly(refused), origins)
-            except Exception as error:
-                own.append(error)
-                raise
-            return None if found is None else {**found, "reload": rewind.id}
+    def _parked_now(self, item: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return an object of refused rows without those that were refused before; None: all were.
 
-        outcomes = self._loader.ask(lambda destination: destination.load(commits, park), own)
-        self._write(rewind, outcomes, numbers, failed)
-
-    def _newly(self, refused: Sequence[RefusedRow]) -> list[RefusedRow]:
-        """Return those that were not refused before: the others are parked, or were."""
-        digests = [_digest(row) for row in refused]
-        groups = [(row.pipeline_id, row.event_name) for row in refused]
+        Those are parked, or were.
+        """
+        segments = list(map(SegmentDescriptor.from_json, item["segments"]))
+        digests = {digest for one in segments for digest in split_ids(unpack_ids(one.ids))}
+        groups = [(one.pipeline_id, one.event_name) for one in segments]
         with self._tracker.transaction() as connection:
-            known = rewinds.parked_before(connection, groups, {d for d in digests if d})
-        pairs = zip(refused, digests, strict=True)
-        return [row for row, digest in pairs if digest not in known]
+            if self._parking.knows(connection, item["key"]):
+                return item
+            known = rewinds.parked_before(connection, groups, digests - {NO_ID})
+        return without_identities(self._objects, item, known) if known else item
 
     def _write(
         self,
@@ -148,7 +151,9 @@ class Reload:
         numbers: Sequence[int],
         failed: set[int],
     ) -> None:
-        found = {i["key"]: i for o in outcomes for i in o.parked if i.get("reload") == rewind.id}
+        items = {i["key"]: i for o in outcomes for i in o.parked if i.get("reload") == rewind.id}
+        rest = filter(None, map(self._parked_now, items.values()))
+        found = {item["key"]: item for item in rest}
         name = self._loader.name
         with self._loader.books() as connection:
             new = [
@@ -192,16 +197,6 @@ class Reload:
             rows = connection.execute(kept.order_by(table.commit_number, table.key)).all()
             gone = set(map(int, connection.execute(deleted).scalars()))
         return [StagedReference(*row) for row in rows], gone
-
-
-def _digest(row: RefusedRow) -> bytes:
-    found = identify(
-        row.event_id,
-        source_version=row.source_version,
-        intake_version=row.intake_version,
-        minute=row.intake_minute,
-    )
-    return b"" if found is None else found.digest
 
 
 def _descriptor(item: Mapping[str, Any]) -> ObjectDescriptor:

@@ -16,6 +16,15 @@ MOST_COMMITS = 2_000
 """Commits of one load: each has at least one object to fetch, and a row in the destination's books;
 a destination that was away for a week has millions."""
 
+_SMALL_ROWS = 2_000
+_SMALL_BYTES = 1024**2
+"""Beside what a task of an executor costs, a load of no more is nothing."""
+
+
+def is_small(rows: int, size: int) -> bool:
+    """Tell whether a load is done in the driver, wherever others are; ``size`` in bytes."""
+    return rows <= _SMALL_ROWS and size <= _SMALL_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class LoadSizes:

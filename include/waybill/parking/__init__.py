@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from waybill.parking.identities import Identity as Identity
     from waybill.parking.identities import identify as identify
     from waybill.parking.identities import split_ids as split_ids
+    from waybill.parking.identities import unpack_ids as unpack_ids
     from waybill.parking.locations import ParkedPlace as ParkedPlace
     from waybill.parking.locations import Whereabouts as Whereabouts
     from waybill.parking.locations import whereabouts as whereabouts
@@ -145,7 +146,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "release",
             "to_replay",
         ],
-        "identities": ["ANY_REPLAY", "ID_BYTES", "Identity", "NO_ID", "identify", "split_ids"],
+        "identities": [
+            "ANY_REPLAY",
+            "ID_BYTES",
+            "Identity",
+            "NO_ID",
+            "identify",
+            "split_ids",
+            "unpack_ids",
+        ],
         "locations": ["ParkedPlace", "Whereabouts", "whereabouts"],
         "masking": ["MASK", "masked_event", "masked_words"],
         "model": [

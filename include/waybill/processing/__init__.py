@@ -53,10 +53,12 @@ if TYPE_CHECKING:
     from waybill.processing.results import Mapped as Mapped
     from waybill.processing.sandbox import sandbox_with as sandbox_with
     from waybill.processing.sandbox import shared_sandbox as shared_sandbox
+    from waybill.processing.staged import TAIL_BYTES as TAIL_BYTES
     from waybill.processing.staged import StagedFrame as StagedFrame
     from waybill.processing.staged import StagedObjectError as StagedObjectError
     from waybill.processing.staged import StagedPacker as StagedPacker
     from waybill.processing.staged import read_staged as read_staged
+    from waybill.processing.staged import staged_tables as staged_tables
     from waybill.processing.staged import system_columns as system_columns
     from waybill.processing.storms import Storm as Storm
     from waybill.processing.storms import Tally as Tally
@@ -86,7 +88,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "StagedFrame",
             "StagedObjectError",
             "StagedPacker",
+            "TAIL_BYTES",
             "read_staged",
+            "staged_tables",
             "system_columns",
         ],
         "storms": ["Storm", "Tally", "find_storms"],

@@ -2,7 +2,8 @@
 
 Layout
   frame*     Arrow IPC stream (zstd inside) of one table's rows; metadata ``waybill`` names it
-  directory  JSON: a list of {position, length, rows, sha256}
+  directory  JSON: a list of {position, length, rows, sha256, table: [schema, name]}; an older
+             release wrote no tables
   length     u32 little-endian, bytes of the directory
   magic      b"WBS1"
 
@@ -30,6 +31,10 @@ MAGIC = b"WBS1"
 _LENGTH = struct.Struct("<I")
 _METADATA = b"waybill"
 _ENTRY = ("position", "length", "rows", "sha256")
+Place = tuple[str, str]
+"""(schema, table)."""
+TAIL_BYTES = 64 * 1024
+"""What is read of an object to learn its tables: some 300 of them."""
 _ROWS_A_BATCH = 65_536
 _SMALL_ROWS = 256
 """Batches of fewer are kept serialised: as objects each takes some 6 KB beside its rows."""
@@ -203,6 +208,7 @@ class StagedPacker:
                     "length": len(frame),
                     "rows": rows.num_rows,
                     "sha256": hashlib.sha256(frame).hexdigest(),
+                    "table": [table.head.table.schema_name, table.head.table.name],
                 }
             )
             body.write(frame)
@@ -271,11 +277,43 @@ def _frame(head: StagedHead, rows: pa.Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def read_staged(body: bytes, *, key: str = "staged object") -> list[StagedFrame]:
-    """Read a whole staged object.
+def staged_tables(tail: bytes) -> dict[Place, int] | None:
+    """Return how many rows of which tables an object has, by its last bytes; reads no rows.
+
+    Args:
+        tail: the object's last ``TAIL_BYTES``, or all of it.
+
+    Returns:
+        None: the tail does not tell: an older release wrote it, it is damaged, or names too many.
+    """
+    end = len(tail) - len(MAGIC) - _LENGTH.size
+    if end < 0 or tail[-len(MAGIC) :] != MAGIC:
+        return None
+    (length,) = _LENGTH.unpack_from(tail, end)
+    try:
+        found = orjson.loads(tail[end - length : end]) if length <= end else ()
+        rows: dict[Place, int] = {}
+        for row in found:
+            place = (str(row["table"][0]), str(row["table"][1]))
+            rows[place] = rows.get(place, 0) + int(row["rows"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return rows or None
+
+
+def read_staged(
+    body: bytes, *, key: str = "staged object", table: Place | None = None
+) -> list[StagedFrame]:
+    """Read a staged object; all of it is checked.
+
+    Args:
+        body: the whole object.
+        key: for words.
+        table: whose rows are read; None: those of all.
 
     Raises:
-        StagedObjectError: it is damaged; names the object and the frame.
+        StagedObjectError: it is damaged, in whichever of its tables; names the object and the
+            frame.
     """
     directory, end = _directory(body, key)
     at = 0
@@ -283,7 +321,9 @@ def read_staged(body: bytes, *, key: str = "staged object") -> list[StagedFrame]
     for row in directory:
         if row["position"] != at:
             raise StagedObjectError(f"{key}: its directory leaves out bytes from {at} on")
-        frames.append(_read_frame(body, row, key))
+        frame = _read_frame(body, row, key, table)
+        if frame is not None:
+            frames.append(frame)
         at += row["length"]
     if at != end:
         raise StagedObjectError(f"{key}: its directory leaves out bytes from {at} on")
@@ -307,20 +347,26 @@ def _directory(body: bytes, key: str) -> tuple[list[dict[str, Any]], int]:
     return rows, start
 
 
-def _read_frame(body: bytes, row: dict[str, Any], key: str) -> StagedFrame:
+def _read_frame(
+    body: bytes, row: dict[str, Any], key: str, table: Place | None
+) -> StagedFrame | None:
+    """Return a frame; None: it is of another table than is asked for."""
     frame = memoryview(body)[row["position"] : row["position"] + row["length"]]
     if len(frame) != row["length"] or hashlib.sha256(frame).hexdigest() != row["sha256"]:
         raise StagedObjectError(f"{key}: frame at byte {row['position']} is damaged")
     with pa.ipc.open_stream(pa.py_buffer(frame)) as reader:
         head = orjson.loads(reader.schema.metadata[_METADATA])
-        table = reader.read_all()
-    if table.num_rows != row["rows"]:
-        raise StagedObjectError(f"{key}: {table.num_rows} rows where {row['rows']} were written")
+        spec = TableSpec.from_json(head["table"])
+        if table is not None and (spec.schema_name, spec.name) != table:
+            return None
+        data = reader.read_all()
+    if data.num_rows != row["rows"]:
+        raise StagedObjectError(f"{key}: {data.num_rows} rows where {row['rows']} were written")
     return StagedFrame(
         head["pipeline_id"],
         head["team"],
         head["event_name"],
         head["pipeline_version"],
-        TableSpec.from_json(head["table"]),
-        table.replace_schema_metadata(None),
+        spec,
+        data.replace_schema_metadata(None),
     )

@@ -473,6 +473,11 @@ class DestinationSettings(Section):
     """While nothing is to be loaded, the destination's own books are compared so often, so that
     one which was put back to an older point is seen; null: only when it is opened, and by loads.
     One that is paid by the time it is awake may like null."""
+    loaded_by: Literal["driver", "executors"] | None = None
+    """Which processes of the application `loading` read its rows and write them: the `driver`, or
+    Spark's `executors`, which must reach it as the driver does. null: executors where Spark has its
+    own, unless the address is one that only the driver may have: a file or folder on its disk, a
+    server on its own host."""
 
     @field_validator("kind")
     @classmethod

@@ -20,6 +20,7 @@ from tests.support.object_server import object_server
 from tests.unit.processing.made import event, pipeline
 
 import waybill
+from waybill.errors import StopError
 from waybill.events import encode
 from waybill.processing import read_staged
 from waybill.processing.spark import executor_settings
@@ -77,6 +78,67 @@ def test_no_secret_but_the_object_stores_is_in_what_travels():
     assert [secret for secret in secrets if secret.encode() in whole] == []
     assert b"secret-of-s3" in whole
     assert sent().destination_kinds == {"warehouse": "snowflake"}
+
+
+def loading(name: str = "lake", **changes: Any) -> ExecutorSettings:
+    """What tasks that load a destination are sent; there are others."""
+    two = {
+        **CANARIES["destinations"],
+        "lake": {
+            "kind": "delta",
+            "dsn": "s3://lake/key-of-lake",
+            "options": {"x": "option-of-lake"},
+        },
+    }
+    return ExecutorSettings.of(settings(**{"destinations": two, **changes}), "d1", loads=name)
+
+
+def test_a_task_that_loads_gets_its_own_destination_and_the_object_store():
+    own = loading()
+    whole = pickle.dumps(own)
+    secrets = secret_values(settings()) - {"access-of-s3", "secret-of-s3"}
+    assert len(secrets) >= 5
+    assert [secret for secret in secrets if secret.encode() in whole] == []
+    for sent_to_it in (b"secret-of-s3", b"key-of-lake", b"option-of-lake"):
+        assert sent_to_it in whole
+    assert set(own.values) == {"s3", "traces"}
+    assert own.destination_kinds == {"lake": "delta"}
+    assert own.loaded[1].dsn.get_secret_value() == "s3://lake/key-of-lake"
+    assert "of-lake" not in repr(own)
+    pickle.loads(whole).refuse_mismatch({})
+
+
+def test_a_task_that_loads_nothing_has_no_destination():
+    with pytest.raises(StopError):
+        _ = sent().loaded
+
+
+def test_the_destination_is_in_the_fingerprint():
+    changed = {"lake": {"kind": "delta", "dsn": "s3://lake/other"}}
+    assert loading().fingerprint != loading(destinations=changed).fingerprint
+    other = replace(loading(), destination=loading(destinations=changed).destination)
+    with pytest.raises(SettingsMismatchError):
+        other.refuse_mismatch({})
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"WAYBILL_DESTINATIONS__LAKE__DSN": "s3://other"}, "WAYBILL_DESTINATIONS__LAKE__DSN"),
+        ({"WAYBILL_DESTINATIONS": '{"lake": {"dsn": "s3://other"}}'}, r"\(lake, dsn\)"),
+        ({"WAYBILL_DESTINATIONS": '{"lake": {"kind": "iceberg"}}'}, r"\(lake, kind\)"),
+    ],
+)
+def test_a_worker_with_another_address_for_the_destination_refuses(environment, named):
+    with pytest.raises(SettingsMismatchError, match=named) as caught:
+        loading().refuse_mismatch(environment)
+    assert "other" not in str(caught.value).replace("another", "")
+
+
+def test_a_folder_is_the_drivers_wherever_a_worker_begins():
+    lake = {"lake": {"kind": "delta", "dsn": "relative/lake"}}
+    own = loading(destinations=lake)
+    assert own.loaded[1].dsn.get_secret_value() == str(Path("relative/lake").absolute())
 
 
 def test_nothing_of_it_is_shown():

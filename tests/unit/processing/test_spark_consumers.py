@@ -64,11 +64,18 @@ def test_a_consumer_that_cannot_start_waits_and_its_neighbours_go_on(clock, kind
 
 
 def test_a_fenced_consumer_ends_the_application(clock):
-    fenced = Query(RuntimeError(f"{FencedError.__name__}: consumer 'a' was taken over"))
-    running = Consumers({"a": fenced}.__getitem__)
+    fenced = Query(RuntimeError("consumer 'a' was taken over"))
+    running = Consumers({"a": fenced}.__getitem__, fenced=lambda name: name == "a")
     running.look(["a"])
     with pytest.raises(StopError, match="taken over"):
         running.look(["a"])
+
+
+def test_a_consumer_that_stopped_with_the_words_of_a_fence_is_tried_again(clock):
+    quoting = Query(RuntimeError(f"{FencedError.__name__}: a destination said so"))
+    running = Consumers({"a": quoting}.__getitem__)
+    running.look(["a"])
+    running.look(["a"])
 
 
 class Stops:

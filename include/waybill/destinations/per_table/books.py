@@ -16,6 +16,7 @@ the record grows; those of the newest load of each destination stay, however lar
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -132,7 +133,7 @@ def stored_outcome(
     return LoadOutcome(commit.number, counts, packed["replays"], tuple(packed["parked"]), None)
 
 
-def joined(number: int, pieces: Sequence[LoadOutcome]) -> LoadOutcome:
+def joined_outcome(number: int, pieces: Sequence[LoadOutcome]) -> LoadOutcome:
     """Return the outcome of a commit from those of its rows for each table.
 
     What was loaded before comes first, so that the last parked object is this load's.
@@ -149,7 +150,7 @@ def joined(number: int, pieces: Sequence[LoadOutcome]) -> LoadOutcome:
             outcomes = replays.setdefault(replay_id, {})
             for outcome, count in numbers.items():
                 outcomes[outcome] = outcomes.get(outcome, 0) + count
-        parked |= {orjson.dumps(item).decode(): item for item in piece.parked}
+        parked |= {json.dumps(item, default=str): item for item in piece.parked}
         if piece.rows is not None:
             rows.append(piece.rows)
     return LoadOutcome(

@@ -27,7 +27,7 @@ from waybill.destinations.model import (
     RowCount,
 )
 from waybill.destinations.per_table import examination
-from waybill.destinations.per_table.books import joined, stored_outcome
+from waybill.destinations.per_table.books import joined_outcome, stored_outcome
 from waybill.destinations.per_table.table import (
     ConflictError,
     Lake,
@@ -136,7 +136,7 @@ class LakeDestination(BaseDestination):
         judged = [(load, load.outcomes(parked)) for load in loads]
         for _, outcomes in judged:
             _add(pieces, outcomes)
-        results = [joined(commit.number, pieces[commit.number]) for commit in commits]
+        results = [joined_outcome(commit.number, pieces[commit.number]) for commit in commits]
         fresh = [outcome for outcome in results if outcome.rows is not None]
         if note is not None and fresh:
             note(fresh)

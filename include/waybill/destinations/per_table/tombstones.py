@@ -40,6 +40,7 @@ _SHAPE = pa.schema(
         pa.field("deleted_at", pa.timestamp("us", "UTC"), nullable=False),
     ]
 )
+_TRIES = 5
 CLEAN_UP_ROWS = 100_000
 """Tombstones of a table, beside those that the last clean-up left, at which they are cleaned up."""
 
@@ -65,7 +66,7 @@ class Tombstones:
         return self._opened
 
     def make(self) -> None:
-        """Create the table unless it is there."""
+        """Create the table unless it is there; others may create it at the same time."""
         if not self._table.refresh():
             self._table.create(_SHAPE)
             self._table.refresh()
@@ -151,12 +152,18 @@ class Tombstones:
     ) -> bool:
         """Leave out what has no use any more, when there are many; returns whether it did.
 
-        Cost: when it is due, a pass over the table's keys and versions. Another loader's tombstones
-        that come meanwhile end it; it is due again next time.
+        Cost: when it is due, a pass over the table's keys and versions; again when other tables'
+        tombstones come meanwhile, five times at most. Then it is due again next time.
         """
         target = target_of(spec)
         if self._seen.get(target, 0) - self._left.get(target, 0) < most:
             return False
+        return any(self._cleaned_up(connection, data, spec) for _ in range(_TRIES))
+
+    def _cleaned_up(
+        self, connection: duckdb.DuckDBPyConnection, data: LakeTable, spec: TableSpec
+    ) -> bool:
+        target = target_of(spec)
         data.refresh()
         self.refresh()
         names = [*_SHAPE.names]

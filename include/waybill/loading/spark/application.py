@@ -1,14 +1,16 @@
 """The loading application: one consumer a destination, its offsets the tracker's commit numbers.
 
-How a load is made is in ``loader``, what happens when it is not taken in ``patience``, how much it
-takes in ``loading_source``.
+How a load is made is in ``loader``, who carries it out in ``placement``, what happens when it is
+not taken in ``backoff``, how much it takes in ``source``.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -19,11 +21,13 @@ from pyspark.sql.streaming import StreamingQuery
 from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
 from waybill.destinations import Destination, open_destination
 from waybill.errors import InputError
-from waybill.ledger import StagedReference, load_position
-from waybill.loading import Loader, Patience
+from waybill.ledger import FencedError, StagedReference, load_position
+from waybill.loading import Loader, Patience, placement_of
+from waybill.loading.spark.executors import ExecutorLoads
 from waybill.loading.spark.source import StagedSource
 from waybill.processing.spark import (
     Consumers,
+    ExecutorSettings,
     Stopping,
     fresh_checkpoints,
     give_memory_back,
@@ -32,8 +36,15 @@ from waybill.processing.spark import (
     read_offsets,
 )
 from waybill.settings import Settings
-from waybill.storage import TrackerStore, open_owned_objects, open_tracker, refuse_foreign_bucket
-from waybill.tracing import open_recorder
+from waybill.storage import (
+    ObjectStore,
+    TrackerStore,
+    deployment_of,
+    open_owned_objects,
+    open_tracker,
+    refuse_foreign_bucket,
+)
+from waybill.tracing import Recorder, open_recorder
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_DESTINATIONS_S = 2.0
@@ -49,17 +60,24 @@ class LoadingConsumer:
         loader: Loader,
         patience: Patience,
         checkpoint: Path,
+        *,
+        pool: str = "",
     ) -> None:
         self._settings = settings
         self._loader = loader
         self._patience = patience
         self._name = loader.name
         self._checkpoint = checkpoint
+        self._pool = pool or f"load-{loader.name}"
         self._position = load_position(tracker, loader.name)
+        self.is_fenced = False
+        """Another application has taken its destination over."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query where the destination stands."""
         _LOG.info("%s: starts after commit %d", self._loader.consumer, self._position)
+        # The query's thread inherits the pool of the thread that starts it.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         return (
             spark.readStream.format("waybill_staged")
             .option("destination", self._name)
@@ -88,9 +106,74 @@ class LoadingConsumer:
             for row in frame.collect()
             if row.commit_number > self._position
         ]
-        self._patience.deliver(references, after=self._position, until=until)
+        try:
+            self._patience.deliver(references, after=self._position, until=until)
+        except FencedError:
+            self.is_fenced = True
+            raise
         self._position = until
         give_memory_back()
+
+
+@dataclass(frozen=True)
+class LoadingParts:
+    """What the consumers of one application share."""
+
+    settings: Settings
+    tracker: TrackerStore
+    spark: SparkSession
+    objects: ObjectStore
+    recorder: Recorder | None
+    deployment: str
+    """Its id."""
+    _told: set[str] = field(default_factory=set)
+    """Destinations of which the log says who loads them."""
+
+    def consumer(
+        self, name: str, checkpoint: Path, *, wait: Callable[[float], bool], pool: str = ""
+    ) -> LoadingConsumer:
+        """Return the consumer of a destination.
+
+        Args:
+            name: the destination's.
+            checkpoint: Spark's folder; empty.
+            wait: sleeps for some seconds; returns True when the application is to stop.
+            pool: Spark's scheduler pool; empty: one of its own.
+        """
+        loader = Loader(
+            self.tracker,
+            self.objects,
+            partial(_open, self.settings, name),
+            name=name,
+            recorder=self.recorder,
+            executors=self.executors(name),
+        )
+        found = self.settings.destinations.get(name)
+        patience = Patience(
+            loader,
+            park_after_s=found.park_after_s if found else None,
+            wait=wait,
+            compare_every_s=found.compare_every_s if found else None,
+        )
+        return LoadingConsumer(self.settings, self.tracker, loader, patience, checkpoint, pool=pool)
+
+    def executors(self, name: str) -> ExecutorLoads | None:
+        """Return what carries out a destination's loads on executors; None: the driver does.
+
+        Spark's real master counts, not the setting: the application may have been submitted.
+        """
+        master = self.spark.sparkContext.master
+        has_executors = master.startswith("local-cluster[") or not master.startswith("local")
+        found = placement_of(self.settings.destinations.get(name), has_executors=has_executors)
+        if name not in self._told:
+            self._told.add(name)
+            who = "executors load" if found.by_executors else "the driver loads"
+            why = f": {found.reason}" if found.reason else ""
+            _LOG.info("loading/%s: %s it%s", name, who, why)
+        if not found.by_executors:
+            return None
+        sent = ExecutorSettings.of(self.settings, self.deployment, loads=name)
+        return ExecutorLoads(self.spark, sent)
 
 
 def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -> None:
@@ -123,25 +206,20 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             conf=own.spark_conf,
         )
         spark.dataSource.register(StagedSource)
+        parts = LoadingParts(settings, tracker, spark, objects, recorder, deployment_of(tracker))
 
         def start(name: str) -> StreamingQuery:
-            opening = partial(_open, settings, name)
-            loader = Loader(tracker, objects, opening, name=name, recorder=recorder)
-            found = settings.destinations.get(name)
-            patience = Patience(
-                loader,
-                park_after_s=found.park_after_s if found else None,
-                wait=stopping.wait,
-                compare_every_s=found.compare_every_s if found else None,
-            )
-            consumer = LoadingConsumer(
-                settings, tracker, loader, patience, checkpoints / f"{name}-{uuid.uuid4().hex}"
-            )
+            checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
+            consumer = parts.consumer(name, checkpoint, wait=stopping.wait, pool=own.scheduler_pool)
             query = consumer.start(spark)
             running[name] = consumer
             return query
 
-        consumers = Consumers(start, close=lambda name: running.pop(name).close())
+        consumers = Consumers(
+            start,
+            close=lambda name: running.pop(name).close(),
+            fenced=lambda name: running[name].is_fenced,
+        )
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:

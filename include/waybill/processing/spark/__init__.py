@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from waybill.processing.spark.consumers import Consumers as Consumers
     from waybill.processing.spark.consumers import Stopping as Stopping
     from waybill.processing.spark.consumers import keep_running as keep_running
+    from waybill.processing.spark.executor_settings import ExecutorSettings as ExecutorSettings
     from waybill.processing.spark.memory import give_memory_back as give_memory_back
     from waybill.processing.spark.session import open_session as open_session
 
@@ -35,6 +36,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "application": ["fresh_checkpoints", "run_processing"],
         "batches": ["read_offsets"],
         "consumers": ["Consumers", "Stopping", "keep_running"],
+        "executor_settings": ["ExecutorSettings"],
         "memory": ["give_memory_back"],
         "session": ["open_session"],
     },

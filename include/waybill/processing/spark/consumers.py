@@ -23,7 +23,6 @@ from pyspark.sql.streaming import StreamingQuery
 
 from waybill.back_off import BackOff, RetryTimer
 from waybill.errors import InputError, RetryError, StopError, WaybillError
-from waybill.ledger import FencedError
 
 
 class Stopping:
@@ -70,15 +69,18 @@ class Consumers:
     Args:
         start: starts the query of a name where the ledger stands.
         close: called once the query of a name has ended, or its name is not wanted any more.
+        fenced: tells whether the consumer of a name was taken over; errors' words do not.
     """
 
     def __init__(
         self,
         start: Callable[[str], StreamingQuery],
         close: Callable[[str], None] = lambda _: None,
+        fenced: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._start = start
         self._close = close
+        self._fenced = fenced
         self._consumers: dict[str, _Consumer] = {}
 
     def look(self, wanted: Iterable[str]) -> None:
@@ -123,7 +125,7 @@ class Consumers:
 
     def _ended(self, name: str, consumer: _Consumer, query: StreamingQuery) -> None:
         error = query.exception()
-        if FencedError.__name__ in str(error):
+        if self._fenced(name):
             raise StopError(f"consumer {name!r} was taken over by another application: {error}")
         consumer.query = None
         self._close(name)

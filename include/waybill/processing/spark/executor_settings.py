@@ -1,7 +1,8 @@
 """What executors know of the settings: what their tasks need, by name, and nothing else.
 
 The driver sends it inside of each task, in memory. So an executor needs no settings of its own, and
-holds no way into the tracker, Airflow or a destination: `SENT` is all that there is.
+holds no way into the tracker or Airflow: `SENT` is all that there is; a task that loads gets
+`SENT_TO_LOADS`, and the one destination that it loads.
 
 A worker refuses what is not meant for it (`refuse_mismatch`), before it reads or writes anything:
 it runs another version of Waybill than the driver, or its own environment says otherwise about a
@@ -20,8 +21,9 @@ from typing import Any, Self
 from pydantic import BaseModel, SecretStr, ValidationError
 
 import waybill
-from waybill.errors import InputError
+from waybill.errors import InputError, StopError
 from waybill.settings import (
+    DestinationSettings,
     ParkingSettings,
     S3Settings,
     SandboxSettings,
@@ -42,6 +44,13 @@ SENT: Mapping[str, tuple[type[BaseModel], tuple[str, ...]]] = {
 }
 """By section: its model, and the settings of it that are sent; beside them only kinds of
 destinations, and the deployment's id."""
+
+SENT_TO_LOADS = ("s3", "traces")
+"""Sections of it that a task gets which loads."""
+_OF_DESTINATION = ("kind", "dsn", "options")
+"""What it gets of the destination."""
+_FOLDERS = ("delta", "iceberg")
+"""Kinds whose address may be a folder; another process has another one to begin at."""
 
 
 def is_sent(variable: str) -> bool:
@@ -65,21 +74,41 @@ class ExecutorSettings:
     values: Mapping[str, Mapping[str, Any]] = field(repr=False)
     """By section and name, as `SENT` lists them; paths are absolute."""
     destination_kinds: Mapping[str, str]
-    """By name; kinds say how columns may be named."""
+    """By name; kinds say how columns may be named. Of a task that loads: its destination's."""
     deployment: str
     """Id of the deployment whose bucket it is."""
+    destination: DestinationSettings | None = field(default=None, repr=False)
+    """Of a task that loads: how to reach it; of nothing else."""
     fingerprint: str = field(default="", repr=False)
     """SHA-256 of all that, and of the version of Waybill; not to be shown: it is of secrets."""
 
     @classmethod
-    def of(cls, settings: Settings, deployment: str) -> Self:
-        """Return what of the driver's settings its executors get."""
+    def of(cls, settings: Settings, deployment: str, *, loads: str = "") -> Self:
+        """Return what of the driver's settings its executors get.
+
+        Args:
+            settings: of the driver.
+            deployment: its id.
+            loads: the destination that the tasks load; empty: they load none.
+        """
         values = {
             section: {name: _absolute(getattr(getattr(settings, section), name)) for name in names}
             for section, (_, names) in SENT.items()
+            if not loads or section in SENT_TO_LOADS
         }
-        kinds = {name: one.kind for name, one in settings.destinations.items()}
-        made = cls(values, kinds, deployment)
+        kinds = {
+            name: one.kind
+            for name, one in settings.destinations.items()
+            if not loads or name == loads
+        }
+        destination = None
+        if loads:
+            given = settings.destinations[loads]
+            own = {name: getattr(given, name) for name in _OF_DESTINATION}
+            if given.kind in _FOLDERS and "://" not in given.dsn.get_secret_value():
+                own["dsn"] = SecretStr(str(Path(given.dsn.get_secret_value()).absolute()))
+            destination = DestinationSettings(**own)
+        made = cls(values, kinds, deployment, destination)
         return replace(made, fingerprint=made._digest())
 
     @property
@@ -91,6 +120,18 @@ class ExecutorSettings:
     def sandbox(self) -> SandboxSettings:
         """Return what processes of user code may use."""
         return SandboxSettings(**self.values["sandbox"])
+
+    @property
+    def loaded(self) -> tuple[str, DestinationSettings]:
+        """Return the destination that a task loads: its name, and how to reach it.
+
+        Raises:
+            StopError: the task loads none.
+        """
+        if self.destination is None:
+            raise StopError("a task that loads nothing was sent no destination")
+        [name] = self.destination_kinds
+        return name, self.destination
 
     @property
     def event_timeout_s(self) -> float:
@@ -142,14 +183,19 @@ class ExecutorSettings:
 
     def _digest(self) -> str:
         content = [waybill.__version__, self.values, self.destination_kinds, self.deployment]
-        names = {section: list(names) for section, (_, names) in SENT.items()}
+        if self.destination is not None:
+            content.append({n: getattr(self.destination, n) for n in _OF_DESTINATION})
+        names = {s: list(names) for s, (_, names) in SENT.items() if s in self.values}
         text = json.dumps([names, content], default=_revealed, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def _others(self, environment: Mapping[str, str]) -> Iterator[str]:
         """Yield the variables that say otherwise."""
         variables = {name.upper(): name for name in environment if name[:8].upper() == "WAYBILL_"}
+        yield from self._other_destination(variables, environment)
         for section, (model, names) in SENT.items():
+            if section not in self.values:
+                continue
             prefix = f"WAYBILL_{section}".upper()
             whole = _parsed(environment[variables[prefix]]) if prefix in variables else None
             own = dict(whole) if isinstance(whole, dict) else {}
@@ -159,6 +205,24 @@ class ExecutorSettings:
                     own[name] = environment[variables[variable]]
                 if name in own and not _same(model, name, own[name], self.values[section][name]):
                     yield variable if variable in variables else f"{prefix} ({name})"
+
+    def _other_destination(
+        self, variables: Mapping[str, str], environment: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Yield the variables that have another kind or address for the destination."""
+        if self.destination is None:
+            return
+        [name] = self.destination_kinds
+        whole = "WAYBILL_DESTINATIONS"
+        given = _parsed(environment[variables[whole]]) if whole in variables else None
+        own = given.get(name) if isinstance(given, dict) else None
+        for part in ("kind", "dsn"):
+            variable, sent = f"{whole}__{name}__{part}".upper(), getattr(self.destination, part)
+            found = own.get(part) if isinstance(own, dict) else None
+            if variable in variables:
+                found = environment[variables[variable]]
+            if found is not None and found != _revealed(sent):
+                yield variable if variable in variables else f"{whole} ({name}, {part})"
 
 
 def _absolute(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from tests.support.destined import Park, never_park
 from tests.support.lake_warehouses import delta_bucket, delta_folder, iceberg_bucket, iceberg_folder
@@ -236,6 +238,53 @@ def test_tombstones_are_cleaned_up_when_there_are_many(lake, monkeypatch):
     (found,) = destination.load([Commit(8, (rows_of(late, OTHER),))], never_park)
     assert totals([found])["superseded"] == 10
     assert len(lake.rows(OTHER)) == 4
+
+
+def test_a_clean_up_that_another_tables_load_overtakes_is_done_all_the_same(lake, monkeypatch):
+    monkeypatch.setattr(tombstones.Tombstones.clean_up, "__kwdefaults__", {"most": 20})
+    destination, neighbour = lake.open(), lake.open("neighbour")
+    overtaken = []
+
+    def replace(self, *given):
+        if not overtaken:
+            overtaken.append(1)
+            gone = rows_of([Order(77, 1, 1, None, op="delete")], SPEC)
+            neighbour.load([Commit(1, (gone,))], never_park)
+        return real(self, *given)
+
+    kind = type(destination._lake.table("waybill", tombstones.NAME))
+    real = kind.replace
+    monkeypatch.setattr(kind, "replace", replace)
+    for number in range(1, 6):
+        orders = [Order(i, number, number, None, op="delete") for i in range(10)]
+        destination.load([Commit(number, (rows_of(orders, OTHER),))], never_park)
+    assert overtaken
+    kept = lake.read("waybill", tombstones.NAME)
+    assert kept.num_rows == 31  # 30 became 10, 20 came since, and one of the neighbour
+    assert lake.tombstones(SPEC) == {"[77]": ("77/1/1", 1, 1)}
+
+
+@pytest.mark.parametrize("kind", list(BUCKETS))
+def test_loads_of_two_tables_make_an_empty_lake_side_by_side(request, tmp_path, kind):
+    lake = BUCKETS[kind](request, tmp_path)
+    specs = [spec_of(name, schema="new") for name in ("one", "two", "three")]
+    for number in range(1, 4):
+
+        def load(spec, number=number):
+            rows = rows_of([Order(number, 1, number), Order(9, 1, 9, op="delete")], spec)
+            destination = lake.open()
+            for _ in range(10):
+                try:
+                    return destination.load([Commit(number, (rows,))], never_park)
+                except RetryError as error:
+                    print(spec.name, error)
+            raise AssertionError("it does not come to its end")
+
+        with ThreadPoolExecutor(len(specs)) as pool:
+            assert len(list(pool.map(load, specs))) == 3
+    for spec in specs:
+        assert sorted(row["id"] for row in lake.rows(spec)) == [1, 2, 3]
+    lake.close()
 
 
 @pytest.mark.parametrize("kind", list(BUCKETS))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from waybill.destinations.adapters.iceberg.table import IcebergLakeTable
 from waybill.destinations.adapters.postgres.session import LIMITS
@@ -88,14 +89,22 @@ def catalog_uri(name: str, root: str, given: str | None) -> str:
         return f"sqlite:///{root}/{CATALOG_FILE}"
     for known, driver in _DRIVERS.items():
         if given.startswith(known):
-            return _limited(driver + given.removeprefix(known))
+            try:
+                return _limited(driver + given.removeprefix(known))
+            except (ArgumentError, ValueError):  # their words show the address
+                break
     raise InputError(
-        f"destination {name!r}: options.catalog must look like postgresql://… or sqlite:///…"
-    )
+        f"destination {name!r}: options.catalog must look like "
+        "postgresql://user:password@host:5432/database or sqlite:///…"
+    ) from None
 
 
 def _limited(uri: str) -> str:
-    """Return an address with limits for connections to PostgreSQL; those that it has win."""
+    """Return an address with limits for connections to PostgreSQL; those that it has win.
+
+    Raises:
+        ArgumentError, ValueError: it is no URL.
+    """
     url = make_url(uri)
     if not url.drivername.startswith("postgresql"):
         return uri

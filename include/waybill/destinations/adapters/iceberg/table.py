@@ -8,6 +8,7 @@ own commit: snapshots may expire, the newest books stay; the snapshot names the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -36,6 +37,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType
+from sqlalchemy.exc import IntegrityError
 
 from waybill.destinations.per_table.books import LoadRecord
 from waybill.destinations.per_table.files import (
@@ -218,7 +220,8 @@ class IcebergLakeTable:
 
     def create(self, schema: pa.Schema) -> None:
         """Make the table; see the protocol."""
-        self.catalog.create_namespace_if_not_exists((self.schema_name,))
+        with suppress(IntegrityError):  # somebody creates it at the same time
+            self.catalog.create_namespace_if_not_exists((self.schema_name,))
         location = f"{self.root}/{folder_of(self.schema_name)}/{folder_of(self.name)}"
         try:
             self.catalog.create_table(

@@ -1,0 +1,140 @@
+"""What keeps a load from being done: the destination's word, or our own; as values, too.
+
+A task of an executor returns its error as a value, so that the driver raises one of the same type
+with the same text. Nothing is told by an error's words. The form is ASCII JSON: text with lone
+surrogates, which UTF-8 cannot say, comes back as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from waybill.destinations import BehindError
+from waybill.errors import (
+    AwayError,
+    InputError,
+    ParkError,
+    RetryError,
+    StopError,
+    ThrottledError,
+    WaybillError,
+)
+
+_LOG = logging.getLogger(__name__)
+_CLASSES: Mapping[str, type[WaybillError]] = {
+    one.__name__: one
+    for one in (
+        AwayError, BehindError, InputError, ParkError, RetryError, StopError, ThrottledError,
+        WaybillError,
+    )
+}  # fmt: skip
+_LONGEST_TRACE = 20_000
+"""Characters of a traceback that are sent for the driver's log."""
+
+
+class NotTakenError(WaybillError):
+    """The destination did not take a load, for a reason of its own.
+
+    Args:
+        error: what it said.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error) or type(error).__name__)
+        self.code: str = _code(error)
+        self.by_hand_only = not isinstance(error, RetryError | InputError)
+        """Nobody knows what it means: what waits is parked only by order."""
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, RetryError):
+        return error.code or "destination_unreachable"
+    if isinstance(error, InputError):
+        return error.code or "destination_schema_conflict"
+    return "unexpected_error"
+
+
+class ForeignError(Exception):
+    """An error of another library, in another process; its text is that error's."""
+
+
+@contextmanager
+def destination_errors(consumer: str, own: Sequence[Exception] = ()) -> Iterator[None]:
+    """Tell the destination's errors from our own.
+
+    Args:
+        consumer: for the log.
+        own: errors that are not the destination's; they are raised as they are.
+
+    Raises:
+        NotTakenError: any other.
+    """
+    try:
+        yield
+    except NotTakenError:
+        raise
+    except Exception as error:
+        if any(error is one for one in own):
+            raise
+        if not isinstance(error, WaybillError):
+            _LOG.exception("%s: an error without a class", consumer)
+        raise NotTakenError(error) from error
+
+
+def failure_to_json(error: Exception) -> str:
+    """Return an error as ASCII text; ``raise_failure`` raises it."""
+    not_taken = isinstance(error, NotTakenError)
+    cause = (error.__cause__ if not_taken else None) or error
+    name = next((c.__name__ for c in type(cause).__mro__ if _CLASSES.get(c.__name__) is c), "")
+    told = {
+        "not_taken": not_taken,
+        "class": name,
+        "name": type(cause).__name__,
+        "text": str(cause),
+        "code": getattr(cause, "code", "") if name else "",
+        "setting": getattr(cause, "setting", ""),
+        "where": getattr(cause, "where", ""),
+        "trace": "" if name else "".join(traceback.format_exception(cause))[-_LONGEST_TRACE:],
+    }
+    return json.dumps(told, default=str)
+
+
+def raise_failure(text: str, consumer: str) -> None:
+    """Raise the error that ``failure_to_json`` was given.
+
+    Args:
+        text: what it returned.
+        consumer: for the log.
+
+    Raises:
+        NotTakenError: the destination's; its cause has the type that it had.
+        WaybillError: ours, of the nearest type of ``waybill.errors``.
+        StopError: ours, without a class.
+    """
+    told: Mapping[str, Any] = json.loads(text)
+    if told["trace"]:
+        _LOG.error("%s: an error without a class, on an executor: %s", consumer, told["trace"])
+    error = _rebuilt(told)
+    if told["not_taken"]:
+        raise NotTakenError(error) from error
+    if isinstance(error, WaybillError):
+        raise error
+    raise StopError(f"{told['name']}: {error}" if str(error) else told["name"]) from error
+
+
+def _rebuilt(told: Mapping[str, Any]) -> Exception:
+    kind = _CLASSES.get(told["class"])
+    if kind is None:
+        return ForeignError(told["text"] or told["name"])
+    if issubclass(kind, ParkError):
+        return kind(told["code"], told["text"], where=told["where"])
+    if issubclass(kind, AwayError):
+        return kind(told["text"], setting=told["setting"])
+    if issubclass(kind, RetryError | InputError):
+        return kind(told["text"], code=told["code"])
+    return kind(told["text"])

@@ -1,0 +1,69 @@
+"""Plans carried out by Spark's executors: one job a load, one task a table of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from waybill.errors import RetryError
+from waybill.loading import LoadPlan, LoadReport, StoppedError, raise_failure
+from waybill.loading.spark.tasks import REPORT_SCHEMA, LoadTask
+from waybill.processing.spark import ExecutorSettings
+
+_CANCELLED = "SPARK_JOB_CANCELLED"
+_SHOWN_CHARACTERS = 500
+
+
+class ExecutorLoads:
+    """Carries plans out in tasks: see ``waybill.loading.loader.Executors``.
+
+    Args:
+        spark: whose executors.
+        settings: that they get, for one destination.
+    """
+
+    def __init__(self, spark: SparkSession, settings: ExecutorSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+
+    def __call__(self, plan: LoadPlan) -> Sequence[LoadReport]:
+        """Return the report of each table.
+
+        Raises:
+            NotTakenError: a table was not taken; others may be in the destination.
+            RetryError: the store is away, or Spark did not bring the job to its end.
+            StoppedError: the job was cancelled: its query is being stopped.
+            WaybillError: whatever else a task raised of ours.
+        """
+        tables = len(plan.tables)
+        frame = self._spark.range(0, tables, 1, tables)
+        try:
+            rows = frame.mapInArrow(LoadTask(plan, self._settings), REPORT_SCHEMA).collect()
+        except (PySparkException, Py4JJavaError) as error:
+            raise _job_error(error) from error
+        for row in rows:
+            if row.failure:
+                raise_failure(row.failure, f"loading/{plan.destination}")
+        return [LoadReport.from_json(row.report) for row in rows]
+
+
+def _job_error(error: PySparkException | Py4JJavaError) -> Exception:
+    """Return what a job's failure means: tasks return their own errors, so it is Spark's."""
+    if is_cancelled(error):
+        return StoppedError("Spark cancelled the job of a load: its query is being stopped")
+    shown = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
+    return RetryError(f"executors did not bring a load to its end, it is tried again: {shown}")
+
+
+def is_cancelled(error: PySparkException | Py4JJavaError) -> bool:
+    """Tell whether a job was cancelled, by Spark's own name for it. Its words are not looked at."""
+    if isinstance(error, PySparkException):
+        return bool(error.getCondition() == _CANCELLED)
+    java = error.java_exception
+    name = java.getClass().getName()
+    if name == "org.apache.spark.SparkException":
+        return bool(java.getCondition() == _CANCELLED)
+    return bool(name == "java.lang.InterruptedException")

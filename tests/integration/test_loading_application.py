@@ -1,0 +1,72 @@
+"""The loading application on executors of its own: killed amid loads, what arrives is exact."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import psutil
+import pytest
+from tests.support import children, orders, streams
+from tests.support.recorded import assert_traces_agree_with_the_books
+
+from waybill import services
+from waybill.services import applications
+
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
+ROWS = 9_000
+
+
+@pytest.fixture
+def settings(stack_settings, tmp_path):
+    """Loads of 3,000 rows and more, by executors."""
+    made = streams.with_orders(stack_settings, tmp_path, rows=ROWS, max_events_per_batch=3_000)
+    large = {"loaded_by": "executors", "min_rows": 2_500, "max_wait_s": 5.0}
+    warehouse = made.destinations["warehouse"].model_copy(update=large)
+    made = made.model_copy(update={"destinations": {"warehouse": warehouse}})
+    with streams.stopped_at_end(made):
+        yield made
+
+
+def keep_running(settings) -> None:
+    """Keep processing in this host's cores, and loading with two executors."""
+    services.start_application(settings, "processing", "default")
+    spark = settings.spark.model_copy(update={"master": "local-cluster[2,1,1024]"})
+    services.start_application(settings.model_copy(update={"spark": spark}), "loading", "default")
+
+
+def kill_executors(settings) -> int:
+    """Kill the executors of loading and their workers; return how many."""
+    pid = applications.application_status(settings, "loading", "default").pid
+    killed = 0
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if any("CoarseGrainedExecutorBackend" in part for part in process.cmdline()):
+                below = process.children(recursive=True)
+                for one in (process, *below):
+                    with suppress(psutil.NoSuchProcess):
+                        one.kill()
+                killed += 1
+    return killed
+
+
+def test_executors_killed_amid_loads_change_no_count(settings, monkeypatch):
+    monkeypatch.setattr(streams, "keep_running", keep_running)
+    services.run_ingest(settings, "orders")
+
+    def delivered() -> int:
+        keep_running(settings)
+        return services.balance(settings).delivered
+
+    try:
+        children.wait_until(delivered, limit_s=180, what="a load")
+        assert kill_executors(settings)
+        report = streams.rest_of(settings, rows=ROWS)
+    finally:
+        said = applications.application_last_words(settings, "loading", "default", lines=400)
+        print(said)
+    assert "loading/warehouse: executors load it" in said
+    fates = orders.expected(ROWS)
+    assert report.filtered == fates.pop("filtered")
+    assert {p.error_type: p.parked for p in services.parked_partitions(settings)} == fates
+    streams.assert_once_each(settings, orders.good_numbers(ROWS))
+    assert_traces_agree_with_the_books(settings)
