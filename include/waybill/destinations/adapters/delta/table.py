@@ -253,7 +253,14 @@ class DeltaLakeTable:
 
     def append(self, rows: pa.Table) -> None:
         """Add rows, whatever others do."""
-        write(self._table, rows, mode="append", writer_properties=_WRITER)
+        for _ in range(_TRIES):
+            try:
+                write(self._table, rows, mode="append", writer_properties=_WRITER)
+            except CommitFailedError:  # the definition is another one: two made the table at once
+                self.refresh()
+            else:
+                return
+        raise ConflictError(f"{self.schema_name}.{self.name} is changed by many")
 
     def replace(self, column: str, value: str, rows: pa.Table) -> None:
         """Put rows in the place of others; see the protocol."""
