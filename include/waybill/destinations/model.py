@@ -74,7 +74,7 @@ class LoadOutcome:
     last one of which is the latest."""
     rows: pa.Table | None
     """One row an event: event_id, pipeline_id, event_name, outcome, intake_minute, replayed,
-    replay_id.
+    replay_id, number: from 0, its place among the commit's rows as they were given, by table.
     None when the commit was loaded before."""
 
 
@@ -234,6 +234,8 @@ class Destination(Protocol):
     ) -> list[LoadOutcome]:
         """Load those of the commits that are not there yet; report all, in the order given.
 
+        The first of the commits is behind all that was acknowledged: nobody asks again for what
+        became of one before it, and books may leave those out.
         A number that is there for another batch is loaded, and its books are written anew.
         ``note`` is told of those that were not there; what it raises fails the load.
 
