@@ -242,7 +242,8 @@ class Destination(Protocol):
         Raises:
             BehindError: it lacks what is ``expected``, as of the load's own transaction.
             RetryError: the destination is away or busy; nothing of this call is visible, or (when
-                the answer to its commit was lost) all of it: call again.
+                the answer to its commit was lost) all of it; where books are per table, that is so
+                of each table by itself: call again.
             InputError: it is not configured as it must be, or a table conflicts.
             StopError: an error without a class.
         """
