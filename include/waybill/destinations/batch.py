@@ -6,6 +6,7 @@ the events came. Frames are contiguous, so what belongs to a commit is found by 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,7 @@ _ROW_TYPES = {
     "intake_minute": pa.int32(),
     "replayed": pa.bool_(),
     "replay_id": pa.string(),
+    "number": pa.int64(),
 }
 _EMPTY_ROWS = pa.schema(list(_ROW_TYPES.items()))
 
@@ -233,13 +235,26 @@ def group_inputs(commit: Commit) -> dict[GroupKey, tuple[int, int]]:
     return inputs
 
 
-def outcomes_of(commits: Sequence[Commit], batches: Sequence[TableBatch]) -> list[LoadOutcome]:
-    """Return the outcome of each commit, without what was parked. Cost: one hash pass over rows."""
+def outcomes_of(
+    commits: Sequence[Commit],
+    batches: Sequence[TableBatch],
+    *,
+    before: Mapping[int, int] | None = None,
+) -> list[LoadOutcome]:
+    """Return the outcome of each commit, without what was parked. Cost: one hash pass over rows.
+
+    Args:
+        commits: of whose rows the batches are.
+        batches: in the order in which their rows are numbered.
+        before: commit number to rows of it that come before those of the batches.
+    """
     pieces: dict[int, list[pa.Table]] = {commit.number: [] for commit in commits}
+    numbers = Counter(before)
     counts: dict[int, dict[GroupKey, dict[str, int]]] = {commit.number: {} for commit in commits}
     for batch in batches:
         for frame in batch.frames:
-            rows = _outcome_rows(batch, frame)
+            rows = _outcome_rows(batch, frame, numbers[frame.commit_number])
+            numbers[frame.commit_number] += rows.num_rows
             pieces[frame.commit_number].append(rows)
             _count(counts[frame.commit_number], frame.rows, rows)
     outcomes = []
@@ -276,7 +291,7 @@ def _outcome_count(key: GroupKey, found: Mapping[str, int]) -> OutcomeCount:
     return OutcomeCount(key[0], key[1], key[2], **numbers)
 
 
-def _outcome_rows(batch: TableBatch, frame: RowFrame) -> pa.Table:
+def _outcome_rows(batch: TableBatch, frame: RowFrame, first: int) -> pa.Table:
     length = frame.end - frame.start
     context = batch.context.slice(frame.start, length)
     codes = pa.array(batch.outcomes[frame.start : frame.end])
@@ -290,6 +305,7 @@ def _outcome_rows(batch: TableBatch, frame: RowFrame) -> pa.Table:
             context["_waybill_intake_minute"],
             context["_waybill_replayed"],
             context["_waybill_replay"],
+            pa.array(np.arange(first, first + length, dtype=np.int64)),
         ],
         names=list(_ROW_TYPES),
     )

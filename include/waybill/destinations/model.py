@@ -74,7 +74,7 @@ class LoadOutcome:
     last one of which is the latest."""
     rows: pa.Table | None
     """One row an event: event_id, pipeline_id, event_name, outcome, intake_minute, replayed,
-    replay_id.
+    replay_id, number: from 0, its place among the commit's rows as they were given, by table.
     None when the commit was loaded before."""
 
 
@@ -234,13 +234,16 @@ class Destination(Protocol):
     ) -> list[LoadOutcome]:
         """Load those of the commits that are not there yet; report all, in the order given.
 
+        The first of the commits is behind all that was acknowledged: nobody asks again for what
+        became of one before it, and books may leave those out.
         A number that is there for another batch is loaded, and its books are written anew.
         ``note`` is told of those that were not there; what it raises fails the load.
 
         Raises:
             BehindError: it lacks what is ``expected``, as of the load's own transaction.
             RetryError: the destination is away or busy; nothing of this call is visible, or (when
-                the answer to its commit was lost) all of it: call again.
+                the answer to its commit was lost) all of it; where books are per table, that is so
+                of each table by itself: call again.
             InputError: it is not configured as it must be, or a table conflicts.
             StopError: an error without a class.
         """

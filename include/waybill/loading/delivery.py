@@ -44,6 +44,8 @@ class DeliveryParts:
 def deliver(plan: LoadPlan, table: Place | None, parts: DeliveryParts) -> LoadReport:
     """Load one table's part of a plan, or all of it; or park it, if the plan says so.
 
+    A park does not ask the destination: rows that a try before left in some table are parked, too.
+
     Args:
         plan: with ``table`` among its tables.
         table: whose rows are loaded; None: those of all.
@@ -51,7 +53,8 @@ def deliver(plan: LoadPlan, table: Place | None, parts: DeliveryParts) -> LoadRe
 
     Raises:
         NotTakenError: the destination is away, or does not take the load; nothing of it is visible
-            there, or (when the answer to its commit was lost) all of it: call again.
+            there, or (when the answer to its commit was lost) all of it; where books are per table,
+            that is so of each table by itself: call again.
         RetryError: the object store is away; nothing is half done.
 
     Memory: the rows of one load, as the destination takes them.

@@ -40,6 +40,9 @@ _LONGEST_TRACE = 20_000
 class NotTakenError(WaybillError):
     """The destination did not take a load, for a reason of its own.
 
+    Where books are per table, some tables may have their part of it all the same: a repeat hears
+    so from their books; who parks the load instead parks those rows, too.
+
     Args:
         error: what it said.
     """

@@ -115,7 +115,8 @@ class Loader:
 
         Raises:
             NotTakenError: the destination is away, or does not take the load; nothing of it is
-                visible there, or (when the answer to its commit was lost) all of it: call again.
+                visible there, or (when the answer to its commit was lost) all of it; where books
+                are per table, that is so of each table by itself: call again.
             RetryError: the store or the tracker is away; nothing is half done.
             StopError: fenced.
         """
@@ -139,6 +140,9 @@ class Loader:
         beside: Beside | None = None,
     ) -> int:
         """Park all rows of commits ``after`` + 1 to ``until`` and acknowledge them; returns rows.
+
+        So it is with rows that a load of which another table was refused left in their tables:
+        they count as parked, and as duplicates once they are replayed.
 
         Args:
             references: as those of ``load``.

@@ -1,14 +1,14 @@
 """The traces of a load: what became of each row of each commit, and where it is parked.
 
 ``kafka_offset`` holds the row's number in its commit: the same rows have the same numbers when a
-load is tried again, whether table by table or all at once, and when it is parked.
+load is tried again, whether table by table or all at once, with some tables done before or none,
+and when it is parked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from waybill.destinations import LoadOutcome
@@ -63,7 +63,7 @@ def _of_commit(
     import pyarrow.compute as pc
 
     batches = []
-    numbers = pa.array(np.arange(first, first + rows.num_rows))
+    numbers = pc.add(rows.column("number").combine_chunks(), first)
     for group in rows.select(_ALIKE).group_by(_ALIKE).aggregate([]).to_pylist():
         matches = [pc.equal(rows.column(name), group[name]) for name in _ALIKE]
         mask = pc.and_(pc.and_(matches[0], matches[1]), matches[2])

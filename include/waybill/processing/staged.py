@@ -339,7 +339,7 @@ def _directory(body: bytes, key: str) -> tuple[list[dict[str, Any]], int]:
     start = len(body) - tail - length
     try:
         found = orjson.loads(body[start : start + length] if start >= 0 else b"")
-        rows = [{name: row[name] for name in _ENTRY} for row in found]
+        rows = [{name: row[name] for name in _ENTRY} | {"table": row.get("table")} for row in found]
     except (ValueError, KeyError, TypeError) as error:
         raise StagedObjectError(f"{key}: its directory is damaged: {error}") from error
     if any(type(row[name]) is not int for row in rows for name in _ENTRY[:-1]):
@@ -357,6 +357,10 @@ def _read_frame(
     with pa.ipc.open_stream(pa.py_buffer(frame)) as reader:
         head = orjson.loads(reader.schema.metadata[_METADATA])
         spec = TableSpec.from_json(head["table"])
+        if row["table"] not in (None, [spec.schema_name, spec.name]):
+            raise StagedObjectError(
+                f"{key}: its directory names another table than the frame at byte {row['position']}"
+            )
         if table is not None and (spec.schema_name, spec.name) != table:
             return None
         data = reader.read_all()

@@ -18,6 +18,7 @@ def outcome_of(number: int, *outcomes: str, replay_id: str | None = None) -> Loa
             "intake_minute": pa.array(range(100, 100 + len(outcomes)), pa.int32()),
             "replayed": [False] * len(outcomes),
             "replay_id": pa.array([None] * (len(outcomes) - 1) + [replay_id], pa.string()),
+            "number": pa.array(range(len(outcomes)), pa.int64()),
         }
     )
     return LoadOutcome(number, [], {}, ({"key": "parked/object"},), rows)

@@ -33,6 +33,20 @@ def test_a_report_comes_out_of_its_text_as_it_was():
     assert LoadReport.from_json(text) == replace(REPORT, outcomes=REPORT.outcomes[:1])  # 5 had none
 
 
+def test_a_parked_object_is_once_in_a_report():
+    """One is of all commits of a load, and names all their rows: it is by far the most of it."""
+    parked = {**PARKED, "segments": [{"ids": "x" * 10_000}]}
+    second = {**PARKED, "key": "parked/y", "segments": [{"ids": "y" * 10_000}], "reload": 3}
+    outcomes = tuple(
+        LoadOutcome(n, [COUNT], {}, (parked, second) if n % 2 else (second,), None)
+        for n in range(100)
+    )
+    report = replace(REPORT, outcomes=outcomes)
+    text = report.to_json()
+    assert len(text) < 2 * 10_000 + 100 * 100
+    assert LoadReport.from_json(text) == report
+
+
 def test_rows_stay_where_they_were_loaded():
     with_rows = replace(REPORT.outcomes[0], rows=pa.table({"event_id": ["secret-of-a-row"]}))
     text = replace(REPORT, outcomes=(with_rows,)).to_json()

@@ -7,11 +7,14 @@ property of the table, set in the snapshot's own commit):
   beside   rows that were there beside them, before the first load or when somebody accepted them
   counted  when ``beside`` was taken
   cut      older loads were left out of ``loads``
-  loads    newest first: {destination, at, commits: {number: {rows, replays, parked, batch}}}
+  loads    newest first: {destination, at, first, commits: {number: {rows, replays, parked, batch}}}
 
 Each record carries the loads before it, so that the newest is all that a repeat has to read. A
-loader only ever comes back with commits of its last load, so that older ones may be left out when
-the record grows; those of the newest load of each destination stay, however large.
+table may have several loads of which the tracker knows nothing, as a neighbour's table does not
+take its part; but a load begins behind what is acknowledged, so that nobody comes back with a
+commit before ``first``, the first one that the load was called with. When the record grows, older
+loads are left out; the newest load of each destination, and all that have its ``first`` or a later
+commit, stay, however large.
 """
 
 from __future__ import annotations
@@ -84,6 +87,8 @@ class LoadRecord:
         outcomes: Sequence[LoadOutcome],
         change: int,
         batches: Mapping[int, str],
+        *,
+        first: int,
     ) -> LoadRecord:
         """Return the books after a load.
 
@@ -92,12 +97,13 @@ class LoadRecord:
             outcomes: what became of the commits' rows for this table.
             change: rows added less rows taken away.
             batches: commit number to the id of its micro-batch.
+            first: all commits before it are acknowledged, so that no loader comes back with them.
         """
         commits = {
             str(outcome.commit_number): _packed(outcome, batches.get(outcome.commit_number, ""))
             for outcome in outcomes
         }
-        load = {"destination": destination, "at": _now(), "commits": commits}
+        load = {"destination": destination, "at": _now(), "first": first, "commits": commits}
         kept, cut = _kept([load, *self.loads])
         return replace(self, rows=self.rows + change, cut=self.cut or cut, loads=kept)
 
@@ -108,13 +114,16 @@ class LoadRecord:
 
 def _kept(loads: Sequence[Mapping[str, Any]]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     kept: list[Mapping[str, Any]] = []
-    seen: set[str] = set()
+    firsts: dict[str, int | None] = {}
     size = 0
     for load in loads:
         size += len(orjson.dumps(load))
-        if size <= MOST_BYTES or load["destination"] not in seen:
+        destination = load["destination"]
+        is_newest = destination not in firsts
+        first = firsts.setdefault(destination, load.get("first"))  # an older release wrote none
+        asked_for = first is not None and max(map(int, load["commits"]), default=0) >= first
+        if size <= MOST_BYTES or is_newest or asked_for:
             kept.append(load)
-        seen.add(load["destination"])
     return tuple(kept), len(kept) < len(loads)
 
 

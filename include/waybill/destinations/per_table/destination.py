@@ -7,6 +7,7 @@ itself. Exactly once is per table and commit: see docs/adr.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
@@ -105,7 +106,10 @@ class LakeDestination(BaseDestination):
         self, commits: Sequence[Commit], park: Park, note: Note | None, expected: Expected
     ) -> list[LoadOutcome]:
         with closing(open_duckdb()) as connection:  # what it is given, it keeps until its end
-            workplace = Workplace(self.name, self._lake, self._tombstones, connection, self.hook)
+            first = min(commit.number for commit in commits)
+            workplace = Workplace(
+                self.name, self._lake, self._tombstones, connection, self.hook, first
+            )
             return self._load(workplace, commits, park, note, expected)
 
     def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
@@ -159,6 +163,7 @@ class LakeDestination(BaseDestination):
         """
         by_table = _by_table(commits)
         loads = []
+        before = Counter[int]()
         if by_table:
             self._tombstones.make()
         for place in sorted(by_table):
@@ -169,7 +174,11 @@ class LakeDestination(BaseDestination):
             self._check_expected(table, expected.tables.get(place, 0))
             fresh, others = self._fresh(table, parts, pieces)
             if fresh:
-                loads.append(TableCommit(workplace, table, fresh, spec, others=others))
+                loads.append(
+                    TableCommit(workplace, table, fresh, spec, others=others, before=before.copy())
+                )
+            for part in parts:
+                before[part.number] += sum(rows.data.num_rows for rows in part.rows)
         return loads
 
     def _last(self, table: LakeTable) -> int:

@@ -56,6 +56,8 @@ class Workplace:
     connection: duckdb.DuckDBPyConnection
     hook: Hook
     """For tests."""
+    first: int
+    """The load's first commit, with rows or without: all before it are acknowledged."""
 
 
 class TableCommit:
@@ -67,6 +69,7 @@ class TableCommit:
         commits: those that the table does not have, with the rows for this table alone.
         spec: what the table was brought to.
         others: numbers that the table has for other batches, whose tombstones count.
+        before: commit number to the rows of tables before this one, that it has them or not.
 
     Raises:
         RetryError: somebody changed the table's columns.
@@ -80,6 +83,7 @@ class TableCommit:
         spec: TableSpec,
         *,
         others: Collection[int] = (),
+        before: Mapping[int, int] | None = None,
     ) -> None:
         check_unchanged(spec, table.fields())
         self._spec = spec
@@ -93,6 +97,8 @@ class TableCommit:
         self._own = set(self._numbers) - set(others)
         """Numbers whose tombstones are of loads that died before the table had them."""
         self._hook = workplace.hook
+        self._first = workplace.first
+        self._before = before
         [batch] = batches_of(commits)
         self.batch = _fitted(batch, table)
         self._key_texts = _KeyTexts(self._connection, self.batch)
@@ -121,7 +127,7 @@ class TableCommit:
 
     def outcomes(self, parked: Mapping[str, Any] | None) -> list[LoadOutcome]:
         """Return what becomes of each commit's rows for this table."""
-        outcomes = outcomes_of(self._commits, [self.batch])
+        outcomes = outcomes_of(self._commits, [self.batch], before=self._before)
         if parked is None:
             return outcomes
         return [
@@ -145,7 +151,7 @@ class TableCommit:
         changes = self._changes(np.flatnonzero(self._effective))
         batches = {commit.number: commit.batch for commit in self._commits}
         record = self._record().with_load(
-            self._destination, outcomes, self._change(changes), batches
+            self._destination, outcomes, self._change(changes), batches, first=self._first
         )
         self._hook("table")
         last = self.table.last_number(self._destination)

@@ -10,7 +10,7 @@ from tests.support.lake_warehouses import delta_bucket, delta_folder, iceberg_bu
 from tests.unit.destinations.orders import SPEC, Order, rows_of, spec_of, totals
 
 from waybill.destinations import Commit, CountLook
-from waybill.destinations.per_table import tombstones
+from waybill.destinations.per_table import books, tombstones
 from waybill.destinations.per_table.books import MOST_BYTES
 from waybill.errors import RetryError
 from waybill.pipelines import ChildTable, Column, TableSpec
@@ -210,6 +210,15 @@ def test_books_that_grew_leave_old_loads_out_and_their_commits_are_judged_again(
     (again,) = lake.open().load([Commit(1, (rows_of(orders, OTHER),))], never_park)
     assert totals([again])["duplicate"] == len(minutes)
     assert lake.rows(OTHER) == before
+
+
+def test_loads_that_a_loader_may_ask_for_stay_in_the_books_however_large(lake, monkeypatch):
+    monkeypatch.setattr(books, "MOST_BYTES", 0)
+    commits = [Commit(n, (rows_of([Order(n, 1, n)], OTHER),), f"b{n}") for n in range(5, 9)]
+    for asked in (commits[:1], commits[:2], commits, commits[:2], commits):
+        found = lake.open().load(asked, never_park)
+        assert totals(found)["delivered"] == len(asked)
+    assert [one.rows for one in found] == [None] * 4
 
 
 def test_rows_are_counted_from_the_books_of_the_commits(lake):
