@@ -172,6 +172,12 @@ _ALL: list[ErrorType] = [
         ("destination_timeout", "The destination took too long", "Replay later."),
         ("destination_full", "The destination has no space", "Make room there, then replay."),
         ("destination_unauthorized", "The destination refused the login", "Fix it, then replay."),
+        (
+            "executors_failed",
+            "Spark's executors could not carry the load out",
+            "See the message: their memory, their way to the destination, or `loaded_by: driver`; "
+            "then replay.",
+        ),
     ),
     *_transient(
         "any",

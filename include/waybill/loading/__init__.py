@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from waybill.loading.backoff import StoppedError as StoppedError
     from waybill.loading.delivery import DeliveryParts as DeliveryParts
     from waybill.loading.delivery import deliver as deliver
+    from waybill.loading.failures import ExecutorsFailedError as ExecutorsFailedError
+    from waybill.loading.failures import ForeignError as ForeignError
+    from waybill.loading.failures import NotTakenError as NotTakenError
     from waybill.loading.failures import failure_to_json as failure_to_json
     from waybill.loading.failures import raise_failure as raise_failure
     from waybill.loading.loader import Loader as Loader
@@ -67,7 +70,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "backoff": ["Patience", "StoppedError"],
         "delivery": ["DeliveryParts", "deliver"],
-        "failures": ["failure_to_json", "raise_failure"],
+        "failures": [
+            "ExecutorsFailedError",
+            "ForeignError",
+            "NotTakenError",
+            "failure_to_json",
+            "raise_failure",
+        ],
         "loader": ["Loader"],
         "placement": ["placement_of"],
         "plans": ["LoadPlan", "LoadReport"],

@@ -20,7 +20,13 @@ from sqlalchemy import Connection
 from waybill.back_off import BackOff
 from waybill.errors import RetryError, WaybillError
 from waybill.ledger import StagedReference
-from waybill.loading.failures import NotTakenError
+from waybill.loading.failures import (
+    AWAY,
+    BY_HAND_ONLY,
+    EXECUTORS_FAILED,
+    ExecutorsFailedError,
+    NotTakenError,
+)
 from waybill.loading.loader import Loader
 from waybill.loading.states import (
     Waiting,
@@ -30,7 +36,6 @@ from waybill.loading.states import (
     read_waiting,
 )
 
-_AWAY, _UNKNOWN = "destination_unreachable", "unexpected_error"
 _LOG = logging.getLogger(__name__)
 _BACK_OFF = BackOff(0.5, 30.0)
 """Each wait is shortened at random by up to a half."""
@@ -47,6 +52,10 @@ _COMPARE_AGAIN_S = 10.0
 """A destination that could not be compared is asked again so soon."""
 _PROBE_SHARE = 5.0
 """and for this many times as long as asking took, things are parked without asking."""
+
+
+_FAILED_JOBS = 3
+"""So often in a row executors fail before that is told: one that dies is replaced by itself."""
 
 
 class StoppedError(WaybillError):
@@ -98,6 +107,8 @@ class Patience:
         self._random = random.Random()  # noqa: S311 - spreads retries
         self._failures = 0
         """In a row."""
+        self._failed_jobs = 0
+        """Of those, loads that executors did not carry out."""
         self._waiting: Waiting | None = None
         self._read = False
         self._failure = _Failure()
@@ -124,7 +135,7 @@ class Patience:
         What it answers says nothing of a load that it refused; that is tried with the next one.
         One that takes its loads is compared from time to time, in a thread: see ``_compare``.
         """
-        if self._failure.code != _AWAY:
+        if self._failure.code != AWAY:
             self._compare_sometimes()
             return
         if not self._busy.acquire(blocking=False):
@@ -172,6 +183,7 @@ class Patience:
         if not self._read or self._waiting is not None:
             with self._loader.books() as connection:
                 self._resume(read_waiting(connection, self._loader.name))
+        began = self._clock()
         try:
             if self._waiting is not None and rest:
                 if self._parks() and self._clock() < self._failure.next_probe_at:
@@ -182,7 +194,15 @@ class Patience:
                 rest, after=after, until=until, beside=lambda c: self._taken(c, until)
             )
         except NotTakenError as failure:
-            return self._not_taken(failure, rest, after, until)
+            self._failed_jobs = 0
+            found = self._unreached(failure) if failure.unreached else failure
+            return self._not_taken(found, rest, after, until, began)
+        except ExecutorsFailedError as failure:
+            self._failed_jobs += 1
+            if self._failed_jobs < _FAILED_JOBS:
+                raise
+            found = NotTakenError(self._in_words(failure))
+            return self._not_taken(found, rest, after, until, began)
         if rows:
             self._over()
         spent = self._clock() - began
@@ -196,7 +216,7 @@ class Patience:
         self._waiting = found
         if found is not None and not self._read:
             self._failure = _Failure(
-                found.code, found.error, found.code == _UNKNOWN, attempts=found.attempts
+                found.code, found.error, found.code in BY_HAND_ONLY, attempts=found.attempts
             )
         self._read = True
 
@@ -206,8 +226,39 @@ class Patience:
         try:
             self._loader.probe()
         finally:
-            now = self._clock()
-            self._failure.next_probe_at = now + max(_PROBE_S, _PROBE_SHARE * (now - began))
+            self._ask_later(began)
+
+    def _ask_later(self, began: float) -> None:
+        """Say when to ask again, after what was begun then."""
+        now = self._clock()
+        self._failure.next_probe_at = now + max(_PROBE_S, _PROBE_SHARE * (now - began))
+
+    def _unreached(self, failure: NotTakenError) -> NotTakenError:
+        """Return what it means that an executor may not have come to the destination.
+
+        The driver asks it: where it answers, what executors say is no word of the destination.
+        """
+        try:
+            self._probe()
+        except NotTakenError:
+            return failure
+        return NotTakenError(
+            ExecutorsFailedError(
+                f"{failure}; the driver reaches it, executors do not, or have not what they need: "
+                f"mend that, or {self._by_driver()}"
+            )
+        )
+
+    def _in_words(self, failure: ExecutorsFailedError) -> ExecutorsFailedError:
+        """Return what to do about executors that fail."""
+        return ExecutorsFailedError(
+            f"{failure}; {self._failed_jobs} times in a row. Look at the executors' log and the "
+            "cluster's memory (`waybill clusters set --memory-mb`, spark.executor.memoryOverhead), "
+            f"or {self._by_driver()}"
+        )
+
+    def _by_driver(self) -> str:
+        return f"set loaded_by of {self._loader.name} to driver and start loading again"
 
     def _taken(self, connection: Connection, until: int | None) -> None:
         """Write that a load was taken, in the transaction that acknowledges it."""
@@ -219,15 +270,23 @@ class Patience:
             waited_s = self._waiting.waited_s
             _LOG.info("%s: takes loads again, after %.0f s", self._loader.consumer, waited_s)
         self._waiting, self._failure = None, _Failure()
-        self._failures = 0
+        self._failures = self._failed_jobs = 0
 
     def _not_taken(
-        self, error: NotTakenError, rest: Sequence[StagedReference], after: int, until: int
+        self,
+        error: NotTakenError,
+        rest: Sequence[StagedReference],
+        after: int,
+        until: int,
+        began: float,
     ) -> int:
+        """Wait, or park some; returns the commit that the destination stands at then."""
         failure = self._failure
         failure.code, failure.message = error.code, str(error)
         failure.by_hand_only = error.by_hand_only
         failure.attempts += 1
+        if error.code == EXECUTORS_FAILED:  # a load is what asks executors
+            self._ask_later(began)
         self._note()
         if self._parks():
             return self._park(rest, after, until)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -35,6 +35,20 @@ _CLASSES: Mapping[str, type[WaybillError]] = {
 }  # fmt: skip
 _LONGEST_TRACE = 20_000
 """Characters of a traceback that are sent for the driver's log."""
+AWAY, UNKNOWN, EXECUTORS_FAILED = (
+    "destination_unreachable",
+    "unexpected_error",
+    "executors_failed",
+)
+BY_HAND_ONLY = frozenset({UNKNOWN, EXECUTORS_FAILED})
+"""Error types that say nothing of the destination: what waits is parked only by order."""
+
+
+class ExecutorsFailedError(RetryError):
+    """Executors did not carry a load out; what the destination would say of it is not known."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code=EXECUTORS_FAILED)
 
 
 class NotTakenError(WaybillError):
@@ -45,21 +59,34 @@ class NotTakenError(WaybillError):
 
     Args:
         error: what it said.
+        unreached: an executor says so, which may not have come to it.
     """
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, *, unreached: bool = False) -> None:
         super().__init__(str(error) or type(error).__name__)
         self.code: str = _code(error)
-        self.by_hand_only = not isinstance(error, RetryError | InputError)
+        self.by_hand_only = self.code in BY_HAND_ONLY
         """Nobody knows what it means: what waits is parked only by order."""
+        self.unreached = unreached
+
+    def may_be_unreached(self, reaches: Callable[[], bool]) -> bool:
+        """Tell whether who says so may not have come to the destination.
+
+        Args:
+            reaches: asks the destination, from there; called for what it may have refused by
+                itself.
+        """
+        if isinstance(self.__cause__, InputError):
+            return not reaches()
+        return self.code == AWAY and not isinstance(self.__cause__, BehindError)
 
 
 def _code(error: Exception) -> str:
     if isinstance(error, RetryError):
-        return error.code or "destination_unreachable"
+        return error.code or AWAY
     if isinstance(error, InputError):
         return error.code or "destination_schema_conflict"
-    return "unexpected_error"
+    return UNKNOWN
 
 
 class ForeignError(Exception):
@@ -96,6 +123,7 @@ def failure_to_json(error: Exception) -> str:
     name = next((c.__name__ for c in type(cause).__mro__ if _CLASSES.get(c.__name__) is c), "")
     told = {
         "not_taken": not_taken,
+        "unreached": isinstance(error, NotTakenError) and error.unreached,
         "class": name,
         "name": type(cause).__name__,
         "text": str(cause),
@@ -124,7 +152,7 @@ def raise_failure(text: str, consumer: str) -> None:
         _LOG.error("%s: an error without a class, on an executor: %s", consumer, told["trace"])
     error = _rebuilt(told)
     if told["not_taken"]:
-        raise NotTakenError(error) from error
+        raise NotTakenError(error, unreached=told["unreached"]) from error
     if isinstance(error, WaybillError):
         raise error
     raise StopError(f"{told['name']}: {error}" if str(error) else told["name"]) from error

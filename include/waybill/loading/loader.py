@@ -57,7 +57,7 @@ Beside = Callable[[Connection], None]
 """Written in the transaction that acknowledges a load."""
 Executors: TypeAlias = Callable[[LoadPlan], Sequence[LoadReport]]
 """Carries a plan out in other processes, each of its tables by itself; raises what ``deliver``
-raises, and RetryError where they did not come to it."""
+raises, and ExecutorsFailedError where they did not come to it."""
 
 
 class Loader:
@@ -69,7 +69,7 @@ class Loader:
         opening: opens the destination; called again after each failure.
         name: the destination's.
         recorder: for the traces of loads in this process.
-        executors: carry out what is not small; None: all is done in this process.
+        executors: carry out loads that are not small; None: all is done in this process.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Loader:
             NotTakenError: the destination is away, or does not take the load; nothing of it is
                 visible there, or (when the answer to its commit was lost) all of it; where books
                 are per table, that is so of each table by itself: call again.
+            ExecutorsFailedError: executors did not carry it out.
             RetryError: the store or the tracker is away; nothing is half done.
             StopError: fenced.
         """
@@ -252,10 +253,14 @@ class Loader:
         return LoadPlan(self.name, numbers, tuple(objects))
 
     def _carry_out(self, plan: LoadPlan) -> LoadReport:
-        """Have a plan carried out; after any error the destination is opened anew."""
+        """Have a plan carried out; after any error the destination is opened anew.
+
+        What is parked is parked here, some rows at a time: it may be because executors fail.
+        """
         try:
             with self._told_if_long(plan):
-                if self._executors is None or is_small(plan.rows, plan.bytes):
+                here = plan.park is not None or is_small(plan.rows, plan.bytes)
+                if self._executors is None or here:
                     return deliver(plan, None, self._here)
                 parts = replace(plan, tables=self._tables_of(plan))
                 report = LoadReport.joined(self._executors(parts))
@@ -272,7 +277,7 @@ class Loader:
         which it has rows of. Cost: a request of 64 KB an object.
         """
         with self._asking():
-            per_table = plan.park is None and self._destination().per_table
+            per_table = self._destination().per_table
         if not per_table:
             return (None,)
         places: set[Place] = set()

@@ -476,8 +476,8 @@ class DestinationSettings(Section):
     loaded_by: Literal["driver", "executors"] | None = None
     """Which processes of the application `loading` read its rows and write them: the `driver`, or
     Spark's `executors`, which must reach it as the driver does. null: executors where Spark has its
-    own, unless the address is one that only the driver may have: a file or folder on its disk, a
-    server on its own host."""
+    own, unless it is one that only the driver may reach: a file or folder on its disk, a server on
+    its own host, credentials or certificates of its own."""
 
     @field_validator("kind")
     @classmethod

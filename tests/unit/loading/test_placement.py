@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from waybill.loading import placement_of
+from waybill.loading import placement, placement_of
 from waybill.settings import DestinationSettings
 
 FAR = "postgresql://u:secret-pw@db.internal/dwh"
@@ -28,7 +28,9 @@ def no_password_file(monkeypatch, tmp_path):
         ("postgres", FAR + "?sslmode=verify-full&sslrootcert=system", {}),
         ("delta", BUCKET, {}),
         ("iceberg", BUCKET, {"catalog": FAR}),
-        ("redshift", "redshift://u:p@h:5439/d?staging=s3://b/p&iam_role=arn:x", {}),
+        ("clickhouse", "clickhouse://u:p@h:8443/?secure=true", {}),
+        ("databricks", "databricks://token:x@h/sql/w?catalog=main&staging=/Volumes/x", {}),
+        ("snowflake", "snowflake://u:p@a/d?warehouse=w", {}),
     ],
 )
 def test_executors_load_what_they_reach(kind, dsn, options):
@@ -43,10 +45,17 @@ ONLY_HERE = [
     ("postgres", "postgresql://u:p@db.internal,127.0.0.1/dwh", {}, "driver's host"),
     ("postgres", "host=/var/run/postgresql dbname=dwh", {}, "driver's host"),
     ("postgres", FAR + "?sslkey=/etc/key.pem&sslcert=/etc/c.pem", {}, "files"),
+    ("postgres", FAR + "?sslmode=verify-full", {}, "surroundings"),
+    ("postgres", FAR + "?sslmode=verify-ca", {}, "surroundings"),
+    ("postgres", "postgresql://db.internal/dwh?password=p", {}, "surroundings"),
+    ("clickhouse", "clickhouse://u:p@localhost:8123/", {}, "driver's host"),
+    ("databricks", "databricks://token:x@127.0.0.2/sql?catalog=m&staging=/V", {}, "driver's host"),
+    ("redshift", "redshift://u:p@h:5439/d?staging=s3://b/p&iam_role=arn:x", {}, "AWS"),
+    ("bigquery", "bigquery://p?location=EU", {}, "Google"),
     ("delta", "/srv/lake", {}, "folder"),
     ("delta", "file:///srv/lake", {}, "folder"),
     ("iceberg", BUCKET, {"catalog": "postgresql://u:p@localhost/c"}, "driver's host"),
-    ("bigquery", "bigquery://p?location=EU&credentials=/k.json", {}, "file"),
+    ("bigquery", "bigquery://p?location=EU&credentials=/k.json", {}, "Google"),
     ("snowflake", "snowflake://u@a/d?warehouse=w", {"private_key_file": "/k"}, "file"),
 ]
 
@@ -84,6 +93,48 @@ def test_a_password_of_the_drivers_surroundings_stays_there(tmp_path):
     assert placed("postgres", FAR, environment={"PGPASSWORD": "x"}).by_executors
     (tmp_path / ".pgpass").write_text("*:*:*:*:x")
     assert not placed("postgres", bare).by_executors
+    assert placed("postgres", FAR).by_executors
+
+
+@pytest.mark.parametrize("name", ["PGSSLROOTCERT", "PGSSLMODE", "PGSSLCERT", "PGSERVICE", "PGPORT"])
+def test_what_libpq_takes_from_the_drivers_surroundings_stays_there(name):
+    assert not placed("postgres", FAR, environment={name: "x"}).by_executors
+    options = {"catalog": FAR}
+    assert not placed("iceberg", BUCKET, options=options, environment={name: "x"}).by_executors
+    asked = placed("postgres", FAR, environment={name: "x"}, loaded_by="executors")
+    assert asked.by_executors
+
+
+def test_what_an_address_says_itself_is_not_taken_from_there():
+    dsn = FAR + "?sslmode=verify-full&sslrootcert=system"
+    named = {"PGSSLMODE": "prefer", "PGSSLROOTCERT": "/ca.pem", "PGAPPNAME": "x"}
+    assert placed("postgres", dsn, environment=named).by_executors
+
+
+def test_certificates_in_the_drivers_home_stay_there(tmp_path):
+    (tmp_path / ".postgresql").mkdir()
+    assert not placed("postgres", FAR).by_executors
+    assert placed("postgres", FAR + "?sslmode=disable").by_executors
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "LOCALHOST", "localhost.", "127.0.0.1", "127.0.1.1", "127.1", "0", "::1", "::",
+        "::ffff:127.0.0.1", "Waybill-1.internal", "waybill-1", "/var/run/postgresql", "@abstract",
+    ],
+)  # fmt: skip
+def test_the_drivers_own_host_has_many_names(host, monkeypatch):
+    monkeypatch.setattr(placement.socket, "gethostname", lambda: "waybill-1.internal")
+    assert placement.is_own_host(host)
+    assert not placed("postgres", f"host={host} user=u password=p dbname=d").by_executors
+
+
+@pytest.mark.parametrize(
+    "host", ["db.internal", "10.0.0.1", "128.0.0.1", "2001:db8::1", "localhost.example.org", "ö\0"]
+)
+def test_other_hosts_are_not_its_own(host):
+    assert not placement.is_own_host(host)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,13 @@ DESTINATIONS = {
         "options": {"catalog": "postgresql://u:secret-pw@h:54x/d"},
     },
 }
+
+
+@pytest.fixture(autouse=True)
+def no_surroundings(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        monkeypatch.delenv(name)
 
 
 def parts(master: str, setting: str = "local[2]") -> LoadingParts:

@@ -141,6 +141,29 @@ def test_a_folder_is_the_drivers_wherever_a_worker_begins():
     assert own.loaded[1].dsn.get_secret_value() == str(Path("relative/lake").absolute())
 
 
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [("relative/lake", True), ("./relative/lake", True), ("other/lake", False), ("/lake", False)],
+)
+@pytest.mark.parametrize("begins", ["here", "elsewhere"])
+def test_a_worker_with_the_same_relative_folder_takes_it(
+    given, taken, begins, tmp_path, monkeypatch
+):
+    own = loading(destinations={"lake": {"kind": "delta", "dsn": "relative/lake"}})
+    if begins == "elsewhere":
+        monkeypatch.chdir(tmp_path)
+    whole = json.dumps({"lake": {"kind": "delta", "dsn": given}})
+    for environment in (
+        {"WAYBILL_DESTINATIONS__LAKE__DSN": given},
+        {"WAYBILL_DESTINATIONS": whole},
+    ):
+        if taken:
+            own.refuse_mismatch(environment)
+        else:
+            with pytest.raises(SettingsMismatchError):
+                own.refuse_mismatch(environment)
+
+
 def test_nothing_of_it_is_shown():
     own = sent()
     plan = TaskPlan({}, own)

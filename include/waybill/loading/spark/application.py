@@ -146,7 +146,7 @@ class LoadingParts:
             partial(_open, self.settings, name),
             name=name,
             recorder=self.recorder,
-            executors=self.executors(name),
+            executors=self.executors(name, pool=pool or f"load-{name}"),
         )
         found = self.settings.destinations.get(name)
         patience = Patience(
@@ -157,7 +157,7 @@ class LoadingParts:
         )
         return LoadingConsumer(self.settings, self.tracker, loader, patience, checkpoint, pool=pool)
 
-    def executors(self, name: str) -> ExecutorLoads | None:
+    def executors(self, name: str, *, pool: str = "") -> ExecutorLoads | None:
         """Return what carries out a destination's loads on executors; None: the driver does.
 
         Spark's real master counts, not the setting: the application may have been submitted.
@@ -173,7 +173,7 @@ class LoadingParts:
         if not found.by_executors:
             return None
         sent = ExecutorSettings.of(self.settings, self.deployment, loads=name)
-        return ExecutorLoads(self.spark, sent)
+        return ExecutorLoads(self.spark, sent, pool=pool)
 
 
 def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -> None:

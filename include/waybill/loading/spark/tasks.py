@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from waybill.destinations import Destination, open_destination
 from waybill.loading.delivery import DeliveryParts, deliver
-from waybill.loading.failures import failure_to_json
+from waybill.loading.failures import NotTakenError, failure_to_json
 from waybill.loading.plans import LoadPlan
 from waybill.processing.spark import ExecutorSettings, give_memory_back
 from waybill.storage import ObjectStore, open_objects_of
@@ -61,6 +61,14 @@ class LoadWorker:
             self._opened = open_destination(name, settings, self.settings.s3)
         return self._opened
 
+    def reaches(self) -> bool:
+        """Tell whether the destination answers here."""
+        with suppress(Exception):  # the load has failed already
+            self.destination().check()
+            return True
+        self.close()
+        return False
+
     def close(self) -> None:
         """Close the destination; it is opened again when it is needed."""
         opened, self._opened = self._opened, None
@@ -103,4 +111,6 @@ class LoadTask:
         except Exception as error:  # noqa: BLE001 - a value for the driver, which raises it
             if worker is not None:
                 worker.close()
+                if isinstance(error, NotTakenError):
+                    error.unreached = error.may_be_unreached(worker.reaches)
             return "", failure_to_json(error)

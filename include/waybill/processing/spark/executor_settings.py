@@ -221,8 +221,21 @@ class ExecutorSettings:
             found = own.get(part) if isinstance(own, dict) else None
             if variable in variables:
                 found = environment[variables[variable]]
-            if found is not None and found != _revealed(sent):
+            if found is not None and not self._is_same(part, found, _revealed(sent)):
                 yield variable if variable in variables else f"{whole} ({name}, {part})"
+
+    def _is_same(self, part: str, found: Any, sent: str) -> bool:
+        """Tell whether a worker's own text of a destination says what was sent.
+
+        Of a relative folder the end is compared: a worker begins in another folder than the driver.
+        """
+        if found == sent:
+            return True
+        [kind] = self.destination_kinds.values()
+        if part != "dsn" or kind not in _FOLDERS or not isinstance(found, str) or "://" in found:
+            return False
+        given, whole = Path(found).parts, Path(sent).parts
+        return not Path(found).is_absolute() and whole[len(whole) - len(given) :] == given
 
 
 def _absolute(value: Any) -> Any:
