@@ -208,6 +208,7 @@ def batches_of(result: Any) -> list[Any]:
             "outcome": ["delivered"] * len(passed.ids),
             "intake_minute": pa.array(minutes, pa.int32()),
             "replay_id": pa.nulls(len(passed.ids), pa.string()),
+            "number": range(len(passed.ids)),
         }
     )
     outcome = LoadOutcome(1, [], {}, (), rows)
