@@ -7,6 +7,7 @@ import os
 import signal
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -73,6 +74,12 @@ async def fired(trigger):
     return None
 
 
+def completed(coroutine):
+    """Run a coroutine to its end, in a thread: in this one a browser's loop may run."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def run(task):
     """Run a task until it ends, over all its deferrals."""
     from airflow.sdk.exceptions import TaskDeferred
@@ -87,7 +94,7 @@ def run(task):
 
 def woken(task, deferred):
     """Wait until the trigger fires; return what the task does then."""
-    event = asyncio.run(fired(deferred.trigger))
+    event = completed(fired(deferred.trigger))
     return partial(getattr(task, deferred.method_name), {}, **deferred.kwargs, event=event)
 
 
@@ -209,7 +216,7 @@ def test_the_variable_stops_it_and_starts_it_again(checkout, monkeypatch):
 def test_the_variable_wakes_a_task_that_waits(checkout, monkeypatch):
     deferred = first_look(operator(shift=None))
     monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "stop")
-    assert asyncio.run(fired(deferred.trigger)) == {"reason": "look"}
+    assert completed(fired(deferred.trigger)) == {"reason": "look"}
 
 
 def test_that_there_is_no_variable_does_not_undo_what_a_person_said(checkout):
@@ -261,7 +268,7 @@ def test_a_tracker_that_is_away_starts_nothing_and_keeps_the_task_waiting(checko
     deferred = first_look(operator(shift=None))
     assert deferred.trigger.quiet_s > 1
     deferred.trigger.quiet_s, deferred.trigger.until_s = 0.0, time.time() + 0.5
-    assert asyncio.run(fired(deferred.trigger)) == {"reason": "shift"}, "it never asked for a look"
+    assert completed(fired(deferred.trigger)) == {"reason": "shift"}, "it never asked for a look"
     assert running_pids() == []
 
 
@@ -272,7 +279,7 @@ def test_a_trigger_has_a_task_look_when_the_tracker_is_away_for_long(checkout, m
     monkeypatch.setenv("WAYBILL_TRACKER__CONNECT_TIMEOUT_S", "1")
     monkeypatch.setattr(applications, "_UNANSWERED_S", 0.1)
     trigger = applications.ApplicationTrigger("processing", "default", None, 0.0, 0.1)
-    assert asyncio.run(fired(trigger)) == {"reason": "look"}
+    assert completed(fired(trigger)) == {"reason": "look"}
     assert "while the tracker does not answer" in caplog.text
 
 
@@ -289,7 +296,7 @@ def test_a_trigger_that_cannot_read_the_variable_waits_on(checkout, monkeypatch,
 
     monkeypatch.setattr(applications, "read_request", refuse)
     trigger = applications.ApplicationTrigger("processing", "default", time.time() + 3, 0.0, 0.1)
-    assert asyncio.run(fired(trigger)) == {"reason": "shift"}
+    assert completed(fired(trigger)) == {"reason": "shift"}
     assert "was not read" in caplog.text
 
 
@@ -307,7 +314,7 @@ def test_the_triggers_of_a_process_read_the_rows_in_one_query(checkout, monkeypa
     async def all_of_them():
         return await asyncio.gather(*(fired(one) for one in made))
 
-    assert {one["reason"] for one in asyncio.run(all_of_them())} == {"shift"}
+    assert {one["reason"] for one in completed(all_of_them())} == {"shift"}
     assert 1 <= applications.ROWS.reads <= (time.time() - began_s) / 0.5 + 1
 
 
