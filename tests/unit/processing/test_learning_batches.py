@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.evolving import kafka_rows
+from tests.support.evolving import kafka_records
 from tests.unit.processing.made import event, pipeline
 
 from waybill.deployment import DeployedOnTopic
@@ -91,11 +91,10 @@ class Consumer:
         self.learned: list[dict[Any, Any]] = []
         self.away: Exception | None = None
 
-    def plan(self, ranges: Any, deployed: DeployedOnTopic, *, learns: bool = True) -> TopicPlan:
+    def plan(self, deployed: DeployedOnTopic, *, learns: bool = True) -> TopicPlan:
         self._plans += 1
         texts = self._texts.of(deployed.pipelines, deployed.mappings)
-        starts = {number: start for number, (start, _) in ranges.items()}
-        return TopicPlan(f"{self.name} {self._plans}", starts, texts, learns)
+        return TopicPlan(f"{self.name} {self._plans}", texts, learns)
 
     def learn(self, deployed: DeployedOnTopic, descriptors: Sequence[Any]) -> bool:
         if self.away is not None:
@@ -124,8 +123,11 @@ class Consumer:
 class Group(TopicGroup):
     """A group whose records are in this process: {topic: messages of each task}."""
 
-    def _records_of(self, frame: Any, pending: set[str], ranges: Any) -> Any:
-        return {topic: shares for topic, shares in frame.items() if topic in pending}
+    def _most_tasks(self, spark: Any, ranges: Any) -> int:
+        return 1
+
+    def _numbers(self, spark: Any, tasks: int) -> Any:
+        return spark
 
     def run(self, frame: Mapping[str, Sequence[Sequence[bytes]]]) -> None:
         ranges = {t: {0: (0, sum(map(len, shares)))} for t, shares in frame.items()}
@@ -141,7 +143,7 @@ class Application:
         self.consumers = {topic: Consumer(topic, self.kept) for topic in pipelines}
         self.runs: list[set[str]] = []
         own = ExecutorSettings.of(Settings(), "d1")
-        worker: Any = tasks.Worker(os.getpid(), own, self.objects, self.recorder)  # type: ignore[arg-type]
+        worker: Any = tasks.Worker(os.getpid(), own, self.objects, self.recorder, None)  # type: ignore[arg-type]
         monkeypatch.setattr(tasks, "_WORKERS", [worker])
         monkeypatch.setattr(tasks, "PayloadReader", lambda objects: None)
         monkeypatch.setattr(topic_group, "run_tasks", self._run_tasks)
@@ -157,13 +159,13 @@ class Application:
         self.group = Group(parts, self.consumers.values(), name="g", checkpoint=Path("none"))  # type: ignore[arg-type]
 
     def _run_tasks(self, frame: Any, task: Any) -> dict[str, list[Any]]:
-        self.runs.append(set(frame))
+        self.runs.append(set(task._plan.topics))
         found: dict[str, list[Any]] = {}
-        for topic, shares in frame.items():
-            first = 0
+        for topic in sorted(task._plan.topics):
+            shares, first = frame[topic], 0
             for share in shares:
                 run = pickle.loads(pickle.dumps(task))  # as it comes to a worker
-                for row in run(iter([kafka_rows(topic, share, first=first)])):
+                for row in run.run([kafka_records(topic, share, first=first)]):
                     told = read_descriptor(*(column[0].as_py() for column in row.columns))
                     found.setdefault(told["topic"], []).append(told)
                 first += len(share)

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from pyspark.sql import DataFrame
 
-from waybill.errors import StopError
+from waybill.errors import RetryError, StopError, WaybillError
 from waybill.parking import ObjectDescriptor, SegmentStream
 from waybill.processing import Counts
 from waybill.processing.spark.tasks import DESCRIPTOR_SCHEMA, Task
@@ -53,9 +53,9 @@ class HoleError(StopError):
         self.partitions = partitions
 
 
-def run_tasks(frame: DataFrame, task: Task) -> dict[str, list[Descriptor]]:
+def run_tasks(numbers: DataFrame, task: Task) -> dict[str, list[Descriptor]]:
     """Run a batch as one Spark action; return {topic: what its tasks tell of it}."""
-    rows = frame.mapInArrow(task, DESCRIPTOR_SCHEMA).collect()
+    rows = numbers.mapInArrow(task, DESCRIPTOR_SCHEMA).collect()
     descriptors = defaultdict[str, list[Descriptor]](list)
     while rows:  # each is freed once it is read
         descriptor = read_descriptor(*rows.pop(0))
@@ -66,6 +66,16 @@ def run_tasks(frame: DataFrame, task: Task) -> dict[str, list[Descriptor]]:
 def gave_up(descriptors: Sequence[Descriptor]) -> bool:
     """Tell whether a task took too long over a topic."""
     return any("gave_up" in descriptor for descriptor in descriptors)
+
+
+def unread_of(descriptors: Sequence[Descriptor]) -> WaybillError | None:
+    """Return why some records of a topic could not be read; of several errors the gravest."""
+    kinds: list[type[WaybillError]] = [StopError, RetryError]
+    for kind in kinds:
+        for descriptor in descriptors:
+            if descriptor.get("unread") == kind.__name__:
+                return kind(descriptor["error"])
+    return None
 
 
 def counts_of(descriptors: Sequence[Descriptor]) -> Counts:

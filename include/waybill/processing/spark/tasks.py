@@ -1,7 +1,7 @@
 """What a Spark task does with its share of a micro-batch: stages, two objects, a descriptor.
 
-Runs on Python workers under ``mapInArrow``. In: columns ``topic, value, partition, offset, at_us``.
-Out: a row for each topic, its descriptor as JSON (offsets seen, counts, keys of what was written)
+Runs on Python workers under ``mapInArrow``. In: the task's number, in a column ``id``; it reads its
+share of the records from Kafka itself. Out: a row for each topic, its descriptor as JSON (offsets seen, counts, keys of what was written)
 and the segments that it parked as a stream; or, where events bring what their mapping has no room
 for, only what is to be learned from them: nothing is written then.
 """
@@ -11,16 +11,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from waybill.mappings import LearnedFields, rules_of
 from waybill.pipelines import Pipeline
@@ -39,7 +37,16 @@ from waybill.processing.spark.learning_reports import report_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.plan_cache import PipelineText, TopicPlans
 from waybill.processing.spark.task_output import TaskOutput
-from waybill.storage import ObjectStore, PayloadReader, digest_of, open_objects_of
+from waybill.processing.spark.task_shares import Share
+from waybill.storage import (
+    ObjectStore,
+    PayloadReader,
+    RangeReader,
+    Records,
+    Unread,
+    digest_of,
+    open_objects_of,
+)
 from waybill.tracing import Recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
@@ -53,8 +60,6 @@ class TopicPlan:
 
     batch_id: str
     """Of the ledger; each topic of a batch has its own."""
-    starts: Mapping[int, int]
-    """Partition to the first offset that the ledger does not have."""
     pipelines: Mapping[str, PipelineText]
     """The topic's active pipelines, by id."""
     learns: bool = True
@@ -66,6 +71,8 @@ class TaskPlan:
     """What a driver sends to its tasks with each batch."""
 
     topics: Mapping[str, TopicPlan]
+    shares: Sequence[Share]
+    """What each task reads, by its number."""
     settings: ExecutorSettings
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
@@ -81,6 +88,7 @@ class Worker:
     settings: ExecutorSettings
     objects: ObjectStore
     recorder: Recorder
+    reader: RangeReader
     topics: dict[str, TopicPlans] = field(default_factory=dict)
 
     def plans(self, topic: str, *, learns: bool) -> TopicPlans:
@@ -114,7 +122,7 @@ def this_worker(settings: ExecutorSettings) -> Worker:
         folder, most_bytes = settings.spool
         objects = open_objects_of(settings.s3, settings.deployment)
         recorder = Recorder(folder, disk_threshold_bytes=most_bytes)
-        known = Worker(os.getpid(), settings, objects, recorder)
+        known = Worker(os.getpid(), settings, objects, recorder, RangeReader(settings.kafka))
         _WORKERS[:] = [known]
     return known
 
@@ -129,18 +137,35 @@ class StageTask:
         """Return what runs user code."""
         return sandbox_with(settings.sandbox, settings.event_timeout_s)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the stages over all batches of this task and yield a descriptor for each topic."""
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the share of this task, and yield what comes of it."""
+        worker = this_worker(self._plan.settings)
+        for batch in numbers:
+            for number in batch.column("id").to_pylist():
+                yield from self.run(worker.reader.read(self._plan.shares[number]))
+
+    def run(self, records: Iterable[Records | Unread]) -> Iterator[pa.RecordBatch]:
+        """Run the stages over records and yield a descriptor for each topic.
+
+        Of a topic that could not be read whole it tells that alone, and writes nothing.
+        """
         worker, shares = this_worker(self._plan.settings), dict[str, TopicShare]()
+        unread = dict[str, Unread]()
         attempts, backoff_s, budget_s = worker.settings.transient
         retries = Retries(attempts, backoff_s=backoff_s, budget_s=budget_s)
-        for batch in batches:
-            for topic, part in by_topic(batch):
-                if topic in self._plan.topics:  # of others the ledger has all
-                    with blamed_on(topic):
-                        if topic not in shares:
-                            shares[topic] = self._share(worker, topic, retries)
-                        shares[topic].take(part)
+        for found in records:
+            topic = found.topic
+            if isinstance(found, Unread):
+                unread[topic] = found
+                shares.pop(topic, None)
+            elif topic not in unread:
+                with blamed_on(topic):
+                    if topic not in shares:
+                        shares[topic] = self._share(worker, topic, retries)
+                    shares[topic].take(found)
+        for topic, found in unread.items():
+            told = {"unread": type(found.error).__name__, "error": str(found.error)}
+            yield descriptor_batch({"topic": topic, **told, "parked": None})
         traces: list[pa.RecordBatch] = []
         while shares:
             topic, share = shares.popitem()
@@ -168,16 +193,13 @@ class StageTask:
             topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traced
         )
         limit_s = self._plan.limit_s
-        return TopicShare(
-            plan.starts, chain, output, retries, learned=plans.learned, limit_s=limit_s
-        )
+        return TopicShare(chain, output, retries, learned=plans.learned, limit_s=limit_s)
 
 
 class TopicShare:
     """A topic's records in one task: what came of them.
 
     Args:
-        starts: partition to the first offset that the ledger does not have.
         chain: runs the stages.
         output: collects what they make.
         retries: of the chain.
@@ -187,7 +209,6 @@ class TopicShare:
 
     def __init__(
         self,
-        starts: Mapping[int, int],
         chain: Chain,
         output: TaskOutput,
         retries: Retries,
@@ -195,7 +216,6 @@ class TopicShare:
         learned: Callable[[], Iterable[tuple[str, str, LearnedFields]]],
         limit_s: float,
     ) -> None:
-        self._starts = starts
         self._chain = chain
         self._output = output
         self._retries = retries
@@ -210,14 +230,14 @@ class TopicShare:
     def _gave_up(self) -> bool:
         return self._took_s > self._limit_s
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def take(self, records: Records) -> None:
         """Run the stages over records, in log order; none of a topic that was given up."""
         if self._gave_up:
             return
         began = time.monotonic()
         self._retries.deadline = began + self._limit_s - self._took_s
         try:
-            self._chain.process(chunk_of(batch, self._starts, self._seen))
+            self._chain.process(chunk_of(records, self._seen))
             self._output.take(self._chain.result)
         except TooSlowError:
             self._took_s = math.inf
@@ -255,15 +275,6 @@ def blamed_on(topic: str) -> Iterator[None]:
         raise
 
 
-def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the runs of records of one topic, without copying. Cost: a few ns a record."""
-    runs = pc.run_end_encode(batch.column("topic"))
-    start = 0
-    for topic, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield topic, batch.slice(start, end - start)
-        start = end
-
-
 def descriptor_batch(descriptor: Mapping[str, Any], segments: bytes = b"") -> pa.RecordBatch:
     """Return a descriptor as the row that a task yields."""
     columns = {"descriptor": [orjson.dumps(descriptor)], "segments": [segments]}
@@ -288,38 +299,15 @@ class SeenRecords:
         return [partition, self.first, self.last, self.count, self.at_us // 1000, digest]
 
 
-def chunk_of(
-    batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, SeenRecords]
-) -> Chunk:
-    """Return a batch as a chunk without what the ledger has; note in ``seen`` what was seen.
-
-    Cost: about 0.15 µs a message.
-    """
-    partitions = batch.column("partition").to_numpy()
-    offsets = batch.column("offset").to_numpy()
-    fresh = np.ones(len(offsets), dtype=bool)
-    for number in np.unique(partitions).tolist():
-        fresh &= (partitions != number) | (offsets >= starts.get(number, 0))
-    if not fresh.all():
-        batch = batch.filter(pa.array(fresh))
-        partitions, offsets = partitions[fresh], offsets[fresh]
-    values = batch.column("value").to_pylist()
-    if batch.column("value").null_count:
-        values = [b"" if value is None else value for value in values]
-    times = batch.column("at_us").to_numpy()
-    for number in np.unique(partitions).tolist():
-        places = np.flatnonzero(partitions == number)
-        mine = offsets[places]
-        place = int(places[mine.argmax()])
-        last = SeenRecords(
-            int(mine.min()), int(mine.max()), len(mine), int(times[place]), values[place]
-        )
-        if (before := seen.get(number)) is not None:
-            last.first, last.count = min(last.first, before.first), last.count + before.count
-            if before.last > last.last:
-                last.last, last.at_us, last.value = before.last, before.at_us, before.value
-        seen[number] = last
-    return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
+def chunk_of(records: Records, seen: dict[int, SeenRecords]) -> Chunk:
+    """Return records as a chunk; note in ``seen`` what was seen."""
+    values, offsets, count = records.values, records.offsets, len(records.offsets)
+    times_us = [time_ms * 1000 for time_ms in records.times_ms]
+    last = SeenRecords(offsets[0], offsets[-1], count, times_us[-1], values[-1])
+    if (before := seen.get(records.partition)) is not None:
+        last.first, last.count = before.first, before.count + count
+    seen[records.partition] = last
+    return Chunk(values, [records.partition] * count, offsets, times_us)
 
 
 def _plan_of(settings: ExecutorSettings, pipeline: Pipeline, *, learns: bool) -> Plan:

@@ -193,11 +193,10 @@ class TopicConsumer:
             if end > self._positions.get(int(number), 0)
         }
 
-    def plan(self, ranges: Ranges, deployed: DeployedOnTopic, *, learns: bool = True) -> TopicPlan:
+    def plan(self, deployed: DeployedOnTopic, *, learns: bool = True) -> TopicPlan:
         """Return what tasks need of this topic; each plan is of a batch of its own."""
         return TopicPlan(
             batch_id=str(uuid.uuid4()),
-            starts={number: start for number, (start, _) in ranges.items()},
             pipelines=self._texts.of(deployed.pipelines, deployed.mappings),
             learns=learns,
         )

@@ -1,0 +1,251 @@
+"""Reads ranges of a log's records with one consumer that is kept from one reading to the next.
+
+librdkafka asks each broker once for all its partitions, in threads of its own, while what it gave
+is worked on. Make it in the process that reads: no consumer outlives a fork.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, repeat
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from waybill.errors import RetryError, StopError
+from waybill.settings import KafkaSettings
+
+_MOST_MESSAGES = 8_192
+"""Of one partition that are given at once."""
+_MOST_BYTES = 8 * 1024**2
+"""Of the values that are given at once; more where one message, or one fetch, is larger."""
+_MOST_WAITING_BYTES = 32 * 1024**2
+"""Of the values of all partitions that wait for more of theirs; then all are given."""
+_SILENCE_S = 20.0
+"""How long nothing may come of what is still to be read: a new leader is there in a few seconds."""
+_PASSING = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"}
+"""Errors that librdkafka tells of and tries again behind."""
+_CONFIG: dict[str, Any] = {
+    "group.id": "waybill-tasks",  # no member of it: partitions are assigned, nothing is committed
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",  # every offset has a record, or the log has a hole
+    "check.crcs": True,
+    "queued.min.messages": 20_000,
+    "queued.max.messages.kbytes": 16 * 1024,
+    "fetch.message.max.bytes": 1024**2,
+    "fetch.max.bytes": 16 * 1024**2,
+    # a fetch at the log's end waits for this, and so does the next reading behind it
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 100,
+    "fetch.queue.backoff.ms": 10,
+}
+
+
+class PartitionRange(NamedTuple):
+    """Offsets of one partition that are to be read."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    """After the last."""
+
+
+@dataclass(slots=True)
+class Records:
+    """Records of one partition, in the order of their offsets."""
+
+    topic: str
+    partition: int
+    values: list[bytes] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    times_ms: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+    """Of the values."""
+
+
+class Unread(NamedTuple):
+    """A partition whose range could not be read to its end."""
+
+    topic: str
+    partition: int
+    error: StopError | RetryError
+
+
+class _Reading:
+    """How far a range was read."""
+
+    def __init__(self, wanted: PartitionRange) -> None:
+        self._wanted = wanted
+        self.place = wanted.topic, wanted.partition
+        self._found = Records(wanted.topic, wanted.partition)
+        self.is_over = False
+        self.error: StopError | RetryError | None = None
+        """Why nothing more will come."""
+
+    def take(self, messages: Sequence[Any]) -> None:
+        """Take messages of the partition, or an error of it."""
+        if messages[0].error() is not None:
+            try:
+                self.is_over = _is_end(messages[0], self._wanted)
+            except (StopError, RetryError) as error:
+                self.error, self.is_over = error, True
+            return
+        from confluent_kafka import Message
+
+        start, end, found = self._wanted.start, self._wanted.end, self._found
+        offsets = list(map(Message.offset, messages))
+        self.is_over = offsets[-1] >= end - 1
+        if offsets[0] < start or offsets[-1] >= end:
+            inside = slice(bisect_left(offsets, start), bisect_left(offsets, end))
+            messages, offsets = messages[inside], offsets[inside]
+        values = list(map(Message.value, messages))
+        if None in values:
+            values = [b"" if value is None else value for value in values]
+        found.values += values
+        found.offsets += offsets
+        found.times_ms += map(itemgetter(1), map(Message.timestamp, messages))
+        found.size_bytes += sum(map(len, values))
+
+    @property
+    def size_bytes(self) -> int:
+        """Return how much of it waits to be given."""
+        return self._found.size_bytes
+
+    def give(self, *, all_of_it: bool) -> Records | None:
+        """Return what was taken, if that is enough, or asked for; None: not yet, or nothing."""
+        found = self._found
+        enough = len(found.values) >= _MOST_MESSAGES or found.size_bytes >= _MOST_BYTES
+        if not found.values or not (enough or all_of_it or self.is_over):
+            return None
+        self._found = Records(found.topic, found.partition)
+        return found
+
+
+class RangeReader:
+    """Reads ranges of any topics.
+
+    Args:
+        settings: where Kafka is.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._client: Any = None
+
+    def read(self, ranges: Sequence[PartitionRange]) -> Iterator[Records | Unread]:
+        """Yield all records of some ranges; those of a partition in the order of their offsets.
+
+        Offsets that have no record are passed over: who reads counts. Each partition is in
+        ``ranges`` once. What could not be read is yielded as well, and keeps nothing else from
+        being read: with a StopError where the log does not reach back, or up, to the range; with a
+        RetryError where Kafka refused, or was silent until all else was read, and for 20 s more.
+
+        Cost: 1 to 2 µs of CPU a record of 400 B, librdkafka's threads included.
+        """
+        from confluent_kafka import TopicPartition
+
+        wanted = [one for one in ranges if one.start < one.end]
+        left = {(one.topic, one.partition): _Reading(one) for one in wanted}
+        consumer = self._consumer()
+        consumer.assign([TopicPartition(one.topic, one.partition, one.start) for one in wanted])
+        try:
+            while left:
+                messages = _next(consumer)
+                over = _take(messages, left) if messages else _silent(left)
+                for one in over:
+                    del left[one.place]
+                if over and left:  # nothing more of them is fetched
+                    consumer.incremental_unassign([TopicPartition(*one.place) for one in over])
+                waits = sum(one.size_bytes for one in left.values()) > _MOST_WAITING_BYTES
+                for one in [*over, *left.values()]:
+                    if (found := one.give(all_of_it=waits)) is not None:
+                        yield found
+                    if one.error is not None:
+                        yield Unread(*one.place, one.error)
+        finally:
+            consumer.unassign()
+
+    def close(self) -> None:
+        """Close the consumer, if one was made."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _consumer(self) -> Any:
+        from confluent_kafka import Consumer
+
+        if self._client is None:
+            servers = {"bootstrap.servers": self._settings.bootstrap_servers, "log_level": 2}
+            self._client = Consumer({**servers, **_CONFIG})
+        return self._client
+
+
+def _next(consumer: Any) -> list[Any]:
+    """Wait for messages, and return those that are there; none after a long silence."""
+    deadline = time.monotonic() + _SILENCE_S
+    while (first := consumer.poll(1.0)) is None:
+        if time.monotonic() > deadline:
+            return []
+    return [first, *consumer.consume(_MOST_MESSAGES - 1, timeout=0)]
+
+
+def _silent(left: Mapping[tuple[str, int], _Reading]) -> list[_Reading]:
+    """Give up all that is left; return it."""
+    for (topic, number), one in left.items():
+        one.error = RetryError(f"nothing came of {topic}/{number} for {_SILENCE_S:.0f} s")
+        one.is_over = True
+    return list(left.values())
+
+
+def _take(messages: Sequence[Any], left: Mapping[tuple[str, int], _Reading]) -> list[_Reading]:
+    """Sort messages into their readings; return those that are over with it."""
+    over = list[_Reading]()
+    for run in _runs(messages):
+        reading = left.get((run[0].topic(), run[0].partition()))
+        if reading is not None and not reading.is_over:
+            reading.take(run)
+            over += [reading] if reading.is_over else []
+    return over
+
+
+def _runs(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield the runs of messages of one partition; an error is a run of its own."""
+    from confluent_kafka import Message
+
+    faults: Iterable[Any] = repeat(None)
+    if any(errors := list(map(Message.error, messages))):
+        faults = (place if error else None for place, error in enumerate(errors))
+    places = zip(
+        map(Message.topic, messages), map(Message.partition, messages), faults, strict=False
+    )
+    start = 0
+    for _, run in groupby(places):
+        end = start + sum(1 for _ in run)
+        yield messages[start:end]
+        start = end
+
+
+def _is_end(message: Any, wanted: PartitionRange) -> bool:
+    """Tell whether an error says that nothing more will come of a range.
+
+    Raises:
+        StopError: the log does not have it.
+        RetryError: Kafka refused for another reason.
+    """
+    from confluent_kafka import KafkaError
+
+    error = message.error()
+    place = f"{wanted.topic}/{wanted.partition}"
+    if error.code() == KafkaError._PARTITION_EOF:  # the last offsets may have no record
+        return bool(message.offset() >= wanted.end)
+    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+        raise StopError(f"{place}: the log does not have offsets {wanted.start:,} on: {error}")
+    if error.retriable() or error.name() in _PASSING:  # the client goes on by itself
+        return False
+    raise RetryError(f"reading {place} at {wanted.start}: {error}")
