@@ -641,7 +641,11 @@ def show(report: dict[str, Any]) -> None:
         ("batch form", "batch_form_events_per_s", "batch_form_cpu_us_per_event"),
         ("user code in the worker", "in_worker_events_per_s", "in_worker_cpu_us_per_event"),
         ("identity", "identity_events_per_s", "identity_cpu_us_per_event"),
-        ("identity, read as processing does", "own_reader_events_per_s", "own_reader_cpu_us_per_event"),
+        (
+            "identity, read as processing does",
+            "own_reader_events_per_s",
+            "own_reader_cpu_us_per_event",
+        ),
         ("loading into PostgreSQL", "loading_rows_per_s", "loading_cpu_us_per_row"),
     ):
         table.add_row(label, f"{report[rate]:,}", f"{report[cpu]:.2f}")

@@ -7,6 +7,7 @@ thousand, and uses orjson. Both lose or double events when they die at the wrong
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -166,7 +167,7 @@ def batches_of(query: Any) -> list[tuple[int, float]]:
     """
     found, before = list[tuple[int, float]](), 0
     for progress in query.recentProgress:
-        ends = [json.loads(one.endOffset) for one in progress.sources if one.endOffset]
+        ends = [ast.literal_eval(one.endOffset) or {} for one in progress.sources]  # repr of a dict
         until = sum(sum(own.values()) for one in ends for own in one.values())
         if until > before:
             found.append((until - before, progress.durationMs["triggerExecution"] / 1000))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waybill.processing.spark.record_tasks import shares_of
-
+from waybill.processing.spark.task_shares import shares_of
 
 RANGES = st.dictionaries(
     st.sampled_from("abcdefgh"),

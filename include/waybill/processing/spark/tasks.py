@@ -1,9 +1,10 @@
 """What a Spark task does with its share of a micro-batch: stages, two objects, a descriptor.
 
 Runs on Python workers under ``mapInArrow``. In: the task's number, in a column ``id``; it reads its
-share of the records from Kafka itself. Out: a row for each topic, its descriptor as JSON (offsets seen, counts, keys of what was written)
-and the segments that it parked as a stream; or, where events bring what their mapping has no room
-for, only what is to be learned from them: nothing is written then.
+share of the records from Kafka itself. Out: a row for each topic, its descriptor as JSON (offsets
+seen, counts, keys of what was written) and the segments that it parked as a stream; or, where
+events bring what their mapping has no room for, only what is to be learned from them: nothing is
+written then.
 """
 
 from __future__ import annotations
