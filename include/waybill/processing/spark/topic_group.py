@@ -290,7 +290,7 @@ class TopicGroup:
         A task and topic write an object each: few records in many tasks would be many objects.
         """
         events = sum(end - start for own in ranges.values() for start, end in own.values())
-        cores = spark.sparkContext.defaultParallelism
+        cores: int = spark.sparkContext.defaultParallelism
         return max(_TASKS_PER_CORE * cores, events // _EVENTS_PER_TASK)
 
     def _numbers(self, spark: SparkSession, tasks: int) -> DataFrame:
