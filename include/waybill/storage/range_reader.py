@@ -226,7 +226,7 @@ def _runs(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
     )
     start = 0
     for _, run in groupby(places):
-        end = start + sum(1 for _ in run)
+        end = start + len([*run])
         yield messages[start:end]
         start = end
 
