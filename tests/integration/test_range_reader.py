@@ -86,6 +86,20 @@ def test_a_reading_that_is_broken_off_leaves_nothing_to_the_next(kafka, log, rea
     assert found == {(topics[1], 0): list(range(5, 15_000))}
 
 
+def test_large_messages_are_given_in_runs_of_bounded_bytes(kafka, log, reader) -> None:
+    name = log.ensure_topic(f"events.ranges-{uuid.uuid4().hex[:8]}.warehouse").name
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    bodies = [bytes([number]) * 900_000 for number in range(80)]
+    for body in bodies:
+        producer.produce(name, body, partition=0)
+    producer.flush(30)
+    found = list(reader.read([PartitionRange(name, 0, 0, len(bodies))]))
+    runs = [one for one in found if isinstance(one, Records)]
+    assert [value for run in runs for value in run.values] == bodies
+    assert max(run.size_bytes for run in runs) < 32 * 1024**2, "8 MiB, and what one call took"
+    assert len(runs) > 2
+
+
 @pytest.mark.parametrize("span", [(0, 100), (500, 600)])
 def test_what_the_log_does_not_have_is_told_and_its_neighbour_is_read(
     kafka, log, reader, span: tuple[int, int]

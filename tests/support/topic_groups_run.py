@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 from sqlalchemy import text
 from tests.support import cut_logs
@@ -245,21 +244,6 @@ def slow_alone(application: Application) -> None:
     assert application.opened.count(application.topics["west"]) == 2  # kept where it stood
 
 
-def large_messages(application: Application) -> None:
-    """A worker gets large messages in batches of bounded bytes."""
-
-    def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield pa.RecordBatch.from_pydict({"bytes": [batch.nbytes]})
-
-    frame = application.spark.range(60, numPartitions=1).selectExpr(
-        "cast(repeat('x', 4000000) AS binary) AS value"
-    )
-    found = [row[0] for row in frame.mapInArrow(sizes, "bytes long").collect()]
-    assert sum(found) >= 240_000_000
-    assert max(found) <= 64 * 1024**2 + 5_000_000
-
-
 def main(settings: Settings) -> None:
     """Run all of it."""
     application = Application(settings)
@@ -267,7 +251,6 @@ def main(settings: Settings) -> None:
         died_and_fenced(application)
         committed_apart(application)
         slow_alone(application)
-        large_messages(application)
     finally:
         application.groups.stop()
         application.spark.stop()

@@ -259,12 +259,16 @@ def _not_moved(
     """
     columns = [column("partition"), column("start"), column("end"), column("last_read")]
     lasts = [None if item.last is None else dumps(item.last.to_json()) for item in ranges]
-    moves = func.unnest(
-        cast([item.partition for item in ranges], ARRAY(Integer)),
-        cast([item.start for item in ranges], ARRAY(BigInteger)),
-        cast([item.end for item in ranges], ARRAY(BigInteger)),
-        cast(lasts, ARRAY(Text)),
-    ).table_valued(*columns, name="moves").render_derived()
+    moves = (
+        func.unnest(
+            cast([item.partition for item in ranges], ARRAY(Integer)),
+            cast([item.start for item in ranges], ARRAY(BigInteger)),
+            cast([item.end for item in ranges], ARRAY(BigInteger)),
+            cast(lasts, ARRAY(Text)),
+        )
+        .table_valued(*columns, name="moves")
+        .render_derived()
+    )
     moved = (
         update(topic_offsets)
         .where(
