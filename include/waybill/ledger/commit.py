@@ -18,6 +18,7 @@ from uuid import UUID
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    ColumnClause,
     Connection,
     Integer,
     ScalarSelect,
@@ -257,7 +258,12 @@ def _not_moved(
 
     Cost: one statement. Who commits the topic holds its lease's row, so nobody moves others first.
     """
-    columns = [column("partition"), column("start"), column("end"), column("last_read")]
+    columns: list[ColumnClause[Any]] = [
+        column("partition"),
+        column("start"),
+        column("end"),
+        column("last_read"),
+    ]
     lasts = [None if item.last is None else dumps(item.last.to_json()) for item in ranges]
     moves = (
         func.unnest(
