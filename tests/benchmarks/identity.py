@@ -60,7 +60,7 @@ def _columns(records: Any) -> pa.RecordBatch:
         {
             "topic": pa.repeat(records.topic, count),
             "value": pa.array(records.values, pa.binary()),
-            "partition": pa.repeat(pa.scalar(records.partition, pa.int32()), count),
+            "partition": pa.array(records.partitions, pa.int32()),
             "offset": pa.array(records.offsets, pa.int64()),
             "at_us": pa.array([time_ms * 1000 for time_ms in records.times_ms], pa.int64()),
         }

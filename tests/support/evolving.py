@@ -156,8 +156,9 @@ def kafka_records(
     topic: str, values: Sequence[bytes], *, partition: int = 0, first: int = 0
 ) -> Records:
     """Return what a task reads: messages of a partition, from an offset on."""
-    offsets = list(range(first, first + len(values)))
-    return Records(topic, partition, list(values), offsets, [10**12] * len(values))
+    count = len(values)
+    offsets = list(range(first, first + count))
+    return Records(topic, [partition] * count, list(values), offsets, [10**12] * count)
 
 
 def again(values: Sequence[bytes], plan: tasks.TaskPlan) -> dict[str, Any]:

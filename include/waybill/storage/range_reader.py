@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import groupby, repeat
-from operator import itemgetter
+from operator import ge, itemgetter
 from typing import Any, NamedTuple
 
 from waybill.errors import RetryError, StopError
 from waybill.settings import KafkaSettings
+from waybill.storage.log import client_config
 
 _MOST_MESSAGES = 8_192
-"""Of one partition that are given at once."""
+"""Of one topic that are given at once, or taken from the client."""
+_STEP = 64
+"""Messages that one call takes, fewer if the last was large: what they hold is only known then."""
 _MOST_BYTES = 8 * 1024**2
-"""Of the values that are given at once; more where one message, or one fetch, is larger."""
+"""Of the values that are given at once, or taken from the client; more by one step's."""
 _MOST_WAITING_BYTES = 32 * 1024**2
-"""Of the values of all partitions that wait for more of theirs; then all are given."""
+"""Of the values of all topics that wait for more of theirs; then all are given."""
 _SILENCE_S = 20.0
 """How long nothing may come of what is still to be read: a new leader is there in a few seconds."""
 _PASSING = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"}
 """Errors that librdkafka tells of and tries again behind."""
+_LASTING = {"_BAD_COMPRESSION", "_BAD_MSG", "INVALID_MSG", "_UNSUPPORTED_FEATURE"}
+"""Errors of what is in the log: it is the same at every reading."""
 _CONFIG: dict[str, Any] = {
     "group.id": "waybill-tasks",  # no member of it: partitions are assigned, nothing is committed
     "enable.auto.commit": False,
@@ -36,9 +41,10 @@ _CONFIG: dict[str, Any] = {
     "isolation.level": "read_uncommitted",  # every offset has a record, or the log has a hole
     "check.crcs": True,
     "queued.min.messages": 20_000,
-    "queued.max.messages.kbytes": 16 * 1024,
-    "fetch.message.max.bytes": 1024**2,
-    "fetch.max.bytes": 16 * 1024**2,
+    "queued.max.messages.kbytes": 8 * 1024,
+    # of a partition, and of an answer, as they are in the log: the client unpacks an answer whole
+    "fetch.message.max.bytes": 256 * 1024,
+    "fetch.max.bytes": 4 * 1024**2,
     # a fetch at the log's end waits for this, and so does the next reading behind it
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 100,
@@ -58,10 +64,10 @@ class PartitionRange(NamedTuple):
 
 @dataclass(slots=True)
 class Records:
-    """Records of one partition, in the order of their offsets."""
+    """Records of one topic; those of a partition in the order of their offsets."""
 
     topic: str
-    partition: int
+    partitions: list[int] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     times_ms: list[int] = field(default_factory=list)
@@ -82,49 +88,44 @@ class _Reading:
 
     def __init__(self, wanted: PartitionRange) -> None:
         self._wanted = wanted
+        self._next = wanted.start
         self.place = wanted.topic, wanted.partition
-        self._found = Records(wanted.topic, wanted.partition)
         self.is_over = False
         self.error: StopError | RetryError | None = None
         """Why nothing more will come."""
 
-    def take(self, messages: Sequence[Any]) -> None:
-        """Take messages of the partition, or an error of it."""
-        if messages[0].error() is not None:
-            try:
+    def take(self, messages: Sequence[Any], found: Records) -> None:
+        """Take messages of the partition, or an error of it, to what was found of the topic."""
+        try:
+            if messages[0].error() is None:
+                self._take(messages, found)
+            else:
                 self.is_over = _is_end(messages[0], self._wanted)
-            except (StopError, RetryError) as error:
-                self.error, self.is_over = error, True
-            return
+        except (StopError, RetryError) as error:
+            self.error, self.is_over = error, True
+
+    def _take(self, messages: Sequence[Any], found: Records) -> None:
         from confluent_kafka import Message
 
-        start, end, found = self._wanted.start, self._wanted.end, self._found
+        end = self._wanted.end
         offsets = list(map(Message.offset, messages))
+        if any(map(ge, offsets, offsets[1:])):
+            topic, number = self.place
+            raise RetryError(f"{topic}/{number}: records came out of their order")
         self.is_over = offsets[-1] >= end - 1
-        if offsets[0] < start or offsets[-1] >= end:
-            inside = slice(bisect_left(offsets, start), bisect_left(offsets, end))
+        if offsets[0] < self._next or offsets[-1] >= end:
+            inside = slice(bisect_left(offsets, self._next), bisect_left(offsets, end))
             messages, offsets = messages[inside], offsets[inside]
+        if offsets:
+            self._next = offsets[-1] + 1
         values = list(map(Message.value, messages))
         if None in values:
             values = [b"" if value is None else value for value in values]
+        found.partitions += [self._wanted.partition] * len(values)
         found.values += values
         found.offsets += offsets
         found.times_ms += map(itemgetter(1), map(Message.timestamp, messages))
         found.size_bytes += sum(map(len, values))
-
-    @property
-    def size_bytes(self) -> int:
-        """Return how much of it waits to be given."""
-        return self._found.size_bytes
-
-    def give(self, *, all_of_it: bool) -> Records | None:
-        """Return what was taken, if that is enough, or asked for; None: not yet, or nothing."""
-        found = self._found
-        enough = len(found.values) >= _MOST_MESSAGES or found.size_bytes >= _MOST_BYTES
-        if not found.values or not (enough or all_of_it or self.is_over):
-            return None
-        self._found = Records(found.topic, found.partition)
-        return found
 
 
 class RangeReader:
@@ -139,12 +140,13 @@ class RangeReader:
         self._client: Any = None
 
     def read(self, ranges: Sequence[PartitionRange]) -> Iterator[Records | Unread]:
-        """Yield all records of some ranges; those of a partition in the order of their offsets.
+        """Yield all records of some ranges, those of a topic together as far as they come so.
 
         Offsets that have no record are passed over: who reads counts. Each partition is in
         ``ranges`` once. What could not be read is yielded as well, and keeps nothing else from
-        being read: with a StopError where the log does not reach back, or up, to the range; with a
-        RetryError where Kafka refused, or was silent until all else was read, and for 20 s more.
+        being read: with a StopError where the log does not reach back, or up, to the range, or has
+        what nobody can unpack; with a RetryError where Kafka refused, or was silent until all else
+        was read, and for 20 s more. Close it before the next reading begins.
 
         Cost: 1 to 2 µs of CPU a record of 400 B, librdkafka's threads included.
         """
@@ -152,24 +154,34 @@ class RangeReader:
 
         wanted = [one for one in ranges if one.start < one.end]
         left = {(one.topic, one.partition): _Reading(one) for one in wanted}
+        found = {one.topic: Records(one.topic) for one in wanted}
         consumer = self._consumer()
         consumer.assign([TopicPartition(one.topic, one.partition, one.start) for one in wanted])
         try:
             while left:
                 messages = _next(consumer)
-                over = _take(messages, left) if messages else _silent(left)
+                over = _take(messages, left, found) if messages else self._silent(left)
                 for one in over:
                     del left[one.place]
                 if over and left:  # nothing more of them is fetched
                     consumer.incremental_unassign([TopicPartition(*one.place) for one in over])
-                waits = sum(one.size_bytes for one in left.values()) > _MOST_WAITING_BYTES
-                for one in [*over, *left.values()]:
-                    if (found := one.give(all_of_it=waits)) is not None:
-                        yield found
-                    if one.error is not None:
-                        yield Unread(*one.place, one.error)
+                for topic in _enough(found, {topic for topic, _ in left}):
+                    yield found[topic]
+                    found[topic] = Records(topic)
+                yield from (Unread(*one.place, one.error) for one in over if one.error is not None)
         finally:
             consumer.unassign()
+            consumer.poll(0)  # lets go of what was fetched ahead
+
+    def _silent(self, left: Mapping[tuple[str, int], _Reading]) -> list[_Reading]:
+        """Give up all that is left; return it."""
+        for (topic, number), one in left.items():
+            one.error = RetryError(
+                f"nothing came of {topic}/{number} for {_SILENCE_S:.0f} s from Kafka at "
+                f"{self._settings.bootstrap_servers} (WAYBILL_KAFKA__BOOTSTRAP_SERVERS)"
+            )
+            one.is_over = True
+        return list(left.values())
 
     def close(self) -> None:
         """Close the consumer, if one was made."""
@@ -181,8 +193,7 @@ class RangeReader:
         from confluent_kafka import Consumer
 
         if self._client is None:
-            servers = {"bootstrap.servers": self._settings.bootstrap_servers, "log_level": 2}
-            self._client = Consumer({**servers, **_CONFIG})
+            self._client = Consumer({**client_config(self._settings), **_CONFIG})
         return self._client
 
 
@@ -192,26 +203,46 @@ def _next(consumer: Any) -> list[Any]:
     while (first := consumer.poll(1.0)) is None:
         if time.monotonic() > deadline:
             return []
-    return [first, *consumer.consume(_MOST_MESSAGES - 1, timeout=0)]
+    messages, size_bytes = [first], len(first)
+    while size_bytes < _MOST_BYTES and len(messages) < _MOST_MESSAGES:
+        step = max(1, min(_STEP, _MOST_BYTES // max(1, len(messages[-1]))))
+        more = consumer.consume(step, timeout=0)
+        messages += more
+        size_bytes += sum(map(len, more))
+        if len(more) < step:
+            break
+    return messages
 
 
-def _silent(left: Mapping[tuple[str, int], _Reading]) -> list[_Reading]:
-    """Give up all that is left; return it."""
-    for (topic, number), one in left.items():
-        one.error = RetryError(f"nothing came of {topic}/{number} for {_SILENCE_S:.0f} s")
-        one.is_over = True
-    return list(left.values())
-
-
-def _take(messages: Sequence[Any], left: Mapping[tuple[str, int], _Reading]) -> list[_Reading]:
+def _take(
+    messages: Sequence[Any],
+    left: Mapping[tuple[str, int], _Reading],
+    found: Mapping[str, Records],
+) -> list[_Reading]:
     """Sort messages into their readings; return those that are over with it."""
     over = list[_Reading]()
     for run in _runs(messages):
         reading = left.get((run[0].topic(), run[0].partition()))
         if reading is not None and not reading.is_over:
-            reading.take(run)
+            reading.take(run, found[reading.place[0]])
             over += [reading] if reading.is_over else []
     return over
+
+
+def _enough(found: Mapping[str, Records], left: Set[str]) -> list[str]:
+    """Return the topics of which enough waits to be given, or all that will come."""
+    all_of_it = sum(one.size_bytes for one in found.values()) > _MOST_WAITING_BYTES
+    return [
+        topic
+        for topic, one in found.items()
+        if one.values
+        and (
+            all_of_it
+            or topic not in left
+            or len(one.values) >= _MOST_MESSAGES
+            or one.size_bytes >= _MOST_BYTES
+        )
+    ]
 
 
 def _runs(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -246,6 +277,8 @@ def _is_end(message: Any, wanted: PartitionRange) -> bool:
         return bool(message.offset() >= wanted.end)
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
         raise StopError(f"{place}: the log does not have offsets {wanted.start:,} on: {error}")
-    if error.retriable() or error.name() in _PASSING:  # the client goes on by itself
+    if error.name() in _PASSING:  # the client goes on by itself
         return False
+    if error.name() in _LASTING:
+        raise StopError(f"{place}: nobody can read what is at offset {message.offset():,}: {error}")
     raise RetryError(f"reading {place} at {wanted.start}: {error}")

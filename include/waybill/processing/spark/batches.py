@@ -68,14 +68,27 @@ def gave_up(descriptors: Sequence[Descriptor]) -> bool:
     return any("gave_up" in descriptor for descriptor in descriptors)
 
 
-def unread_of(descriptors: Sequence[Descriptor]) -> WaybillError | None:
-    """Return why some records of a topic could not be read; of several errors the gravest."""
-    kinds: list[type[WaybillError]] = [StopError, RetryError]
-    for kind in kinds:
-        for descriptor in descriptors:
-            if descriptor.get("unread") == kind.__name__:
-                return kind(descriptor["error"])
-    return None
+class UnreadError(RetryError):
+    """Records of a topic could not be read, and those of its neighbours could."""
+
+
+def unread_of(descriptors: Mapping[str, Sequence[Descriptor]]) -> dict[str, WaybillError]:
+    """Return {topic: why some of its records could not be read}; of several errors the gravest.
+
+    Where none of the topics could be read, all are as good: a server is away.
+    """
+    unread = dict[str, WaybillError]()
+    for topic, found in descriptors.items():
+        told = sorted((one for one in found if "unread" in one), key=lambda one: one["stops"])
+        if told:
+            kind = StopError if told[-1]["stops"] else UnreadError
+            unread[topic] = kind(told[-1]["unread"])
+    if len(unread) == len(descriptors):
+        return {
+            topic: RetryError(str(error)) if isinstance(error, UnreadError) else error
+            for topic, error in unread.items()
+        }
+    return unread
 
 
 def counts_of(descriptors: Sequence[Descriptor]) -> Counts:

@@ -13,14 +13,16 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import orjson
 import pyarrow as pa
 
+from waybill.errors import StopError
 from waybill.mappings import LearnedFields, rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import (
@@ -124,7 +126,7 @@ def this_worker(settings: ExecutorSettings) -> Worker:
         objects = open_objects_of(settings.s3, settings.deployment)
         recorder = Recorder(folder, disk_threshold_bytes=most_bytes)
         known = Worker(os.getpid(), settings, objects, recorder, RangeReader(settings.kafka))
-        _WORKERS[:] = [known]
+        _WORKERS.insert(0, known)  # librdkafka ends a process that drops a client it inherited
     return known
 
 
@@ -143,7 +145,8 @@ class StageTask:
         worker = this_worker(self._plan.settings)
         for batch in numbers:
             for number in batch.column("id").to_pylist():
-                yield from self.run(worker.reader.read(self._plan.shares[number]))
+                with closing(worker.reader.read(self._plan.shares[number])) as records:
+                    yield from self.run(records)
 
     def run(self, records: Iterable[Records | Unread]) -> Iterator[pa.RecordBatch]:
         """Run the stages over records and yield a descriptor for each topic.
@@ -165,7 +168,7 @@ class StageTask:
                         shares[topic] = self._share(worker, topic, retries)
                     shares[topic].take(found)
         for topic, found in unread.items():
-            told = {"unread": type(found.error).__name__, "error": str(found.error)}
+            told = {"unread": str(found.error), "stops": isinstance(found.error, StopError)}
             yield descriptor_batch({"topic": topic, **told, "parked": None})
         traces: list[pa.RecordBatch] = []
         while shares:
@@ -301,14 +304,20 @@ class SeenRecords:
 
 
 def chunk_of(records: Records, seen: dict[int, SeenRecords]) -> Chunk:
-    """Return records as a chunk; note in ``seen`` what was seen."""
-    values, offsets, count = records.values, records.offsets, len(records.offsets)
+    """Return records as a chunk; note in ``seen`` what was seen. Cost: some 0.1 µs a record."""
+    values, offsets = records.values, records.offsets
     times_us = [time_ms * 1000 for time_ms in records.times_ms]
-    last = SeenRecords(offsets[0], offsets[-1], count, times_us[-1], values[-1])
-    if (before := seen.get(records.partition)) is not None:
-        last.first, last.count = before.first, before.count + count
-    seen[records.partition] = last
-    return Chunk(values, [records.partition] * count, offsets, times_us)
+    start = 0
+    for number, run in groupby(records.partitions):
+        end = start + len([*run])
+        last = SeenRecords(
+            offsets[start], offsets[end - 1], end - start, times_us[end - 1], values[end - 1]
+        )
+        if (before := seen.get(number)) is not None:
+            last.first, last.count = before.first, before.count + last.count
+        seen[number] = last
+        start = end
+    return Chunk(values, records.partitions, offsets, times_us)
 
 
 def _plan_of(settings: ExecutorSettings, pipeline: Pipeline, *, learns: bool) -> Plan:

@@ -244,11 +244,7 @@ class TopicGroup:
         shares = shares_of(ranges, self._most_tasks(spark, ranges))
         plan = TaskPlan(plans, shares, self._parts.executor_settings, context.held, limit_s)
         descriptors = run_tasks(self._numbers(spark, len(shares)), self._parts.task(plan))
-        unread = {
-            topic: error
-            for topic, found in descriptors.items()
-            if (error := unread_of(found)) is not None
-        }
+        unread = unread_of(descriptors)
         self._leave_out(unread)
         given_up = {topic for topic in plans if gave_up(descriptors.get(topic, ()))}
         undecided = given_up | unread.keys()
