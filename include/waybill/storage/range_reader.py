@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import groupby, repeat
 from operator import ge, itemgetter
@@ -139,7 +139,7 @@ class RangeReader:
         self._settings = settings
         self._client: Any = None
 
-    def read(self, ranges: Sequence[PartitionRange]) -> Iterator[Records | Unread]:
+    def read(self, ranges: Sequence[PartitionRange]) -> Generator[Records | Unread]:
         """Yield all records of some ranges, those of a topic together as far as they come so.
 
         Offsets that have no record are passed over: who reads counts. Each partition is in
