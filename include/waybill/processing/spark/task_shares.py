@@ -1,6 +1,6 @@
 """Which task of a batch reads what.
 
-A task gets whole topics where it can: each task and topic write an object.
+In the order of topics, so that few are cut: each task and topic write an object.
 """
 
 from __future__ import annotations
