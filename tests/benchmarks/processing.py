@@ -17,7 +17,8 @@ Latency: the real applications with default settings, at half of what both can d
 machine; from the lossless producer to a row that the warehouse shows.
 
 What does not depend on events: A once more with 5,000 pipelines deployed that send to the same
-topic and none of these events (``pipelines_5000_vs_5``: CPU an event against A), and as many events
+topic and none of these events (``pipelines_5000_vs_5``: CPU an event against A, with the run for
+need of its first batch, which only a topic has that was just opened: ADR 22), and as many events
 over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
 start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
 code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew.

@@ -125,6 +125,25 @@ def test_what_nobody_can_unpack_stops_its_topic_and_not_its_neighbour(kafka, log
     assert sum(len(one.offsets) for one in found if isinstance(one, Records)) == 20
 
 
+def test_of_a_topic_that_is_not_wanted_any_more_nothing_more_is_read(kafka, log, reader) -> None:
+    topics = [filled(kafka, log, 100_000), filled(kafka, log, 20_000)]
+    unwanted, counts = set[str](), dict.fromkeys(topics, 0)
+    ranges = [
+        PartitionRange(topics[0], 0, 0, 100_000),
+        PartitionRange(topics[1], 0, 0, 20_000),
+    ]
+    for records in reader.read(ranges, unwanted):
+        assert isinstance(records, Records), records
+        counts[records.topic] += len(records.offsets)
+        unwanted.add(topics[0])
+    assert counts[topics[0]] < 50_000
+    assert counts[topics[1]] == 20_000
+    for records in reader.read(ranges[:1], unwanted):
+        assert isinstance(records, Records), records
+        assert records.offsets[-1] < 50_000
+    assert offsets(reader, *ranges[:1]) == {(topics[0], 0): list(range(100_000))}
+
+
 @pytest.mark.parametrize("span", [(0, 100), (500, 600)])
 def test_what_the_log_does_not_have_is_told_and_its_neighbour_is_read(
     kafka, log, reader, span: tuple[int, int]

@@ -139,7 +139,9 @@ class RangeReader:
         self._settings = settings
         self._client: Any = None
 
-    def read(self, ranges: Sequence[PartitionRange]) -> Generator[Records | Unread]:
+    def read(
+        self, ranges: Sequence[PartitionRange], unwanted: Set[str] = frozenset()
+    ) -> Generator[Records | Unread]:
         """Yield all records of some ranges, those of a topic together as far as they come so.
 
         Offsets that have no record are passed over: who reads counts. Each partition is in
@@ -149,6 +151,10 @@ class RangeReader:
         was read, and for 20 s more. Close it before the next reading begins.
 
         Cost: 1 to 2 µs of CPU a record of 400 B, librdkafka's threads included.
+
+        Args:
+            ranges: that are wanted.
+            unwanted: topics of which no more is wanted; the caller may add some while it reads.
         """
         from confluent_kafka import TopicPartition
 
@@ -161,14 +167,12 @@ class RangeReader:
             while left:
                 messages = _next(consumer)
                 over = _take(messages, left, found) if messages else self._silent(left)
-                for one in over:
-                    del left[one.place]
-                if over and left:  # nothing more of them is fetched
-                    consumer.incremental_unassign([TopicPartition(*one.place) for one in over])
+                _let_go(consumer, left, [one.place for one in over])
                 for topic in _enough(found, {topic for topic, _ in left}):
                     yield found[topic]
                     found[topic] = Records(topic)
                 yield from (Unread(*one.place, one.error) for one in over if one.error is not None)
+                _let_go(consumer, left, [place for place in left if place[0] in unwanted])
         finally:
             consumer.unassign()
             consumer.poll(0)  # lets go of what was fetched ahead
@@ -212,6 +216,18 @@ def _next(consumer: Any) -> list[Any]:
         if len(more) < step:
             break
     return messages
+
+
+def _let_go(
+    consumer: Any, left: dict[tuple[str, int], _Reading], places: Sequence[tuple[str, int]]
+) -> None:
+    """Have nothing more fetched of partitions."""
+    from confluent_kafka import TopicPartition
+
+    for place in places:
+        del left[place]
+    if places and left:
+        consumer.incremental_unassign([TopicPartition(*place) for place in places])
 
 
 def _take(

@@ -91,6 +91,11 @@ def unread_of(descriptors: Mapping[str, Sequence[Descriptor]]) -> dict[str, Wayb
     return unread
 
 
+def needed_by(descriptors: Sequence[Descriptor]) -> set[str]:
+    """Return the ids of pipelines that tasks needed and were not sent."""
+    return {ident for descriptor in descriptors for ident in descriptor.get("needed", ())}
+
+
 def counts_of(descriptors: Sequence[Descriptor]) -> Counts:
     """Return the counts of all tasks."""
     counts = Counts()

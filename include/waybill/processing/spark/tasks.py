@@ -3,8 +3,8 @@
 Runs on Python workers under ``mapInArrow``. In: the task's number, in a column ``id``; it reads its
 share of the records from Kafka itself. Out: a row for each topic, its descriptor as JSON (offsets
 seen, counts, keys of what was written) and the segments that it parked as a stream; or, where
-events bring what their mapping has no room for, only what is to be learned from them: nothing is
-written then.
+events bring what their mapping has no room for, only what is to be learned from them; or, where
+events are of pipelines that the task was not sent, only their ids: nothing is written then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -22,7 +22,8 @@ from typing import Any, TypeAlias
 import orjson
 import pyarrow as pa
 
-from waybill.errors import StopError
+from waybill.errors import ParkError, StopError
+from waybill.events import decode_head, read_heads
 from waybill.mappings import LearnedFields, rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import (
@@ -38,7 +39,7 @@ from waybill.processing import (
 from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import report_of
 from waybill.processing.spark.memory import give_memory_back
-from waybill.processing.spark.plan_cache import PipelineText, TopicPlans
+from waybill.processing.spark.plan_cache import NotSentError, PipelineText, TopicPlans
 from waybill.processing.spark.task_output import TaskOutput
 from waybill.processing.spark.task_shares import Share
 from waybill.storage import (
@@ -53,6 +54,9 @@ from waybill.storage import (
 from waybill.tracing import Recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
+MOST_NEEDED = 1_000
+"""Pipelines of one topic that a task tells it needs."""
+_LOOKED_AT_ONCE = 1024
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What Spark runs in each task: see `StageTask`."""
 
@@ -64,9 +68,11 @@ class TopicPlan:
     batch_id: str
     """Of the ledger; each topic of a batch has its own."""
     pipelines: Mapping[str, PipelineText]
-    """The topic's active pipelines, by id."""
+    """The topic's active pipelines, by id: those in use."""
     learns: bool = True
     """False: what events bring that their mapping has no room for parks."""
+    ids: bytes = b""
+    """Of all its active pipelines, as JSON; empty: all are in use."""
 
 
 @dataclass(frozen=True)
@@ -145,15 +151,23 @@ class StageTask:
         worker = this_worker(self._plan.settings)
         for batch in numbers:
             for number in batch.column("id").to_pylist():
-                with closing(worker.reader.read(self._plan.shares[number])) as records:
-                    yield from self.run(records)
+                unwanted = set[str]()
+                with closing(worker.reader.read(self._plan.shares[number], unwanted)) as records:
+                    yield from self.run(records, unwanted)
 
-    def run(self, records: Iterable[Records | Unread]) -> Iterator[pa.RecordBatch]:
+    def run(
+        self, records: Iterable[Records | Unread], unwanted: set[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Run the stages over records and yield a descriptor for each topic.
 
         Of a topic that could not be read whole it tells that alone, and writes nothing.
+
+        Args:
+            records: of this task.
+            unwanted: gets the topics of which no more records are wanted.
         """
-        worker, shares = this_worker(self._plan.settings), dict[str, TopicShare]()
+        worker = this_worker(self._plan.settings)
+        shares = dict[str, TopicShare | NeededPipelines]()
         unread = dict[str, Unread]()
         attempts, backoff_s, budget_s = worker.settings.transient
         retries = Retries(attempts, backoff_s=backoff_s, budget_s=budget_s)
@@ -164,9 +178,11 @@ class StageTask:
                 shares.pop(topic, None)
             elif topic not in unread:
                 with blamed_on(topic):
-                    if topic not in shares:
-                        shares[topic] = self._share(worker, topic, retries)
-                    shares[topic].take(found)
+                    share = shares.pop(topic, None) or self._share(worker, topic, retries)
+                    shares[topic] = _taken(share, found, worker.topics[topic])
+                    del share
+                    if shares[topic].is_through and unwanted is not None:
+                        unwanted.add(topic)
         for topic, found in unread.items():
             told = {"unread": str(found.error), "stops": isinstance(found.error, StopError)}
             yield descriptor_batch({"topic": topic, **told, "parked": None})
@@ -185,7 +201,7 @@ class StageTask:
     def _share(self, worker: Worker, topic: str, retries: Retries) -> TopicShare:
         plan, settings = self._plan.topics[topic], worker.settings
         plans = worker.plans(topic, learns=plan.learns)
-        plans.take(plan.pipelines)
+        plans.take(plan.pipelines, plan.ids)
         chain = Chain(
             plans,
             code=self.runner(settings),
@@ -231,11 +247,20 @@ class TopicShare:
         """To be recorded once the objects are written."""
 
     @property
+    def is_through(self) -> bool:
+        """Whether no more records are wanted: the topic was given up."""
+        return self._gave_up
+
+    @property
     def _gave_up(self) -> bool:
         return self._took_s > self._limit_s
 
     def take(self, records: Records) -> None:
-        """Run the stages over records, in log order; none of a topic that was given up."""
+        """Run the stages over records, in log order; none of a topic that was given up.
+
+        Raises:
+            NotSentError: an event's pipeline was not sent; nothing more can come of this share.
+        """
         if self._gave_up:
             return
         began = time.monotonic()
@@ -267,6 +292,66 @@ class TopicShare:
         descriptor["replayed"] = [[*key, n] for key, n in result.replayed.items()]
         descriptor["ranges"] = [span.to_json(n) for n, span in sorted(self._seen.items())]
         return descriptor_batch(descriptor, segments)
+
+
+def _taken(
+    share: TopicShare | NeededPipelines, records: Records, plans: TopicPlans
+) -> TopicShare | NeededPipelines:
+    """Have a share take records; return what goes on with the topic's next ones."""
+    try:
+        share.take(records)
+    except NotSentError as error:
+        share = NeededPipelines(plans, error.pipeline_id)
+        share.take(records)
+    return share
+
+
+class NeededPipelines:
+    """A topic's records in one task, from where one is of a pipeline that the task was not sent.
+
+    It looks for more of these, runs no stage, and writes nothing. Where the task was sent none at
+    all, as when the topic was just opened, it looks on only for as long as it finds some.
+    Cost: some 1 µs an event, and reading.
+
+    Args:
+        plans: that were sent.
+        pipeline_id: of the first such record.
+    """
+
+    traces: Sequence[pa.RecordBatch] = ()
+
+    def __init__(self, plans: TopicPlans, pipeline_id: str) -> None:
+        self._plans = plans
+        self._first = pipeline_id
+        self._ids = set[str]()
+        self.is_through = False
+        """Whether no more records are wanted."""
+
+    def take(self, records: Records) -> None:
+        """Look which pipelines records are of."""
+        known = len(self._ids)
+        for start in range(0, len(records.values), _LOOKED_AT_ONCE):
+            ids = pipeline_ids(records.values[start : start + _LOOKED_AT_ONCE])
+            self._ids |= self._plans.not_sent(ids)
+        self.is_through = not self._plans and known == len(self._ids)
+
+    def write(self, topic: str, objects: ObjectStore) -> pa.RecordBatch:
+        """Return the descriptor: which pipelines are needed. Those left out the next run tells."""
+        del objects
+        needed = sorted(self._ids | {self._first})[:MOST_NEEDED]
+        return descriptor_batch({"topic": topic, "needed": needed, "parked": None})
+
+
+def pipeline_ids(values: Sequence[bytes]) -> set[str]:
+    """Return the ids of the pipelines that messages are of; what is no event is left out."""
+    groups = read_heads(values)
+    if groups is not None:
+        return {heads.pipeline_id for heads, _ in groups}
+    found = set[str]()
+    for value in values:
+        with suppress(ParkError):
+            found.add(decode_head(value).pipeline_id)
+    return found
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 Spark's Kafka source says where a batch ends, and is asked for no record: tasks read their ranges
 themselves. Each micro-batch: offsets against the ledger, one Spark action over all topics, one
 tracker transaction a topic. The action runs again for topics whose events taught something, once
-that is kept, and for those with a storm. A topic whose share is not committed is left out of the
-batches that follow; the application then gives it to another query (`TopicGroups`).
+that is kept, for those with a storm, and for those with events of pipelines that tasks were not
+sent. A topic whose share is not committed is left out of the batches that follow; the application
+then gives it to another query (`TopicGroups`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shutil
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ from waybill.processing.spark.batches import (
     Descriptor,
     Ranges,
     gave_up,
+    needed_by,
     read_offsets,
     run_tasks,
     unread_of,
@@ -177,23 +179,33 @@ class TopicGroup:
         self.errors.update(errors)
 
     def _take_effect(self, spark: SparkSession, ranges: Mapping[str, Ranges]) -> None:
-        """Run a batch and commit it; again for topics that taught something, or with a storm.
+        """Run a batch and commit it; again for topics that are not decided by the first run.
+
+        They taught something, have a storm, or need pipelines that were not sent.
 
         What the runs before wrote of these is garbage: no row names its objects, nor its batch the
         traces.
         """
         began = time.monotonic()
-        deployed = self._parts.pipelines.read_mapped(ranges)
+        deployed = self._read_deployed(ranges)
         context = RunContext(deployed, held_pipelines(self._parts.tracker))
         pending = set(ranges)
         while pending:
             fresh = {topic: ranges[topic] for topic in sorted(pending)}
-            batches, learned = self._run(spark, fresh, context)
+            batches, learned, needed = self._run(spark, fresh, context)
             pending = self._hold(batches, context)
             decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
             if decided:
                 self._commit(decided, context.storms, began=began)
-            pending |= self._learn(learned, context)
+            if again := self._learn(learned, context) | self._need(needed):
+                context.deployed |= self._read_deployed(again)
+            pending |= again
+
+    def _read_deployed(self, topics: Collection[str]) -> dict[str, DeployedOnTopic]:
+        """Return what is in force now of topics: of their pipelines, those in use."""
+        return self._parts.pipelines.read_mapped(
+            topics, lambda topic, ids: self._consumers[topic].in_use(ids)
+        )
 
     def _hold(self, batches: Mapping[str, TopicBatch], context: RunContext) -> set[str]:
         """Hold pipelines with a storm; return their topics, which run again."""
@@ -207,7 +219,7 @@ class TopicGroup:
         return stormy
 
     def _learn(self, learned: Mapping[str, Sequence[Descriptor]], context: RunContext) -> set[str]:
-        """Keep what tasks learned; return the topics that run again, with what is in force now.
+        """Keep what tasks learned; return the topics that run again.
 
         One that cannot be learned for keeps no other from it.
         """
@@ -221,18 +233,26 @@ class TopicGroup:
                 kept.add(topic)
         # others of the query wait for who learns for ever
         self._apart.extend(topic for topic in kept if context.learning_runs[topic] <= 0)
-        if kept:
-            context.deployed |= self._parts.pipelines.read_mapped(kept)
         return kept
+
+    def _need(self, needed: Mapping[str, Collection[str]]) -> set[str]:
+        """Take pipelines into use that tasks were not sent; return the topics that run again."""
+        taken = set()
+        for topic, pipeline_ids in needed.items():
+            with self._left_out_if_it_fails(topic, "pipelines that its events need were not taken"):
+                self._consumers[topic].need(pipeline_ids)
+                taken.add(topic)
+        return taken
 
     def _run(
         self, spark: SparkSession, ranges: Mapping[str, Ranges], context: RunContext
-    ) -> tuple[dict[str, TopicBatch], dict[str, list[Descriptor]]]:
+    ) -> tuple[dict[str, TopicBatch], dict[str, list[Descriptor]], dict[str, set[str]]]:
         """Run the stages over a batch's records.
 
         Returns:
-            {topic: what its tasks tell}, and of topics that taught something {topic: descriptors};
-            neither of topics that were given up, or not read.
+            {topic: what its tasks tell}, of topics that taught something {topic: descriptors}, and
+            of topics whose tasks were not sent all that they need {topic: ids of pipelines}; what
+            these taught, the next run meets again. None of topics that were given up, or not read.
         """
         plans = {
             topic: self._consumers[topic].plan(
@@ -247,7 +267,12 @@ class TopicGroup:
         unread = unread_of(descriptors)
         self._leave_out(unread)
         given_up = {topic for topic in plans if gave_up(descriptors.get(topic, ()))}
-        undecided = given_up | unread.keys()
+        needed = {
+            topic: pipeline_ids
+            for topic, found in descriptors.items()
+            if topic not in given_up | unread.keys() and (pipeline_ids := needed_by(found))
+        }
+        undecided = given_up | unread.keys() | needed.keys()
         learned = {
             topic: found
             for topic, found in descriptors.items()
@@ -262,7 +287,7 @@ class TopicGroup:
         }
         self._left_out |= given_up
         self._apart.extend(given_up | self._topics_apart(batches))
-        return batches, learned
+        return batches, learned, needed
 
     def _topics_apart(self, batches: Mapping[str, TopicBatch]) -> set[str]:
         """Return the topics that much of a batch was made of, if it was a long or a full one.
@@ -343,7 +368,7 @@ class RunContext:
     """What the runs of one batch go on with."""
 
     deployed: dict[str, DeployedOnTopic]
-    """By topic; read again where something was learned."""
+    """By topic; read again where something was learned, or more pipelines are needed."""
     held: frozenset[str]
     """Ids of pipelines whose events park as they came."""
     storms: defaultdict[str, list[Storm]] = field(default_factory=lambda: defaultdict(list))
