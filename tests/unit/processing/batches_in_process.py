@@ -20,6 +20,7 @@ from tests.support.evolving import kafka_records
 from tests.unit.processing.made import event
 
 from waybill.deployment import ChoosePipelines, DeployedOnTopic
+from waybill.errors import RetryError, StopError
 from waybill.events import encode
 from waybill.mappings import InForce, rules_of, with_learned
 from waybill.pipelines import Pipeline
@@ -34,6 +35,7 @@ from waybill.processing.spark.tasks import StageTask, TopicPlan
 from waybill.processing.spark.topic_consumer import TopicBatch, TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
 from waybill.settings import Settings
+from waybill.storage import Records, Unread
 
 RULES = rules_of("postgres")
 
@@ -154,6 +156,8 @@ class Application:
         self.consumers = {topic: Consumer(topic, self.kept) for topic in pipelines}
         self.runs: list[set[str]] = []
         self.sent_plans: list[Mapping[str, TopicPlan]] = []
+        self.unread: dict[tuple[str, int], StopError | RetryError] = {}
+        """(topic, number of a task) to why it cannot read on behind its messages."""
         own = ExecutorSettings.of(Settings(), "d1")
         worker: Any = tasks.Worker(os.getpid(), own, self.objects, self.recorder, None)  # type: ignore[arg-type]
         monkeypatch.setattr(tasks, "_WORKERS", [worker])
@@ -176,9 +180,12 @@ class Application:
         found: dict[str, list[Any]] = {}
         for topic in sorted(task._plan.topics):
             shares, first = frame[topic], 0
-            for share in shares:
+            for number, share in enumerate(shares):
                 run = pickle.loads(pickle.dumps(task))  # as it comes to a worker
-                for row in run.run([kafka_records(topic, share, first=first)]):
+                records: list[Records | Unread] = [kafka_records(topic, share, first=first)]
+                if (error := self.unread.get((topic, number))) is not None:
+                    records.append(Unread(topic, 0, error))
+                for row in run.run(records):
                     told = read_descriptor(*(column[0].as_py() for column in row.columns))
                     found.setdefault(told["topic"], []).append(told)
                 first += len(share)
