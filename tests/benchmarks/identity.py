@@ -1,8 +1,9 @@
 """The rivals of ``make bench-processing``: the same job without its stages, or without processes.
 
-Without its stages: same Kafka source, same Arrow batches into the same Python workers, one object a task into the same
-object store with the same codec, same descriptor, same tracker transaction; but the messages' bytes
-go out as they came, undecoded.
+Without its stages: Spark's Kafka source, Arrow batches into the same Python workers, one object a
+task into the same object store with the same codec, same descriptor, same tracker transaction; but
+the messages' bytes go out as they came, undecoded. A second one reads as the stages' tasks do,
+without Spark's source (ADR 21).
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from waybill.processing import CodeRunner, InProcess
 from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.tasks import StageTask, TaskPlan, descriptor_batch, this_worker
+from waybill.processing.spark.topic_group import TopicGroup
 from waybill.storage import ObjectStore, digest_of
 
 _LIMIT_S = 600.0
@@ -33,6 +36,49 @@ class IdentityTask:
         """Write all batches and yield one descriptor."""
         descriptor = _written(batches, this_worker(self._settings).objects)
         yield descriptor_batch({"topic": self._topic, "took_s": 0.0, **descriptor})
+
+
+class OwnReaderTask(IdentityTask):
+    """Reads its share as ``StageTask`` does."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        super().__init__(plan)
+        self._shares = plan.shares
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write what is read and yield one descriptor."""
+        reader = this_worker(self._settings).reader
+        for batch in numbers:
+            for number in batch.column("id").to_pylist():
+                yield from super().__call__(map(_columns, reader.read(self._shares[number])))
+
+
+def _columns(records: Any) -> pa.RecordBatch:
+    """Return records as the columns of Spark's source."""
+    count = len(records.offsets)
+    return pa.record_batch(
+        {
+            "topic": pa.repeat(records.topic, count),
+            "value": pa.array(records.values, pa.binary()),
+            "partition": pa.array(records.partitions, pa.int32()),
+            "offset": pa.array(records.offsets, pa.int64()),
+            "at_us": pa.array([time_ms * 1000 for time_ms in records.times_ms], pa.int64()),
+        }
+    )
+
+
+class SparkSourceGroup(TopicGroup):
+    """Gives its tasks the records that Spark's source reads."""
+
+    def _on_batch(self, frame: DataFrame, spark_batch_id: int) -> None:
+        self._records = frame.selectExpr(
+            "topic", "value", "partition", "offset", "unix_micros(timestamp) AS at_us"
+        )
+        super()._on_batch(frame, spark_batch_id)
+
+    def _numbers(self, spark: SparkSession, tasks: int) -> DataFrame:
+        del spark, tasks
+        return self._records
 
 
 def _written(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from tests.benchmarks import parking_tracker
 from tests.benchmarks.home import opened_home
 from tests.benchmarks.memory import PeakMemory
 from tests.benchmarks.processing import all_started, cpu_seconds
+from tests.benchmarks.rivals import batches_of
 
 from waybill.storage import TopicInfo
 
@@ -177,14 +178,14 @@ class Bench:
     def _follow(self, start: Any, events: int) -> dict[str, float]:
         cpu = cpu_seconds()
         query = start()
-        while sum(p.numInputRows for p in query.recentProgress) < events:
+        while sum(read for read, _ in batches_of(query)) < events:
             if not query.isActive:
                 raise SystemExit(f"the query ended: {query.exception()}")
             time.sleep(0.1)
-        found = [p for p in query.recentProgress if p.numInputRows]
+        found = batches_of(query)
         query.stop()
         self._spark._jvm.System.gc()  # else the JVM holds the consumer, and its declarations, long
-        seconds = sum(p.durationMs["triggerExecution"] for p in found) / 1000
+        seconds = sum(took_s for _, took_s in found)
         return {
             "per_s": events / seconds,
             "seconds": seconds,

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from tests.support import orders
-from tests.support.evolving import executor_settings, kafka_rows
+from tests.support.evolving import executor_settings, kafka_records
 from tests.support.parked_orders import order, parked
 from tests.support.replays import dry_run_request, run_replay
 from typer.testing import CliRunner
@@ -144,11 +144,11 @@ def processed(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     monkeypatch.setattr(tasks, "_WORKERS", [])
     version = services.deployed_pipelines(world.settings)["test-orders"]
     values = [value for value, _ in world.sent()]
-    batch = kafka_rows(world.topic.name, values)
+    batch = kafka_records(world.topic.name, values)
     texts = TaskTexts().of({version.id: version}, {})
-    topic_plan = tasks.TopicPlan("batch", {0: 0}, texts)
-    plan = tasks.TaskPlan({world.topic.name: topic_plan}, executor_settings(world.settings))
-    [answer] = tasks.StageTask(plan)(iter([batch]))
+    topic_plan = tasks.TopicPlan("batch", texts)
+    plan = tasks.TaskPlan({world.topic.name: topic_plan}, [], executor_settings(world.settings))
+    [answer] = tasks.StageTask(plan).run([batch])
     told = orjson.loads(answer.column(0)[0].as_py())
     found = {"sent": len(values), "passed": told["staged"]["rows"]}
     body = world.objects.get(told["parked"]["key"])

@@ -227,10 +227,11 @@ def test_learning_leaves_the_pipelines_version_and_is_read_once(settings, tracke
     mappings = reader.read_mapped([topic])[topic].mappings
     assert mappings[NAME].number == 1
     run_batch(settings, [order(1, note="x")])
-    pipelines, later = reader.read_mapped([topic])[topic]
+    pipelines, later, _ = reader.read_mapped([topic])[topic]
     assert (pipelines[NAME[0]].version, later[NAME].number) == (version, 2)
     assert reader.read_mapped([topic])[topic].mappings[NAME] is later[NAME]
-    assert reader.read_mapped(["events.other.topic"])["events.other.topic"] == ({}, {})
+    nothing = reader.read_mapped(["events.other.topic"])["events.other.topic"]
+    assert nothing == ({}, {}, frozenset())
 
 
 def test_a_pipeline_that_was_deployed_before_there_were_mappings_works_and_learns(

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch
-from tests.support.evolving import executor_settings, kafka_rows
+from tests.support.evolving import executor_settings, kafka_records
 from tests.support.replays import dry_run_request, run_replay
 
 from waybill import services
@@ -91,11 +91,11 @@ class World:
 
     def _commit(self, own: Any, number: int, at: int, values: list[bytes]) -> None:
         count = len(values)
-        given = kafka_rows(own["topic"], values, partition=number, first=at)
+        given = kafka_records(own["topic"], values, partition=number, first=at)
         version = services.deployed_pipelines(self.settings)["test-orders"]
-        plan = tasks.TopicPlan(str(uuid4()), {}, TaskTexts().of({version.id: version}, {}))
-        task_plan = tasks.TaskPlan({own["topic"]: plan}, executor_settings(self.settings))
-        [answer] = tasks.StageTask(task_plan)(iter([given]))
+        plan = tasks.TopicPlan(str(uuid4()), TaskTexts().of({version.id: version}, {}))
+        task_plan = tasks.TaskPlan({own["topic"]: plan}, [], executor_settings(self.settings))
+        [answer] = tasks.StageTask(task_plan).run([given])
         told = read_descriptor(*[column[0].as_py() for column in answer.columns])
 
         def record(connection: Any, commit_number: int) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 import orjson
-import pyarrow as pa
 from tests.support.orders import team_of
 
 from waybill.deployment import ActivePipelines, DeployedOnTopic
@@ -29,7 +28,7 @@ from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import reports_by_name
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.settings import Settings
-from waybill.storage import ObjectStore, deployment_id, open_objects, open_tracker
+from waybill.storage import ObjectStore, Records, deployment_id, open_objects, open_tracker
 
 DECLARATION = """
 id: test-evolving
@@ -107,8 +106,8 @@ def sent(
 ) -> tasks.TaskPlan:
     """Return what a driver sends to tasks, for a batch of partition 0."""
     texts = TaskTexts().of(deployed.pipelines, deployed.mappings)
-    plan = tasks.TopicPlan("batch", {0: 0}, texts, learns)
-    return tasks.TaskPlan({topic: plan}, executor_settings(settings))
+    plan = tasks.TopicPlan("batch", texts, learns)
+    return tasks.TaskPlan({topic: plan}, [], executor_settings(settings))
 
 
 def executor_settings(settings: Settings) -> ExecutorSettings:
@@ -153,26 +152,19 @@ def run_task(
         return again(values, plan or plan_of(settings))
 
 
-def kafka_rows(
+def kafka_records(
     topic: str, values: Sequence[bytes], *, partition: int = 0, first: int = 0
-) -> pa.RecordBatch:
-    """Return what Spark gives a task: messages of a partition, from an offset on."""
+) -> Records:
+    """Return what a task reads: messages of a partition, from an offset on."""
     count = len(values)
-    return pa.record_batch(
-        {
-            "topic": pa.array([topic] * count, pa.string()),
-            "value": pa.array(list(values), pa.binary()),
-            "partition": pa.array([partition] * count, pa.int32()),
-            "offset": pa.array(range(first, first + count), pa.int64()),
-            "at_us": pa.array([10**15] * count, pa.int64()),
-        }
-    )
+    offsets = list(range(first, first + count))
+    return Records(topic, [partition] * count, list(values), offsets, [10**12] * count)
 
 
 def again(values: Sequence[bytes], plan: tasks.TaskPlan) -> dict[str, Any]:
     """Run one task more of the worker of this process; return its descriptor."""
     [topic] = plan.topics
-    [answer] = tasks.StageTask(plan)(iter([kafka_rows(topic, values)]))
+    [answer] = tasks.StageTask(plan).run([kafka_records(topic, values)])
     told: dict[str, Any] = orjson.loads(answer.column(0)[0].as_py())
     return told
 

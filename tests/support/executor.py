@@ -1,6 +1,6 @@
-"""``python -m tests.support.executor TASK ROWS``: a task as an executor without a way to the books.
+"""``python -m tests.support.executor TASK``: a task as an executor without a way to the books.
 
-Reads a pickled task and Arrow rows from files; prints the descriptors. Whatever would open the
+Reads a pickled task and its records from a file; prints the descriptors. Whatever would open the
 tracker, or read settings, raises; the environment says which of its variables were read.
 """
 
@@ -56,12 +56,10 @@ class Watched(dict[str, str]):
     values = items
 
 
-def main(task: Path, rows: Path) -> None:
+def main(task: Path) -> None:
     """Run the task; see the module."""
     sys.meta_path.insert(0, Refuses())
     import pickle
-
-    import pyarrow as pa
 
     from waybill.processing.spark import tasks
     from waybill.settings import Settings
@@ -72,12 +70,11 @@ def main(task: Path, rows: Path) -> None:
     Settings.__init__ = refused  # type: ignore[method-assign]
     environment = Watched(dict(os.environ))
     tasks.os = type("Os", (), {"environ": environment, "getpid": os.getpid})  # type: ignore[assignment]
-    run = pickle.loads(task.read_bytes())
-    with pa.ipc.open_stream(rows) as reader:
-        told = [json.loads(one.column(0)[0].as_py()) for one in run(iter([*reader]))]
+    run, records = pickle.loads(task.read_bytes())
+    told = [json.loads(one.column(0)[0].as_py()) for one in run.run([records])]
     loaded = [name for name in sys.modules if name in FORBIDDEN]
     print(json.dumps({"told": told, "read": sorted(environment.read), "loaded": loaded}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 from sqlalchemy import text
 from tests.support import cut_logs
@@ -23,7 +22,7 @@ from tests.support.evolving import DECLARATION, PASSES
 from waybill import services
 from waybill.errors import StopError
 from waybill.events import Event, encode
-from waybill.processing.spark import topic_group
+from waybill.processing.spark import plan_cache, topic_group
 from waybill.processing.spark.application import fresh_checkpoints
 from waybill.processing.spark.session import open_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
@@ -223,11 +222,40 @@ def committed_apart(application: Application) -> None:
     assert application.passed() == {"north": 100, "south": 42, "west": 5}
 
 
+def by_need(application: Application) -> None:
+    """Tasks are sent no pipeline before its first event: all is committed once all the same."""
+    application.groups.stop()
+    teams, before, needed = ("north", "west"), application.passed(), list[str]()
+    need = TopicConsumer.need
+
+    def noted(consumer: TopicConsumer, ids: Collection[str]) -> None:
+        needed.extend(ids)
+        need(consumer, ids)
+
+    with (
+        mock.patch.object(plan_cache, "FEW_PIPELINES", 0),
+        mock.patch.object(TopicConsumer, "need", noted),
+    ):
+        application.groups = application.fresh_groups()
+        application.send("north", range(250, 270))
+        application.send("west", range(250, 255))
+        wanted = before | {"north": before["north"] + 20, "west": before["west"] + 5}
+        application.until(lambda: application.passed() == wanted, "needed and sent", teams)
+        application.send("north", range(270, 280))
+        wanted["north"] += 10
+        application.until(lambda: application.passed() == wanted, "in use from now on", teams)
+        application.groups.stop()
+    assert sorted(needed) == [f"{team}-{application.tag}" for team in teams]
+    staged = "SELECT 'rows', sum(rows) FROM staged_objects"
+    assert application.sql(staged) == {"rows": sum(wanted.values())}
+
+
 def slow_alone(application: Application) -> None:
     """A neighbour of a topic whose code is slow does not wait for it; none of it is lost."""
     application.groups.stop()
     application.groups = application.fresh_groups()
     teams, before = ("north", "west"), application.passed()
+    opened = application.opened.count(application.topics["west"])
     home = application.settings.pipelines_dir / "west"
     (home / "transformation.py").write_text(SLOW)
     services.run_deploy(application.settings, home, who="test")
@@ -242,22 +270,7 @@ def slow_alone(application: Application) -> None:
     application.until(lambda: application.passed()["west"] == west, "read by itself", teams)
     names = application.started[started:]
     assert len(set(names)) == 2, names
-    assert application.opened.count(application.topics["west"]) == 2  # kept where it stood
-
-
-def large_messages(application: Application) -> None:
-    """A worker gets large messages in batches of bounded bytes."""
-
-    def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield pa.RecordBatch.from_pydict({"bytes": [batch.nbytes]})
-
-    frame = application.spark.range(60, numPartitions=1).selectExpr(
-        "cast(repeat('x', 4000000) AS binary) AS value"
-    )
-    found = [row[0] for row in frame.mapInArrow(sizes, "bytes long").collect()]
-    assert sum(found) >= 240_000_000
-    assert max(found) <= 64 * 1024**2 + 5_000_000
+    assert application.opened.count(application.topics["west"]) == opened + 1  # kept as it stood
 
 
 def main(settings: Settings) -> None:
@@ -266,8 +279,8 @@ def main(settings: Settings) -> None:
     try:
         died_and_fenced(application)
         committed_apart(application)
+        by_need(application)
         slow_alone(application)
-        large_messages(application)
     finally:
         application.groups.stop()
         application.spark.stop()

@@ -19,10 +19,11 @@ def start_query(
     *topics: TopicInfo,
     checkpoint: Path,
     destination: str = "warehouse",
+    group: type[TopicGroup] = TopicGroup,
 ) -> StreamingQuery:
     """Take topics over and start one query for them, as the application does."""
     consumers: list[Any] = []
     for topic in topics:
         consumers.append(TopicConsumer(parts, topic, destination=destination, holder="test"))
         consumers[-1].open()
-    return TopicGroup(parts, consumers, name="test", checkpoint=checkpoint).start(spark)
+    return group(parts, consumers, name="test", checkpoint=checkpoint).start(spark)

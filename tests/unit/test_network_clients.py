@@ -24,7 +24,7 @@ from waybill.destinations.adapters.snowflake import session as snowflake
 from waybill.destinations.drivers import Address
 from waybill.producer.client import consumer_config, producer_config
 from waybill.settings import KafkaSettings, S3Settings, TrackerSettings, WalSettings
-from waybill.storage import open_log
+from waybill.storage.log import client_config
 from waybill.storage.tracker import engine as tracker_engine
 
 ROOT = Path(__file__).parents[2]
@@ -150,7 +150,8 @@ NO_CLIENTS = {
 }
 """Of these libraries every call is a client's, but these."""
 KAFKA_CONFIGS: dict[str, Callable[[], dict[str, object]]] = {
-    "include/waybill/storage/log.py": lambda: open_log(KafkaSettings())._client_config(),
+    "include/waybill/storage/log.py": lambda: client_config(KafkaSettings()),
+    "include/waybill/storage/range_reader.py": lambda: client_config(KafkaSettings()),
     "include/waybill/producer/components.py": lambda: producer_config(
         {"bootstrap.servers": "h:1"}, WalSettings()
     ),

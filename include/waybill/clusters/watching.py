@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 import psycopg
@@ -24,10 +24,10 @@ from waybill.clusters.model import (
     VirtualCluster,
 )
 from waybill.clusters.records import CHANNEL, newest_version, read_assignment, read_clusters
-from waybill.deployment import ActivePipelines
+from waybill.deployment import ActivePipelines, EventTopic
 from waybill.errors import InputError, RetryError
 from waybill.ledger import live_names
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import topic_name
 from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class ServedTopics:
         Raises:
             RetryError: the tracker does not answer; the caller keeps to what it had.
 
-        Cost: three statements, one or two more where there is something new.
+        Cost: three statements, two more where something was deployed; no declaration is parsed.
         """
         return self.read_names(self.read_topics())
 
@@ -167,8 +167,7 @@ class ServedTopics:
     def read_topics(self) -> dict[str, str]:
         """Return {topic: its destination}, whatever its generations; raises as ``read``."""
         assignment = self.watcher.read()
-        pipelines = self._pipelines.read().values()
-        return topics_served(pipelines, assignment, self.watcher.cluster)
+        return topics_served(self._pipelines.read_topics(), assignment, self.watcher.cluster)
 
     def read_destinations(self) -> set[str]:
         """Return the destinations that the cluster is to load.
@@ -179,23 +178,22 @@ class ServedTopics:
             RetryError: as ``read``.
         """
         assignment = self.watcher.read()
-        pipelines = self._pipelines.read().values()
-        return destinations_served(pipelines, assignment, self.watcher.cluster)
+        return destinations_served(self._pipelines.read_topics(), assignment, self.watcher.cluster)
 
 
 def topics_served(
-    pipelines: Iterable[Pipeline], assignment: Assignment, cluster: str
+    topics: Iterable[EventTopic], assignment: Assignment, cluster: str
 ) -> dict[str, str]:
     """Return {topic: its destination} of the teams that a cluster serves."""
     return {
-        topic_of(one): one.destination
-        for one in pipelines
+        topic_name(one.team, one.destination): one.destination
+        for one in topics
         if assignment.cluster_of(one.team) == cluster
     }
 
 
 def destinations_served(
-    pipelines: Iterable[Pipeline], assignment: Assignment, cluster: str
+    topics: Collection[EventTopic], assignment: Assignment, cluster: str
 ) -> set[str]:
     """Return the destinations that a cluster loads, so that none is loaded by two.
 
@@ -203,14 +201,12 @@ def destinations_served(
     serves; where none does, ``default`` loads what is there.
     """
     owners: dict[str, str] = {}
-    for one in sorted(pipelines, key=lambda one: one.team):
+    for one in sorted(topics, key=lambda one: one.team):
         served_by = assignment.cluster_of(one.team)
         if served_by is not None:
             owners.setdefault(one.destination, served_by)
     return {
-        one.destination
-        for one in pipelines
-        if owners.get(one.destination, DEFAULT_CLUSTER) == cluster
+        one.destination for one in topics if owners.get(one.destination, DEFAULT_CLUSTER) == cluster
     }
 
 

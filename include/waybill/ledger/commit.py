@@ -11,11 +11,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from json import dumps
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, BigInteger, Connection, ScalarSelect, cast, func, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnClause,
+    Connection,
+    Integer,
+    ScalarSelect,
+    Text,
+    cast,
+    column,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from waybill.back_off import BackOff
 from waybill.errors import RetryError, StopError
@@ -212,42 +226,71 @@ def check_lease(connection: Connection, consumer: str, epoch: int) -> None:
 
 
 def _move_offsets(connection: Connection, commit: BatchCommit) -> None:
-    for item in sorted(commit.ranges, key=lambda item: item.partition):
+    for item in commit.ranges:
         if item.count + item.absent != item.end - item.start:
             raise StopError(
                 f"{commit.topic}/{item.partition}: {item.count} records between offsets "
                 f"{item.start} and {item.end}: the log has a hole"
             )
-        at = {
+    left = _not_moved(connection, commit, commit.ranges)
+    if left:  # not known yet, or not where the batch began
+        first = insert(topic_offsets).on_conflict_do_nothing()
+        since = connection.execute(select(last_commit_of_topic(commit.topic))).scalar()
+        row = {
             "cluster_id": commit.cluster_id,
             "topic_id": commit.topic_id,
-            "partition": item.partition,
+            "topic": commit.topic,
+            "next_offset": 0,
+            "known_since_commit": since,
         }
-        connection.execute(
-            insert(topic_offsets)
-            .values(
-                **at,
-                topic=commit.topic,
-                next_offset=0,
-                known_since_commit=last_commit_of_topic(commit.topic),
-            )
-            .on_conflict_do_nothing()
+        connection.execute(first, [{**row, "partition": item.partition} for item in left])
+        left = _not_moved(connection, commit, left)
+    for item in left:
+        raise OffsetsMovedError(
+            f"{commit.topic}/{item.partition} does not stand at offset {item.start}"
         )
-        moved = connection.execute(
-            update(topic_offsets)
-            .where(
-                *[topic_offsets.c[name] == value for name, value in at.items()],
-                topic_offsets.c.next_offset == item.start,
-            )
-            .values(
-                next_offset=item.end,
-                **({"last_read": item.last.to_json()} if item.last is not None else {}),
-            )
+
+
+def _not_moved(
+    connection: Connection, commit: BatchCommit, ranges: Sequence[OffsetRange]
+) -> list[OffsetRange]:
+    """Move each partition that stands where its range begins to its end; return the others.
+
+    Cost: one statement. Who commits the topic holds its lease's row, so nobody moves others first.
+    """
+    columns: list[ColumnClause[Any]] = [
+        column("partition"),
+        column("start"),
+        column("end"),
+        column("last_read"),
+    ]
+    lasts = [None if item.last is None else dumps(item.last.to_json()) for item in ranges]
+    moves = (
+        func.unnest(
+            cast([item.partition for item in ranges], ARRAY(Integer)),
+            cast([item.start for item in ranges], ARRAY(BigInteger)),
+            cast([item.end for item in ranges], ARRAY(BigInteger)),
+            cast(lasts, ARRAY(Text)),
         )
-        if moved.rowcount != 1:
-            raise OffsetsMovedError(
-                f"{commit.topic}/{item.partition} does not stand at offset {item.start}"
-            )
+        .table_valued(*columns, name="moves")
+        .render_derived()
+    )
+    moved = (
+        update(topic_offsets)
+        .where(
+            topic_offsets.c.cluster_id == commit.cluster_id,
+            topic_offsets.c.topic_id == commit.topic_id,
+            topic_offsets.c.partition == moves.c.partition,
+            topic_offsets.c.next_offset == moves.c.start,
+        )
+        .values(
+            next_offset=moves.c.end,
+            last_read=func.coalesce(cast(moves.c.last_read, JSONB), topic_offsets.c.last_read),
+        )
+        .returning(topic_offsets.c.partition)
+    )
+    numbers = set(connection.execute(moved).scalars())
+    return [item for item in ranges if item.partition not in numbers]
 
 
 def last_commit_of_topic(topic: str) -> ScalarSelect[int]:

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, cast, func, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    Connection,
+    Integer,
+    Row,
+    Select,
+    Text,
+    and_,
+    any_,
+    cast,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH, distinct_on
 
 from waybill.errors import InputError
@@ -107,7 +119,7 @@ def numbers_in_force(
     """
     query = (
         select(_C.pipeline_id, _C.event_name, func.max(_C.number))
-        .where(_C.pipeline_id.in_(pipeline_ids))
+        .where(_C.pipeline_id == any_(cast(list(pipeline_ids), ARRAY(Text))))
         .group_by(_C.pipeline_id, _C.event_name)
     )
     return {(row[0], row[1]): int(row[2]) for row in connection.execute(query)}
@@ -119,9 +131,22 @@ def versions_numbered(
     """Return certain versions, one of an event name; what is not there is left out."""
     if not wanted:
         return []
-    names = [(*name, number) for name, number in wanted.items()]
-    query = select(mapping_versions).where(
-        tuple_(_C.pipeline_id, _C.event_name, _C.number).in_(names)
+    asked = (  # arrays: a statement takes 65,535 parameters at most
+        func.unnest(
+            cast([pipeline_id for pipeline_id, _ in wanted], ARRAY(Text)),
+            cast([event_name for _, event_name in wanted], ARRAY(Text)),
+            cast(list(wanted.values()), ARRAY(Integer)),
+        )
+        .table_valued("pipeline_id", "event_name", "number", name="wanted")
+        .render_derived()
+    )
+    query = select(mapping_versions).join(
+        asked,
+        and_(
+            _C.pipeline_id == asked.c.pipeline_id,
+            _C.event_name == asked.c.event_name,
+            _C.number == asked.c.number,
+        ),
     )
     return [_version(row) for row in connection.execute(query)]
 

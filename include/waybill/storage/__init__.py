@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from waybill.storage.payloads import PayloadReader as PayloadReader
     from waybill.storage.payloads import check_in as check_in
     from waybill.storage.payloads import payloads_at_once as payloads_at_once
+    from waybill.storage.range_reader import PartitionRange as PartitionRange
+    from waybill.storage.range_reader import RangeReader as RangeReader
+    from waybill.storage.range_reader import Records as Records
+    from waybill.storage.range_reader import Unread as Unread
     from waybill.storage.tracker import TrackerStore as TrackerStore
     from waybill.storage.tracker import open_tracker as open_tracker
 
@@ -81,6 +85,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "open_objects",
         ],
         "payloads": ["LARGEST_MESSAGE_BYTES", "PayloadReader", "check_in", "payloads_at_once"],
+        "range_reader": ["PartitionRange", "RangeReader", "Records", "Unread"],
         "tracker": ["TrackerStore", "open_tracker"],
     },
 )

@@ -668,7 +668,7 @@ class KafkaLog:
         from confluent_kafka.admin import AdminClient
 
         if self._admin_client is None:
-            self._admin_client = AdminClient(self._client_config())
+            self._admin_client = AdminClient(client_config(self._settings))
         return self._admin_client
 
     def _consumer(self, **config: Any) -> Any:
@@ -676,7 +676,7 @@ class KafkaLog:
 
         return Consumer(
             {
-                **self._client_config(),
+                **client_config(self._settings),
                 **config,
                 "group.id": "waybill-look",
                 "enable.auto.commit": False,
@@ -686,14 +686,16 @@ class KafkaLog:
             }
         )
 
-    def _client_config(self) -> dict[str, Any]:
-        return {
-            "bootstrap.servers": self._settings.bootstrap_servers,
-            "log_level": 2,
-            "socket.timeout.ms": 10_000,
-            "socket.connection.setup.timeout.ms": 10_000,
-            "socket.keepalive.enable": True,
-        }
+
+def client_config(settings: KafkaSettings) -> dict[str, Any]:
+    """Return what every client of librdkafka that looks, or reads, is made with."""
+    return {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "log_level": 2,
+        "socket.timeout.ms": 10_000,
+        "socket.connection.setup.timeout.ms": 10_000,
+        "socket.keepalive.enable": True,
+    }
 
 
 class RecordReader:

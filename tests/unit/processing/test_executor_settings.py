@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from tests.support.evolving import kafka_rows
+from tests.support.evolving import kafka_records
 from tests.support.object_server import object_server
 from tests.unit.processing.made import event, pipeline
 
@@ -33,6 +32,7 @@ from waybill.processing.spark.executor_settings import (
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.processing.spark.tasks import StageTask, TaskPlan, TopicPlan
 from waybill.settings import S3Settings, Settings, secret_values
+from waybill.storage import Records
 
 CANARIES = {
     "tracker": {"dsn": "postgresql://canary-user:canary-tracker@127.0.0.1:1/x"},
@@ -59,6 +59,7 @@ def sent(**changes: Any) -> ExecutorSettings:
 
 def test_what_is_sent_is_this_and_no_more():
     assert {f"{section}.{name}" for section, (_, names) in SENT.items() for name in names} == {
+        "kafka.bootstrap_servers",
         "s3.endpoint_url", "s3.bucket", "s3.region", "s3.access_key", "s3.secret_key",
         "sandbox.shared_by", "sandbox.memory_mb", "sandbox.file_mb", "sandbox.readable",
         "sandbox.strict",
@@ -166,7 +167,7 @@ def test_a_worker_with_the_same_relative_folder_takes_it(
 
 def test_nothing_of_it_is_shown():
     own = sent()
-    plan = TaskPlan({}, own)
+    plan = TaskPlan({}, [], own)
     for text in (repr(own), str(own), f"{own}", repr(plan), repr(own.values["s3"])):
         assert "of-s3" not in text
         assert own.fingerprint not in text
@@ -301,21 +302,13 @@ def test_the_daemon_of_the_workers_drops_what_they_are_not_sent():
 
 
 def run_as_executor(
-    task: StageTask, rows: pa.RecordBatch, folder: Path, environment: dict[str, str]
+    task: StageTask, records: Records, folder: Path, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run a task in a process that can reach neither tracker nor settings."""
-    (folder / "task").write_bytes(cloudpickle.dumps(task))
-    with pa.ipc.new_stream(folder / "rows", rows.schema) as writer:
-        writer.write_batch(rows)
+    (folder / "task").write_bytes(cloudpickle.dumps((task, records)))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.support.executor",
-            str(folder / "task"),
-            str(folder / "rows"),
-        ],
+        [sys.executable, "-m", "tests.support.executor", str(folder / "task")],
         env={**kept, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -326,8 +319,8 @@ def run_as_executor(
 
 def task_of(made: Settings) -> StageTask:
     declared = pipeline(policy="evolve")
-    plan = TopicPlan("batch", {0: 0}, TaskTexts().of({"p1": declared}, {}))
-    return StageTask(TaskPlan({"t": plan}, ExecutorSettings.of(made, "d1")))
+    plan = TopicPlan("batch", TaskTexts().of({"p1": declared}, {}))
+    return StageTask(TaskPlan({"t": plan}, [], ExecutorSettings.of(made, "d1")))
 
 
 @pytest.mark.parametrize("inherits", [False, True], ids=["bare", "driver's environment"])
@@ -337,7 +330,7 @@ def test_a_task_runs_where_the_tracker_is_out_of_reach_and_reads_nothing_of_it(t
             s3={**CANARIES["s3"], "endpoint_url": server.url, "bucket": "b"},
             traces={"spool_dir": tmp_path / "traces"},
         )
-        rows = kafka_rows("t", [encode(event(n, {"id": n, "n": n})) for n in range(5)])
+        rows = kafka_records("t", [encode(event(n, {"id": n, "n": n})) for n in range(5)])
         environment = made.to_env() if inherits else {}
         done = run_as_executor(task_of(made), rows, tmp_path, environment)
         assert done.returncode == 0, done.stderr
@@ -355,7 +348,7 @@ def test_a_task_runs_where_the_tracker_is_out_of_reach_and_reads_nothing_of_it(t
 
 def test_a_task_that_meets_a_new_field_tells_of_it_without_a_tracker(tmp_path):
     made = settings(s3={**CANARIES["s3"], "endpoint_url": "http://127.0.0.1:1"})
-    rows = kafka_rows("t", [encode(event(1, {"id": 1, "new": "a value"}))])
+    rows = kafka_records("t", [encode(event(1, {"id": 1, "new": "a value"}))])
     done = run_as_executor(task_of(made), rows, tmp_path, {})
     assert done.returncode == 0, done.stderr
     [told] = json.loads(done.stdout.splitlines()[-1])["told"]
@@ -365,7 +358,7 @@ def test_a_task_that_meets_a_new_field_tells_of_it_without_a_tracker(tmp_path):
 def test_a_task_on_a_worker_of_another_deployment_refuses_before_it_reads_or_writes(tmp_path):
     with object_server() as server:
         made = settings(s3={**CANARIES["s3"], "endpoint_url": server.url, "bucket": "b"})
-        rows = kafka_rows("t", [encode(event(1, {"id": 1, "n": 1}))])
+        rows = kafka_records("t", [encode(event(1, {"id": 1, "n": 1}))])
         other = {"WAYBILL_S3__BUCKET": "theirs"}
         done = run_as_executor(task_of(made), rows, tmp_path, other)
         assert server.objects == {}

@@ -1,206 +1,22 @@
-"""Batches whose events teach something: kept by the driver, run again, committed once.
-
-Tasks are the real ones, in this process, over an object store and a tracker in memory; what Spark
-does between (a task each share of the records, collected) is a loop.
-"""
+"""Batches whose events teach something: kept by the driver, run again, committed once."""
 
 from __future__ import annotations
 
-import os
-import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from tests.support.evolving import kafka_rows
+from tests.unit.processing.batches_in_process import Application, messages
 from tests.unit.processing.made import event, pipeline
 
-from waybill.deployment import DeployedOnTopic
 from waybill.errors import RetryError
 from waybill.events import encode
-from waybill.mappings import InForce, NameRules, rules_of, with_learned
+from waybill.mappings import NameRules
 from waybill.pipelines import Pipeline
-from waybill.processing import LocalLearner, read_staged
-from waybill.processing.code_runner import InProcess
+from waybill.processing import LocalLearner
 from waybill.processing.spark import tasks, topic_group
-from waybill.processing.spark.batches import read_descriptor
-from waybill.processing.spark.executor_settings import ExecutorSettings
-from waybill.processing.spark.learning_reports import report_of, reports_by_name
-from waybill.processing.spark.plan_cache import TaskTexts
-from waybill.processing.spark.tasks import StageTask, TopicPlan
-from waybill.processing.spark.topic_consumer import TopicBatch
-from waybill.processing.spark.topic_group import TopicGroup
-from waybill.settings import Settings
-
-RULES = rules_of("postgres")
-
-
-class Objects:
-    """An object store in memory."""
-
-    def __init__(self) -> None:
-        self.bodies: dict[str, bytes] = {}
-
-    def put_waiting(self, key: str, body: bytes, *, limit_s: float) -> None:
-        self.bodies[key] = bytes(body)
-
-
-class Recorder:
-    """Keeps the batches whose traces were recorded."""
-
-    def __init__(self) -> None:
-        self.batches: list[str] = []
-
-    def write(self, traces: Sequence[pa.RecordBatch]) -> None:
-        for trace in traces:
-            self.batches += [one for one in trace.column("batch").unique().to_pylist() if one]
-
-
-@dataclass
-class Kept:
-    """What the tracker holds of mappings; deploys change it as well."""
-
-    pipelines: dict[str, dict[str, Pipeline]]
-    mappings: dict[tuple[str, str], InForce] = field(default_factory=dict)
-    reads: int = 0
-
-    def read_mapped(self, topics: Sequence[str]) -> dict[str, DeployedOnTopic]:
-        self.reads += 1
-        return {
-            topic: DeployedOnTopic(
-                self.pipelines[topic],
-                {n: one for n, one in self.mappings.items() if n[0] in self.pipelines[topic]},
-            )
-            for topic in topics
-        }
-
-
-class Consumer:
-    """A topic, as a `TopicConsumer` with a tracker in memory."""
-
-    def __init__(self, name: str, kept: Kept) -> None:
-        self.name = name
-        self.topic = SimpleNamespace(name=name)
-        self._kept, self._texts, self._plans = kept, TaskTexts(), 0
-        self.committed: list[TopicBatch] = []
-        self.learned: list[dict[Any, Any]] = []
-        self.away: Exception | None = None
-
-    def plan(self, ranges: Any, deployed: DeployedOnTopic, *, learns: bool = True) -> TopicPlan:
-        self._plans += 1
-        texts = self._texts.of(deployed.pipelines, deployed.mappings)
-        starts = {number: start for number, (start, _) in ranges.items()}
-        return TopicPlan(f"{self.name} {self._plans}", starts, texts, learns)
-
-    def learn(self, deployed: DeployedOnTopic, descriptors: Sequence[Any]) -> bool:
-        if self.away is not None:
-            raise self.away
-        reports = reports_by_name(descriptors)
-        self.learned.append(reports)
-        later = False
-        for name, learned in reports.items():
-            declared = deployed.pipelines[name[0]].events[name[1]]
-            kept = self._kept.mappings.get(name) or InForce(0, declared)
-            roomy = kept.declaration
-            for fields in learned:
-                roomy = with_learned(roomy, fields, RULES) or roomy
-            if roomy != kept.declaration:
-                self._kept.mappings[name] = InForce(kept.number + 1, roomy)
-                later = True
-        return later
-
-    def check_same_log(self, state: Any) -> None:
-        pass
-
-    def commit(self, batch: TopicBatch, storms: Any, *, took_ms: int) -> None:
-        self.committed.append(batch)
-
-
-class Group(TopicGroup):
-    """A group whose records are in this process: {topic: messages of each task}."""
-
-    def _records_of(self, frame: Any, pending: set[str], ranges: Any) -> Any:
-        return {topic: shares for topic, shares in frame.items() if topic in pending}
-
-    def run(self, frame: Mapping[str, Sequence[Sequence[bytes]]]) -> None:
-        ranges = {t: {0: (0, sum(map(len, shares)))} for t, shares in frame.items()}
-        self._take_effect(frame, ranges)  # type: ignore[arg-type]
-
-
-class Application:
-    """A group over topics in memory; ``runs`` has the topics of each action."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, **pipelines: Pipeline) -> None:
-        self.kept = Kept({topic: {one.id: one} for topic, one in pipelines.items()})
-        self.objects, self.recorder = Objects(), Recorder()
-        self.consumers = {topic: Consumer(topic, self.kept) for topic in pipelines}
-        self.runs: list[set[str]] = []
-        own = ExecutorSettings.of(Settings(), "d1")
-        worker: Any = tasks.Worker(os.getpid(), own, self.objects, self.recorder)  # type: ignore[arg-type]
-        monkeypatch.setattr(tasks, "_WORKERS", [worker])
-        monkeypatch.setattr(tasks, "PayloadReader", lambda objects: None)
-        monkeypatch.setattr(topic_group, "run_tasks", self._run_tasks)
-        monkeypatch.setattr(topic_group, "held_pipelines", lambda tracker: frozenset())
-        parts: Any = SimpleNamespace(
-            settings=Settings(),
-            executor_settings=own,
-            tracker=None,
-            pipelines=self.kept,
-            log=SimpleNamespace(states=lambda topics: {one.name: None for one in topics}),
-            task=InProcessTask,
-        )
-        self.group = Group(parts, self.consumers.values(), name="g", checkpoint=Path("none"))  # type: ignore[arg-type]
-
-    def _run_tasks(self, frame: Any, task: Any) -> dict[str, list[Any]]:
-        self.runs.append(set(frame))
-        found: dict[str, list[Any]] = {}
-        for topic, shares in frame.items():
-            first = 0
-            for share in shares:
-                run = pickle.loads(pickle.dumps(task))  # as it comes to a worker
-                for row in run(iter([kafka_rows(topic, share, first=first)])):
-                    told = read_descriptor(*(column[0].as_py() for column in row.columns))
-                    found.setdefault(told["topic"], []).append(told)
-                first += len(share)
-        return found
-
-    def rows(self, topic: str) -> list[dict[str, Any]]:
-        """Return what the committed batches of a topic staged."""
-        return [
-            {n: v for n, v in row.items() if not n.startswith("_waybill_")}
-            for batch in self.consumers[topic].committed
-            for told in batch.descriptors
-            if told["staged"]
-            for frame in read_staged(self.objects.bodies[told["staged"]["key"]])
-            for row in frame.data.to_pylist()
-        ]
-
-    def parked(self, topic: str) -> list[tuple[str, str, int]]:
-        """Return (stage, error type, count) of what the committed batches parked."""
-        return [
-            (segment.stage, segment.error_type, segment.count)
-            for batch in self.consumers[topic].committed
-            for told in batch.descriptors
-            if told["parked"]
-            for segment in told["parked"].segments
-        ]
-
-
-class InProcessTask(StageTask):
-    """Runs user code in this process."""
-
-    def runner(self, settings: Any) -> InProcess:
-        del settings
-        return InProcess()
-
-
-def messages(*payloads: dict[str, Any]) -> list[bytes]:
-    return [encode(event(n, {"id": n, **payload})) for n, payload in enumerate(payloads, 1)]
+from waybill.processing.spark.learning_reports import report_of
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.processing.spark import topic_groups
+from waybill.processing.spark.batches import UnreadError
 from waybill.processing.spark.topic_groups import TopicGroups
 
 
@@ -195,6 +196,18 @@ def test_topics_whose_server_was_away_come_back_to_their_group(clock):
     clock[0] += 3
     app.groups.look("abc")
     assert app.running == [["a", "b", "c"]]
+
+
+def test_a_topic_that_could_not_be_read_beside_others_that_could_is_read_alone(clock):
+    """Its neighbours would wait for it, or be started anew, at each try."""
+    app = Application(most_topics=50)
+    app.groups.look("abc")
+    app.query_of("a").fail(a=UnreadError("nothing came of a/0"))
+    app.groups.look("abc")
+    assert app.running == [["b", "c"]]
+    clock[0] += 3
+    app.groups.look("abc")
+    assert sorted(app.running) == [["a"], ["b", "c"]]
 
 
 def test_a_topic_that_sparks_own_error_names_is_to_blame(clock):

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.evolving import kafka_rows
+from tests.support.evolving import kafka_records
 from tests.unit.processing.made import event, pipeline
 
 from waybill.events import encode
@@ -34,7 +34,7 @@ def share(code: str, limit_s: float) -> TopicShare:
     plans, retries = {"p1": Plan(pipeline(code))}, Retries(1)
     chain = Chain(plans, code=shared_sandbox(Settings()), retries=retries)
     output = TaskOutput(topic="t", batch_id="b", known=plans, traced=True)
-    return TopicShare({}, chain, output, retries, learned=list, limit_s=limit_s)
+    return TopicShare(chain, output, retries, learned=list, limit_s=limit_s)
 
 
 def told(given: TopicShare, objects: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def told(given: TopicShare, objects: Any) -> dict[str, Any]:
 
 
 def rows(number: int) -> Any:
-    return kafka_rows("t", [encode(event(n)) for n in range(number)])
+    return kafka_records("t", [encode(event(n)) for n in range(number)])
 
 
 @pytest.mark.parametrize("number", [1, 200])

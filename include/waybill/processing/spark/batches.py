@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from pyspark.sql import DataFrame
 
-from waybill.errors import StopError
+from waybill.errors import RetryError, StopError, WaybillError
 from waybill.parking import ObjectDescriptor, SegmentStream
 from waybill.processing import Counts
 from waybill.processing.spark.tasks import DESCRIPTOR_SCHEMA, Task
@@ -53,9 +53,9 @@ class HoleError(StopError):
         self.partitions = partitions
 
 
-def run_tasks(frame: DataFrame, task: Task) -> dict[str, list[Descriptor]]:
+def run_tasks(numbers: DataFrame, task: Task) -> dict[str, list[Descriptor]]:
     """Run a batch as one Spark action; return {topic: what its tasks tell of it}."""
-    rows = frame.mapInArrow(task, DESCRIPTOR_SCHEMA).collect()
+    rows = numbers.mapInArrow(task, DESCRIPTOR_SCHEMA).collect()
     descriptors = defaultdict[str, list[Descriptor]](list)
     while rows:  # each is freed once it is read
         descriptor = read_descriptor(*rows.pop(0))
@@ -66,6 +66,34 @@ def run_tasks(frame: DataFrame, task: Task) -> dict[str, list[Descriptor]]:
 def gave_up(descriptors: Sequence[Descriptor]) -> bool:
     """Tell whether a task took too long over a topic."""
     return any("gave_up" in descriptor for descriptor in descriptors)
+
+
+class UnreadError(RetryError):
+    """Records of a topic could not be read, and those of its neighbours could."""
+
+
+def unread_of(descriptors: Mapping[str, Sequence[Descriptor]]) -> dict[str, WaybillError]:
+    """Return {topic: why some of its records could not be read}; of several errors the gravest.
+
+    Where none of the topics could be read, all are as good: a server is away.
+    """
+    unread = dict[str, WaybillError]()
+    for topic, found in descriptors.items():
+        told = sorted((one for one in found if "unread" in one), key=lambda one: one["stops"])
+        if told:
+            kind = StopError if told[-1]["stops"] else UnreadError
+            unread[topic] = kind(told[-1]["unread"])
+    if len(unread) == len(descriptors):
+        return {
+            topic: RetryError(str(error)) if isinstance(error, UnreadError) else error
+            for topic, error in unread.items()
+        }
+    return unread
+
+
+def needed_by(descriptors: Sequence[Descriptor]) -> set[str]:
+    """Return the ids of pipelines that tasks needed and were not sent."""
+    return {ident for descriptor in descriptors for ident in descriptor.get("needed", ())}
 
 
 def counts_of(descriptors: Sequence[Descriptor]) -> Counts:

@@ -19,7 +19,7 @@ import numpy as np
 
 from waybill.processing.spark.executor_settings import is_sent
 
-_NEEDED = ("boto3", "pandas", "pyspark.worker", "waybill.processing.spark.tasks")
+_NEEDED = ("boto3", "pandas", "confluent_kafka", "pyspark.worker", "waybill.processing.spark.tasks")
 """``pandas`` is what Spark's own Arrow serializers load."""
 _YOUNG_OBJECTS = 50_000
 """Containers made before the collector looks for cycles among them, instead of 700: events come and

@@ -24,6 +24,7 @@ import waybill
 from waybill.errors import InputError, StopError
 from waybill.settings import (
     DestinationSettings,
+    KafkaSettings,
     ParkingSettings,
     S3Settings,
     SandboxSettings,
@@ -33,6 +34,7 @@ from waybill.settings import (
 )
 
 SENT: Mapping[str, tuple[type[BaseModel], tuple[str, ...]]] = {
+    "kafka": (KafkaSettings, ("bootstrap_servers",)),
     "s3": (S3Settings, ("endpoint_url", "bucket", "region", "access_key", "secret_key")),
     "sandbox": (SandboxSettings, ("shared_by", "memory_mb", "file_mb", "readable", "strict")),
     "spark": (SparkSettings, ("event_timeout_s",)),
@@ -115,6 +117,11 @@ class ExecutorSettings:
     def s3(self) -> S3Settings:
         """Return where the object store is."""
         return S3Settings(**self.values["s3"])
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """Return where the log is."""
+        return KafkaSettings(**self.values["kafka"])
 
     @property
     def sandbox(self) -> SandboxSettings:

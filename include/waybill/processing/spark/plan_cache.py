@@ -1,21 +1,33 @@
 """Pipelines and mappings as tasks are sent them, and as a worker keeps them.
 
-JSON, written down once a version by the driver, and read once a version by each worker.
+JSON, written down once a version by the driver, and read once a version by each worker. Of a topic
+of many pipelines tasks are sent those in use: whose events came lately (`PipelinesInUse`). A task
+that meets another says so, and the batch runs again with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
+from waybill.errors import RetryError
 from waybill.mappings import InForce, LearnedFields
 from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.processing import Plan
 
 if TYPE_CHECKING:  # the driver's; workers need not load what reads the tracker
     from waybill.deployment import Mappings
+
+FEW_PIPELINES = 50
+"""A topic with no more has all in use when it is opened, and each new one when it is deployed."""
+_TEXT_BYTES = 4 * 1024**2
+"""Of the pipelines of one topic that tasks are sent; with more than this, what has not come for
+long is left out. Sending 4 MiB costs a batch as much CPU as some 15,000 events; a run for what is
+left out costs as much as its topic's share of the batch."""
+_LONG = 100
+"""Batches without an event of it."""
 
 
 class PipelineText(NamedTuple):
@@ -41,6 +53,18 @@ class TaskTexts:
     def __init__(self) -> None:
         self._pipelines: dict[str, tuple[Pipeline, bytes]] = {}
         self._mappings: dict[tuple[str, str], _Written] = {}
+        self._ids: tuple[Collection[str], bytes] = (), b""
+
+    def ids(self, ids: Collection[str], sent: Collection[str]) -> bytes:
+        """Return all ids of a topic as JSON; empty where those that are sent are all.
+
+        The same bytes for what is the same object as before.
+        """
+        if len(ids) == len(sent):
+            return b""
+        if self._ids[0] is not ids:
+            self._ids = ids, orjson.dumps(sorted(ids))
+        return self._ids[1]
 
     def of(self, pipelines: Mapping[str, Pipeline], mappings: Mappings) -> dict[str, PipelineText]:
         """Return {pipeline id: text}; the same bytes for what is the same object as before."""
@@ -65,6 +89,55 @@ class TaskTexts:
         }
 
 
+class PipelinesInUse:
+    """Which pipelines of a topic its tasks are sent: those whose events came since it was opened.
+
+    Some are left out again: see `_TEXT_BYTES`. Of a topic of few pipelines all are in use first.
+    """
+
+    def __init__(self) -> None:
+        self._held_by: dict[str, int] = {}
+        """Pipeline id to the number of the last batch that held it."""
+        self._batches = 0
+        self._ids: frozenset[str] = frozenset()
+
+    def of(self, ids: frozenset[str]) -> set[str]:
+        """Return those in use of the ids that exist."""
+        if ids is not self._ids:
+            if len(ids) <= FEW_PIPELINES:
+                self.add(ids - self._ids)
+            self._ids = ids
+        return self._held_by.keys() & ids
+
+    def add(self, ids: Iterable[str]) -> bool:
+        """Take pipelines whose events came; tell whether any was not in use."""
+        before = len(self._held_by)
+        self._held_by |= dict.fromkeys(ids, self._batches)
+        return len(self._held_by) > before
+
+    def end_batch(self, held: Iterable[str], sent: Mapping[str, PipelineText]) -> None:
+        """Note what a batch held that was committed, and leave out what has not come for long.
+
+        Args:
+            held: ids of the pipelines whose events it held.
+            sent: what its tasks were sent.
+        """
+        self._batches += 1
+        self._held_by |= dict.fromkeys(sent.keys() & held, self._batches)
+        size_bytes = sum(map(_size_bytes, sent.values()))
+        if size_bytes <= _TEXT_BYTES:
+            return
+        for ident, number in sorted(self._held_by.items(), key=lambda item: item[1]):
+            if size_bytes <= _TEXT_BYTES or self._batches - number < _LONG:
+                break
+            size_bytes -= _size_bytes(sent[ident]) if ident in sent else 0
+            del self._held_by[ident]
+
+
+def _size_bytes(text: PipelineText) -> int:
+    return len(text.version) + sum(map(len, text.mappings))
+
+
 def _written(name: tuple[str, str], mapping: InForce, pipeline: Pipeline) -> _Written:
     if mapping.declaration == pipeline.events.get(name[1]):
         return _Written(mapping, pipeline, b"")
@@ -86,10 +159,23 @@ def _is_declared_again(now: PipelineText, before: PipelineText) -> bool:
     return not names[0].issuperset(names[1])
 
 
+class NotSentError(RetryError):
+    """A pipeline is deployed whose text the task was not sent: the batch runs again with it.
+
+    Args:
+        pipeline_id: which.
+    """
+
+    def __init__(self, pipeline_id: str) -> None:
+        super().__init__(f"the task was not sent pipeline {pipeline_id!r}")
+        self.pipeline_id = pipeline_id
+
+
 class TopicPlans(Mapping[str, Plan]):
     """A topic's pipelines in one worker process: each is read when its first event comes.
 
-    So a topic of thousands of pipelines costs a batch of one no more than the one.
+    So a topic of thousands of pipelines costs a batch of one no more than the one. All that are
+    deployed are in it; it gives, and goes through, those that were sent.
 
     Args:
         make: makes a pipeline's plan, with the mappings that it declares.
@@ -100,14 +186,22 @@ class TopicPlans(Mapping[str, Plan]):
         self._make = make
         self.learns = learns
         self._texts: Mapping[str, PipelineText] = {}
+        self._ids_text = b""
+        self._ids: frozenset[str] = frozenset()
         self._plans: dict[str, tuple[PipelineText, Plan]] = {}
 
-    def take(self, texts: Mapping[str, PipelineText]) -> None:
+    def take(self, texts: Mapping[str, PipelineText], ids: bytes = b"") -> None:
         """Go on with what is active now; plans of versions that still are stay.
 
         But for plans that learned something in the task before: only what the driver sends is kept.
+
+        Args:
+            texts: by pipeline id.
+            ids: of all that are deployed, as `TaskTexts.ids` writes them.
         """
         self._texts = texts
+        if ids != self._ids_text:
+            self._ids_text, self._ids = ids, frozenset(orjson.loads(ids) if ids else ())
         for ident, (text, plan) in list(self._plans.items()):
             now = texts.get(ident)
             if (
@@ -121,24 +215,34 @@ class TopicPlans(Mapping[str, Plan]):
                 self._plans[ident] = now, self._taken(plan, now, known=text)
 
     def __getitem__(self, pipeline_id: str) -> Plan:
-        """Return a pipeline's plan; its code is not compiled yet."""
+        """Return a pipeline's plan; its code is not compiled yet.
+
+        Raises:
+            NotSentError: it is deployed, and was not sent.
+        """
         if pipeline_id not in self._plans:
+            if pipeline_id not in self._texts and pipeline_id in self._ids:
+                raise NotSentError(pipeline_id)
             text = self._texts[pipeline_id]
             plan = self._make(Pipeline.from_json(orjson.loads(text.version)))
             self._plans[pipeline_id] = text, self._taken(plan, text)
         return self._plans[pipeline_id][1]
 
     def __contains__(self, pipeline_id: object) -> bool:
-        """Tell whether a pipeline is active, without reading it."""
-        return pipeline_id in self._texts
+        """Tell whether a pipeline is active, sent or not, without reading it."""
+        return pipeline_id in self._texts or pipeline_id in self._ids
 
     def __iter__(self) -> Iterator[str]:
-        """Return the ids of all pipelines."""
+        """Return the ids of the pipelines that were sent."""
         return iter(self._texts)
 
     def __len__(self) -> int:
-        """Return how many pipelines there are."""
+        """Return how many pipelines were sent."""
         return len(self._texts)
+
+    def not_sent(self, pipeline_ids: Iterable[str]) -> set[str]:
+        """Return those of these ids that are deployed, and were not sent."""
+        return set(self._ids.intersection(pipeline_ids)) - self._texts.keys()
 
     def learned(self) -> Iterator[tuple[str, str, LearnedFields]]:
         """Yield (pipeline id, event name, what was learned) since `take`."""

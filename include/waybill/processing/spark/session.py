@@ -22,8 +22,6 @@ _PLACED = (
     "spark.local.dir",
 )
 """What a submission, or a cluster that runs the driver, knows better."""
-_LARGEST_BATCH_BYTES = 64 * 1024**2
-"""Of the messages that a Python worker gets at once: 8,192 of 1 MB would be 8 GB."""
 
 
 def open_session(
@@ -60,8 +58,6 @@ def open_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(_LARGEST_BATCH_BYTES),
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "2",

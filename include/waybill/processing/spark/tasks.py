@@ -1,9 +1,10 @@
 """What a Spark task does with its share of a micro-batch: stages, two objects, a descriptor.
 
-Runs on Python workers under ``mapInArrow``. In: columns ``topic, value, partition, offset, at_us``.
-Out: a row for each topic, its descriptor as JSON (offsets seen, counts, keys of what was written)
-and the segments that it parked as a stream; or, where events bring what their mapping has no room
-for, only what is to be learned from them: nothing is written then.
+Runs on Python workers under ``mapInArrow``. In: the task's number, in a column ``id``; it reads its
+share of the records from Kafka itself. Out: a row for each topic, its descriptor as JSON (offsets
+seen, counts, keys of what was written) and the segments that it parked as a stream; or, where
+events bring what their mapping has no room for, only what is to be learned from them; or, where
+events are of pipelines that the task was not sent, only their ids: nothing is written then.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any, TypeAlias
 
-import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from waybill.errors import ParkError, StopError
+from waybill.events import decode_head, read_heads
 from waybill.mappings import LearnedFields, rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import (
@@ -37,12 +39,24 @@ from waybill.processing import (
 from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import report_of
 from waybill.processing.spark.memory import give_memory_back
-from waybill.processing.spark.plan_cache import PipelineText, TopicPlans
+from waybill.processing.spark.plan_cache import NotSentError, PipelineText, TopicPlans
 from waybill.processing.spark.task_output import TaskOutput
-from waybill.storage import ObjectStore, PayloadReader, digest_of, open_objects_of
+from waybill.processing.spark.task_shares import Share
+from waybill.storage import (
+    ObjectStore,
+    PayloadReader,
+    RangeReader,
+    Records,
+    Unread,
+    digest_of,
+    open_objects_of,
+)
 from waybill.tracing import Recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
+MOST_NEEDED = 1_000
+"""Pipelines of one topic that a task tells it needs."""
+_LOOKED_AT_ONCE = 1024
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What Spark runs in each task: see `StageTask`."""
 
@@ -53,12 +67,12 @@ class TopicPlan:
 
     batch_id: str
     """Of the ledger; each topic of a batch has its own."""
-    starts: Mapping[int, int]
-    """Partition to the first offset that the ledger does not have."""
     pipelines: Mapping[str, PipelineText]
-    """The topic's active pipelines, by id."""
+    """The topic's active pipelines, by id: those in use."""
     learns: bool = True
     """False: what events bring that their mapping has no room for parks."""
+    ids: bytes = b""
+    """Of all its active pipelines, as JSON; empty: all are in use."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,8 @@ class TaskPlan:
     """What a driver sends to its tasks with each batch."""
 
     topics: Mapping[str, TopicPlan]
+    shares: Sequence[Share]
+    """What each task reads, by its number."""
     settings: ExecutorSettings
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
@@ -81,6 +97,7 @@ class Worker:
     settings: ExecutorSettings
     objects: ObjectStore
     recorder: Recorder
+    reader: RangeReader
     topics: dict[str, TopicPlans] = field(default_factory=dict)
 
     def plans(self, topic: str, *, learns: bool) -> TopicPlans:
@@ -114,8 +131,8 @@ def this_worker(settings: ExecutorSettings) -> Worker:
         folder, most_bytes = settings.spool
         objects = open_objects_of(settings.s3, settings.deployment)
         recorder = Recorder(folder, disk_threshold_bytes=most_bytes)
-        known = Worker(os.getpid(), settings, objects, recorder)
-        _WORKERS[:] = [known]
+        known = Worker(os.getpid(), settings, objects, recorder, RangeReader(settings.kafka))
+        _WORKERS.insert(0, known)  # librdkafka ends a process that drops a client it inherited
     return known
 
 
@@ -129,18 +146,46 @@ class StageTask:
         """Return what runs user code."""
         return sandbox_with(settings.sandbox, settings.event_timeout_s)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the stages over all batches of this task and yield a descriptor for each topic."""
-        worker, shares = this_worker(self._plan.settings), dict[str, TopicShare]()
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the share of this task, and yield what comes of it."""
+        worker = this_worker(self._plan.settings)
+        for batch in numbers:
+            for number in batch.column("id").to_pylist():
+                unwanted = set[str]()
+                with closing(worker.reader.read(self._plan.shares[number], unwanted)) as records:
+                    yield from self.run(records, unwanted)
+
+    def run(
+        self, records: Iterable[Records | Unread], unwanted: set[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Run the stages over records and yield a descriptor for each topic.
+
+        Of a topic that could not be read whole it tells that alone, and writes nothing.
+
+        Args:
+            records: of this task.
+            unwanted: gets the topics of which no more records are wanted.
+        """
+        worker = this_worker(self._plan.settings)
+        shares = dict[str, TopicShare | NeededPipelines]()
+        unread = dict[str, Unread]()
         attempts, backoff_s, budget_s = worker.settings.transient
         retries = Retries(attempts, backoff_s=backoff_s, budget_s=budget_s)
-        for batch in batches:
-            for topic, part in by_topic(batch):
-                if topic in self._plan.topics:  # of others the ledger has all
-                    with blamed_on(topic):
-                        if topic not in shares:
-                            shares[topic] = self._share(worker, topic, retries)
-                        shares[topic].take(part)
+        for found in records:
+            topic = found.topic
+            if isinstance(found, Unread):
+                unread[topic] = found
+                shares.pop(topic, None)
+            elif topic not in unread:
+                with blamed_on(topic):
+                    share = shares.pop(topic, None) or self._share(worker, topic, retries)
+                    shares[topic] = _taken(share, found, worker.topics[topic])
+                    del share
+                    if shares[topic].is_through and unwanted is not None:
+                        unwanted.add(topic)
+        for topic, found in unread.items():
+            told = {"unread": str(found.error), "stops": isinstance(found.error, StopError)}
+            yield descriptor_batch({"topic": topic, **told, "parked": None})
         traces: list[pa.RecordBatch] = []
         while shares:
             topic, share = shares.popitem()
@@ -156,7 +201,7 @@ class StageTask:
     def _share(self, worker: Worker, topic: str, retries: Retries) -> TopicShare:
         plan, settings = self._plan.topics[topic], worker.settings
         plans = worker.plans(topic, learns=plan.learns)
-        plans.take(plan.pipelines)
+        plans.take(plan.pipelines, plan.ids)
         chain = Chain(
             plans,
             code=self.runner(settings),
@@ -168,16 +213,13 @@ class StageTask:
             topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traced
         )
         limit_s = self._plan.limit_s
-        return TopicShare(
-            plan.starts, chain, output, retries, learned=plans.learned, limit_s=limit_s
-        )
+        return TopicShare(chain, output, retries, learned=plans.learned, limit_s=limit_s)
 
 
 class TopicShare:
     """A topic's records in one task: what came of them.
 
     Args:
-        starts: partition to the first offset that the ledger does not have.
         chain: runs the stages.
         output: collects what they make.
         retries: of the chain.
@@ -187,7 +229,6 @@ class TopicShare:
 
     def __init__(
         self,
-        starts: Mapping[int, int],
         chain: Chain,
         output: TaskOutput,
         retries: Retries,
@@ -195,7 +236,6 @@ class TopicShare:
         learned: Callable[[], Iterable[tuple[str, str, LearnedFields]]],
         limit_s: float,
     ) -> None:
-        self._starts = starts
         self._chain = chain
         self._output = output
         self._retries = retries
@@ -207,17 +247,26 @@ class TopicShare:
         """To be recorded once the objects are written."""
 
     @property
+    def is_through(self) -> bool:
+        """Whether no more records are wanted: the topic was given up."""
+        return self._gave_up
+
+    @property
     def _gave_up(self) -> bool:
         return self._took_s > self._limit_s
 
-    def take(self, batch: pa.RecordBatch) -> None:
-        """Run the stages over records, in log order; none of a topic that was given up."""
+    def take(self, records: Records) -> None:
+        """Run the stages over records, in log order; none of a topic that was given up.
+
+        Raises:
+            NotSentError: an event's pipeline was not sent; nothing more can come of this share.
+        """
         if self._gave_up:
             return
         began = time.monotonic()
         self._retries.deadline = began + self._limit_s - self._took_s
         try:
-            self._chain.process(chunk_of(batch, self._starts, self._seen))
+            self._chain.process(chunk_of(records, self._seen))
             self._output.take(self._chain.result)
         except TooSlowError:
             self._took_s = math.inf
@@ -245,6 +294,66 @@ class TopicShare:
         return descriptor_batch(descriptor, segments)
 
 
+def _taken(
+    share: TopicShare | NeededPipelines, records: Records, plans: TopicPlans
+) -> TopicShare | NeededPipelines:
+    """Have a share take records; return what goes on with the topic's next ones."""
+    try:
+        share.take(records)
+    except NotSentError as error:
+        share = NeededPipelines(plans, error.pipeline_id)
+        share.take(records)
+    return share
+
+
+class NeededPipelines:
+    """A topic's records in one task, from where one is of a pipeline that the task was not sent.
+
+    It looks for more of these, runs no stage, and writes nothing. Where the task was sent none at
+    all, as when the topic was just opened, it looks on only for as long as it finds some.
+    Cost: some 1 µs an event, and reading.
+
+    Args:
+        plans: that were sent.
+        pipeline_id: of the first such record.
+    """
+
+    traces: Sequence[pa.RecordBatch] = ()
+
+    def __init__(self, plans: TopicPlans, pipeline_id: str) -> None:
+        self._plans = plans
+        self._first = pipeline_id
+        self._ids = set[str]()
+        self.is_through = False
+        """Whether no more records are wanted."""
+
+    def take(self, records: Records) -> None:
+        """Look which pipelines records are of."""
+        known = len(self._ids)
+        for start in range(0, len(records.values), _LOOKED_AT_ONCE):
+            ids = pipeline_ids(records.values[start : start + _LOOKED_AT_ONCE])
+            self._ids |= self._plans.not_sent(ids)
+        self.is_through = not self._plans and known == len(self._ids)
+
+    def write(self, topic: str, objects: ObjectStore) -> pa.RecordBatch:
+        """Return the descriptor: which pipelines are needed. Those left out the next run tells."""
+        del objects
+        needed = sorted(self._ids | {self._first})[:MOST_NEEDED]
+        return descriptor_batch({"topic": topic, "needed": needed, "parked": None})
+
+
+def pipeline_ids(values: Sequence[bytes]) -> set[str]:
+    """Return the ids of the pipelines that messages are of; what is no event is left out."""
+    groups = read_heads(values)
+    if groups is not None:
+        return {heads.pipeline_id for heads, _ in groups}
+    found = set[str]()
+    for value in values:
+        with suppress(ParkError):
+            found.add(decode_head(value).pipeline_id)
+    return found
+
+
 @contextmanager
 def blamed_on(topic: str) -> Iterator[None]:
     """Have an error name the topic: its query goes on without it (`TopicGroups`)."""
@@ -253,15 +362,6 @@ def blamed_on(topic: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"while the records of {topic} were processed")
         raise
-
-
-def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the runs of records of one topic, without copying. Cost: a few ns a record."""
-    runs = pc.run_end_encode(batch.column("topic"))
-    start = 0
-    for topic, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield topic, batch.slice(start, end - start)
-        start = end
 
 
 def descriptor_batch(descriptor: Mapping[str, Any], segments: bytes = b"") -> pa.RecordBatch:
@@ -288,38 +388,21 @@ class SeenRecords:
         return [partition, self.first, self.last, self.count, self.at_us // 1000, digest]
 
 
-def chunk_of(
-    batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, SeenRecords]
-) -> Chunk:
-    """Return a batch as a chunk without what the ledger has; note in ``seen`` what was seen.
-
-    Cost: about 0.15 µs a message.
-    """
-    partitions = batch.column("partition").to_numpy()
-    offsets = batch.column("offset").to_numpy()
-    fresh = np.ones(len(offsets), dtype=bool)
-    for number in np.unique(partitions).tolist():
-        fresh &= (partitions != number) | (offsets >= starts.get(number, 0))
-    if not fresh.all():
-        batch = batch.filter(pa.array(fresh))
-        partitions, offsets = partitions[fresh], offsets[fresh]
-    values = batch.column("value").to_pylist()
-    if batch.column("value").null_count:
-        values = [b"" if value is None else value for value in values]
-    times = batch.column("at_us").to_numpy()
-    for number in np.unique(partitions).tolist():
-        places = np.flatnonzero(partitions == number)
-        mine = offsets[places]
-        place = int(places[mine.argmax()])
+def chunk_of(records: Records, seen: dict[int, SeenRecords]) -> Chunk:
+    """Return records as a chunk; note in ``seen`` what was seen. Cost: some 0.1 µs a record."""
+    values, offsets = records.values, records.offsets
+    times_us = [time_ms * 1000 for time_ms in records.times_ms]
+    start = 0
+    for number, run in groupby(records.partitions):
+        end = start + len([*run])
         last = SeenRecords(
-            int(mine.min()), int(mine.max()), len(mine), int(times[place]), values[place]
+            offsets[start], offsets[end - 1], end - start, times_us[end - 1], values[end - 1]
         )
         if (before := seen.get(number)) is not None:
-            last.first, last.count = min(last.first, before.first), last.count + before.count
-            if before.last > last.last:
-                last.last, last.at_us, last.value = before.last, before.at_us, before.value
+            last.first, last.count = before.first, before.count + last.count
         seen[number] = last
-    return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
+        start = end
+    return Chunk(values, records.partitions, offsets, times_us)
 
 
 def _plan_of(settings: ExecutorSettings, pipeline: Pipeline, *, learns: bool) -> Plan:

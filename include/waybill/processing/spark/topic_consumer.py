@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NoReturn, Self
@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self
 from sqlalchemy import Connection
 
 from waybill.deployment import ActivePipelines, DeployedOnTopic
-from waybill.errors import RetryError
+from waybill.errors import RetryError, StopError
 from waybill.ledger import (
     BatchCommit,
     LastRead,
@@ -41,7 +41,7 @@ from waybill.processing.spark.batches import (
 )
 from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import EventName, reports_by_name
-from waybill.processing.spark.plan_cache import TaskTexts
+from waybill.processing.spark.plan_cache import PipelinesInUse, TaskTexts
 from waybill.processing.spark.tasks import StageTask, Task, TaskPlan, TopicPlan
 from waybill.settings import Settings
 from waybill.storage import (
@@ -145,6 +145,7 @@ class TopicConsumer:
         self._destination = destination
         self._rules = destination_rules(destination, parts.settings.destinations)
         self._texts = TaskTexts()
+        self._in_use = PipelinesInUse()
         self.topic = topic
         self.name = f"processing/{topic.name}"
         self._epoch = acquire_lease(parts.tracker, self.name, holder=holder)
@@ -193,13 +194,26 @@ class TopicConsumer:
             if end > self._positions.get(int(number), 0)
         }
 
-    def plan(self, ranges: Ranges, deployed: DeployedOnTopic, *, learns: bool = True) -> TopicPlan:
+    def in_use(self, ids: frozenset[str]) -> set[str]:
+        """Return of the topic's pipelines, by id, those that tasks are sent."""
+        return self._in_use.of(ids)
+
+    def need(self, pipeline_ids: Collection[str]) -> None:
+        """Take pipelines into use whose events came.
+
+        Raises:
+            StopError: all are: the batch would run again for nothing.
+        """
+        if not self._in_use.add(pipeline_ids):
+            raise StopError(f"{self.topic.name}: a task needed pipelines that it was sent")
+
+    def plan(self, deployed: DeployedOnTopic, *, learns: bool = True) -> TopicPlan:
         """Return what tasks need of this topic; each plan is of a batch of its own."""
         return TopicPlan(
             batch_id=str(uuid.uuid4()),
-            starts={number: start for number, (start, _) in ranges.items()},
             pipelines=self._texts.of(deployed.pipelines, deployed.mappings),
             learns=learns,
+            ids=self._texts.ids(deployed.ids, deployed.pipelines),
         )
 
     def learn(self, deployed: DeployedOnTopic, descriptors: Sequence[Descriptor]) -> bool:
@@ -282,10 +296,15 @@ class TopicConsumer:
             return [item.key for item in parked]
 
         number = commit_batch(self._tracker, commit, record_parked)
-        self._positions.update({n: end for n, (_, end) in batch.ranges.items()})
+        self._go_on_behind(batch)
         events = sum(item.count for item in commit.ranges)
         _LOG.info("%s: commit %d, %d events in %.2f s", self.name, number, events, took_ms / 1000)
         return number
+
+    def _go_on_behind(self, batch: TopicBatch) -> None:
+        self._positions.update({n: end for n, (_, end) in batch.ranges.items()})
+        held = {pipeline_id for pipeline_id, _ in batch.counts.by_pipeline()}
+        self._in_use.end_batch(held, batch.plan.pipelines)
 
     def _commit_of(self, batch: TopicBatch, took_ms: int) -> BatchCommit:
         seen = ranges_seen(batch.descriptors)

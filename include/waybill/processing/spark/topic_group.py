@@ -1,9 +1,11 @@
 """One streaming query that serves the consumers of some topics, with a FAIR pool of its own.
 
-Each micro-batch: offsets against the ledger, one Spark action over all topics, one tracker
-transaction a topic. The action runs again for topics whose events taught something, once that is
-kept, and for those with a storm. A topic whose share is not committed is left out of the batches
-that follow; the application then gives it to another query (`TopicGroups`).
+Spark's Kafka source says where a batch ends, and is asked for no record: tasks read their ranges
+themselves. Each micro-batch: offsets against the ledger, one Spark action over all topics, one
+tracker transaction a topic. The action runs again for topics whose events taught something, once
+that is kept, for those with a storm, and for those with events of pipelines that tasks were not
+sent. A topic whose share is not committed is left out of the batches that follow; the application
+then gives it to another query (`TopicGroups`).
 """
 
 from __future__ import annotations
@@ -14,14 +16,13 @@ import shutil
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
 from pyspark.sql.streaming import StreamingQuery
 
 from waybill.deployment import DeployedOnTopic
@@ -32,11 +33,14 @@ from waybill.processing.spark.batches import (
     Descriptor,
     Ranges,
     gave_up,
+    needed_by,
     read_offsets,
     run_tasks,
+    unread_of,
 )
 from waybill.processing.spark.learning_reports import is_cut, learned_of
 from waybill.processing.spark.memory import give_memory_back
+from waybill.processing.spark.task_shares import shares_of
 from waybill.processing.spark.tasks import TaskPlan
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicBatch, TopicConsumer
 
@@ -111,8 +115,7 @@ class TopicGroup:
             .option("kafka.request.timeout.ms", _KAFKA_ANSWER_MS)
             .option("fetchOffset.numRetries", "1")
             .option("maxOffsetsPerTrigger", settings.spark.max_events_per_batch)
-            .load()
-            .selectExpr("topic", "value", "partition", "offset", "unix_micros(timestamp) AS at_us")
+            .load()  # evaluated by nobody: it says where a batch ends
         )
         # The query's thread inherits the pool of the thread that starts it.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
@@ -166,7 +169,7 @@ class TopicGroup:
             }
             if fresh := {topic: own for topic, own in ranges.items() if own}:
                 try:
-                    self._take_effect(frame, fresh)
+                    self._take_effect(frame.sparkSession, fresh)
                 except RetryError as error:  # a server is away, for all of them
                     self._leave_out(dict.fromkeys(fresh, error))
                 give_memory_back()
@@ -175,25 +178,34 @@ class TopicGroup:
         self._left_out.update(errors)
         self.errors.update(errors)
 
-    def _take_effect(self, frame: DataFrame, ranges: Mapping[str, Ranges]) -> None:
-        """Run a batch and commit it; again for topics that taught something, or with a storm.
+    def _take_effect(self, spark: SparkSession, ranges: Mapping[str, Ranges]) -> None:
+        """Run a batch and commit it; again for topics that are not decided by the first run.
+
+        They taught something, have a storm, or need pipelines that were not sent.
 
         What the runs before wrote of these is garbage: no row names its objects, nor its batch the
         traces.
         """
         began = time.monotonic()
-        deployed = self._parts.pipelines.read_mapped(ranges)
+        deployed = self._read_deployed(ranges)
         context = RunContext(deployed, held_pipelines(self._parts.tracker))
         pending = set(ranges)
         while pending:
-            records = self._records_of(frame, pending, ranges)
             fresh = {topic: ranges[topic] for topic in sorted(pending)}
-            batches, learned = self._run(records, fresh, context)
+            batches, learned, needed = self._run(spark, fresh, context)
             pending = self._hold(batches, context)
             decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
             if decided:
                 self._commit(decided, context.storms, began=began)
-            pending |= self._learn(learned, context)
+            if again := self._learn(learned, context) | self._need(needed):
+                context.deployed |= self._read_deployed(again)
+            pending |= again
+
+    def _read_deployed(self, topics: Collection[str]) -> dict[str, DeployedOnTopic]:
+        """Return what is in force now of topics: of their pipelines, those in use."""
+        return self._parts.pipelines.read_mapped(
+            topics, lambda topic, ids: self._consumers[topic].in_use(ids)
+        )
 
     def _hold(self, batches: Mapping[str, TopicBatch], context: RunContext) -> set[str]:
         """Hold pipelines with a storm; return their topics, which run again."""
@@ -207,7 +219,7 @@ class TopicGroup:
         return stormy
 
     def _learn(self, learned: Mapping[str, Sequence[Descriptor]], context: RunContext) -> set[str]:
-        """Keep what tasks learned; return the topics that run again, with what is in force now.
+        """Keep what tasks learned; return the topics that run again.
 
         One that cannot be learned for keeps no other from it.
         """
@@ -221,44 +233,61 @@ class TopicGroup:
                 kept.add(topic)
         # others of the query wait for who learns for ever
         self._apart.extend(topic for topic in kept if context.learning_runs[topic] <= 0)
-        if kept:
-            context.deployed |= self._parts.pipelines.read_mapped(kept)
         return kept
 
+    def _need(self, needed: Mapping[str, Collection[str]]) -> set[str]:
+        """Take pipelines into use that tasks were not sent; return the topics that run again."""
+        taken = set()
+        for topic, pipeline_ids in needed.items():
+            with self._left_out_if_it_fails(topic, "pipelines that its events need were not taken"):
+                self._consumers[topic].need(pipeline_ids)
+                taken.add(topic)
+        return taken
+
     def _run(
-        self, records: DataFrame, ranges: Mapping[str, Ranges], context: RunContext
-    ) -> tuple[dict[str, TopicBatch], dict[str, list[Descriptor]]]:
+        self, spark: SparkSession, ranges: Mapping[str, Ranges], context: RunContext
+    ) -> tuple[dict[str, TopicBatch], dict[str, list[Descriptor]], dict[str, set[str]]]:
         """Run the stages over a batch's records.
 
         Returns:
-            {topic: what its tasks tell}, and of topics that taught something {topic: descriptors};
-            neither of topics that were given up.
+            {topic: what its tasks tell}, of topics that taught something {topic: descriptors}, and
+            of topics whose tasks were not sent all that they need {topic: ids of pipelines}; what
+            these taught, the next run meets again. None of topics that were given up, or not read.
         """
         plans = {
             topic: self._consumers[topic].plan(
-                own, context.deployed[topic], learns=context.learning_runs[topic] > 0
+                context.deployed[topic], learns=context.learning_runs[topic] > 0
             )
-            for topic, own in ranges.items()
+            for topic in ranges
         }
         limit_s = BESIDE_OTHERS_S if len(self._consumers) > 1 else math.inf
-        plan = TaskPlan(plans, self._parts.executor_settings, context.held, limit_s)
-        descriptors = run_tasks(records, self._parts.task(plan))
+        shares = shares_of(ranges, self._most_tasks(spark, ranges))
+        plan = TaskPlan(plans, shares, self._parts.executor_settings, context.held, limit_s)
+        descriptors = run_tasks(self._numbers(spark, len(shares)), self._parts.task(plan))
+        unread = unread_of(descriptors)
+        self._leave_out(unread)
         given_up = {topic for topic in plans if gave_up(descriptors.get(topic, ()))}
+        needed = {
+            topic: pipeline_ids
+            for topic, found in descriptors.items()
+            if topic not in given_up | unread.keys() and (pipeline_ids := needed_by(found))
+        }
+        undecided = given_up | unread.keys() | needed.keys()
         learned = {
             topic: found
             for topic, found in descriptors.items()
-            if topic not in given_up and any(map(learned_of, found))
+            if topic not in undecided and any(map(learned_of, found))
         }
         batches = {
             topic: TopicBatch.of(
                 ranges[topic], own, context.deployed[topic], descriptors.get(topic, ())
             )
             for topic, own in plans.items()
-            if topic not in given_up and topic not in learned
+            if topic not in undecided and topic not in learned
         }
         self._left_out |= given_up
         self._apart.extend(given_up | self._topics_apart(batches))
-        return batches, learned
+        return batches, learned, needed
 
     def _topics_apart(self, batches: Mapping[str, TopicBatch]) -> set[str]:
         """Return the topics that much of a batch was made of, if it was a long or a full one.
@@ -276,19 +305,18 @@ class TopicGroup:
             or any(item["replayed"] for item in batch.descriptors)
         }
 
-    def _records_of(
-        self, frame: DataFrame, pending: set[str], ranges: Mapping[str, Ranges]
-    ) -> DataFrame:
-        """Return the records of some of the batch's topics, in no more tasks than are of use.
+    def _most_tasks(self, spark: SparkSession, ranges: Mapping[str, Ranges]) -> int:
+        """Return how many tasks are of use.
 
         A task and topic write an object each: few records in many tasks would be many objects.
         """
-        if len(pending) < len(ranges):
-            frame = frame.where(col("topic").isin(*pending))
-        spans = [end - start for own in ranges.values() for start, end in own.values()]
-        cores = frame.sparkSession.sparkContext.defaultParallelism
-        tasks = max(_TASKS_PER_CORE * cores, sum(spans) // _EVENTS_PER_TASK)
-        return frame.coalesce(tasks) if len(spans) > tasks else frame
+        events = sum(end - start for own in ranges.values() for start, end in own.values())
+        cores: int = spark.sparkContext.defaultParallelism
+        return max(_TASKS_PER_CORE * cores, events // _EVENTS_PER_TASK)
+
+    def _numbers(self, spark: SparkSession, tasks: int) -> DataFrame:
+        """Return so many tasks, each with its number as its row."""
+        return spark.range(0, tasks, 1, tasks)
 
     def _storms(self, batch: TopicBatch, held: frozenset[str]) -> list[Storm]:
         parking = self._parts.settings.parking
@@ -340,7 +368,7 @@ class RunContext:
     """What the runs of one batch go on with."""
 
     deployed: dict[str, DeployedOnTopic]
-    """By topic; read again where something was learned."""
+    """By topic; read again where something was learned, or more pipelines are needed."""
     held: frozenset[str]
     """Ids of pipelines whose events park as they came."""
     storms: defaultdict[str, list[Storm]] = field(default_factory=lambda: defaultdict(list))

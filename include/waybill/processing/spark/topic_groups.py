@@ -25,6 +25,7 @@ from pyspark.sql.streaming import StreamingQuery
 from waybill.back_off import RetryTimer
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
+from waybill.processing.spark.batches import UnreadError
 from waybill.processing.spark.consumers import CONSUMER_BACK_OFF, try_later
 from waybill.processing.spark.topic_consumer import TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
@@ -155,7 +156,7 @@ class TopicGroups:
         state = self._topics[topic]
         if isinstance(error, FencedError):
             state.fenced = str(error)
-        elif not isinstance(error, RetryError):
+        elif isinstance(error, UnreadError) or not isinstance(error, RetryError):
             state.most_topics = most_topics
         self._leave(topic)
         try_later(topic, state.retry, error)
