@@ -17,8 +17,8 @@ from waybill.mappings import (
     NameRules,
     keep_declared,
     numbers_in_force,
+    read_numbered,
     rules_of,
-    versions_numbered,
 )
 from waybill.pipelines import Pipeline, base_topic, load_pipeline, topic_name, topic_of
 from waybill.storage import TrackerStore
@@ -35,7 +35,7 @@ class DeployedOnTopic(NamedTuple):
     """By id: those of the topic that were asked for."""
     mappings: Mappings
     """In force of these pipelines."""
-    ids: frozenset[str] = frozenset()
+    ids: frozenset[str]
     """Of all pipelines that send to the topic; the same object while they are the same."""
 
 
@@ -201,6 +201,13 @@ def _active_row(connection: Connection, pipeline_id: str) -> Any:
     return connection.execute(query).first()
 
 
+class _Unread(NamedTuple):
+    """Pipelines that were parsed before, by id, and rows of others."""
+
+    known: Mapping[str, Pipeline]
+    rows: Sequence[Any]
+
+
 class ActivePipelines:
     """The active versions of all deployed pipelines; each is read and parsed once, when asked for.
 
@@ -231,8 +238,9 @@ class ActivePipelines:
         """
         with self._lock, self._tracker.transaction() as connection:
             self._refresh(connection)
-            self._read_versions(connection, self._numbers)
-            return {pipeline_id: self._parsed[pipeline_id][1] for pipeline_id in self._numbers}
+            ids, unread = list(self._numbers), self._unread(connection, self._numbers)
+        found = self._parse(unread)
+        return {pipeline_id: found[pipeline_id] for pipeline_id in ids}
 
     def read_topics(self) -> frozenset[EventTopic]:
         """Return the topics that pipelines send to; no declaration is parsed.
@@ -265,26 +273,63 @@ class ActivePipelines:
                 for topic, own in ids.items()
             }
             wanted = frozenset[str]().union(*chosen.values())
-            self._read_versions(connection, wanted)
-            self._read_mappings(connection, wanted)
+            unread = self._unread(connection, wanted)
+            numbers = numbers_in_force(connection, wanted) if wanted else {}
+            known = {
+                name: mapping
+                for name, number in numbers.items()
+                if (mapping := self._mappings.get(name[0], {}).get(name[1])) is not None
+                and mapping.number == number
+            }
+            new = {name: number for name, number in numbers.items() if name not in known}
+            parse_mappings = read_numbered(connection, new)
             self._forget(wanted, {base_topic(topic) for topic in topics})
-            return {topic: self._deployed(ids[topic], own) for topic, own in chosen.items()}
+        # the transaction is over, and nobody waits: thousands take a minute to parse
+        pipelines = self._parse(unread)
+        mappings: dict[str, dict[str, InForce]] = {pipeline_id: {} for pipeline_id in wanted}
+        for (pipeline_id, event_name), mapping in known.items():
+            mappings[pipeline_id][event_name] = mapping
+        for version in parse_mappings():
+            in_force = InForce(version.number, version.declaration)
+            mappings[version.pipeline_id][version.event_name] = in_force
+        with self._lock:
+            self._mappings |= mappings
+        return {
+            topic: DeployedOnTopic(
+                {pipeline_id: pipelines[pipeline_id] for pipeline_id in sorted(own)},
+                {
+                    (pipeline_id, event_name): mapping
+                    for pipeline_id in sorted(own)
+                    for event_name, mapping in mappings[pipeline_id].items()
+                },
+                ids[topic],
+            )
+            for topic, own in chosen.items()
+        }
 
     def _forget(self, wanted: Collection[str], topics: Collection[str]) -> None:
         """Keep of these topics' pipelines only those that are wanted."""
         for pipeline_id in self._parsed.keys() - wanted:
-            if topic_name(*self._topics[pipeline_id]) in topics:
+            topic = self._topics.get(pipeline_id)
+            if topic is None or topic_name(*topic) in topics:
                 del self._parsed[pipeline_id]
                 self._mappings.pop(pipeline_id, None)
 
-    def _deployed(self, ids: frozenset[str], chosen: frozenset[str]) -> DeployedOnTopic:
-        pipelines = {pipeline_id: self._parsed[pipeline_id][1] for pipeline_id in sorted(chosen)}
-        mappings = {
-            (pipeline_id, event_name): mapping
-            for pipeline_id in pipelines
-            for event_name, mapping in self._mappings.get(pipeline_id, {}).items()
+    def _unread(self, connection: Connection, pipeline_ids: Collection[str]) -> _Unread:
+        known = {
+            one: self._parsed[one][1]
+            for one in pipeline_ids
+            if self._parsed.get(one, (0,))[0] == self._numbers[one]
         }
-        return DeployedOnTopic(pipelines, mappings, ids)
+        unknown = [(one, self._numbers[one]) for one in pipeline_ids if one not in known]
+        return _Unread(known, _versions(connection, unknown) if unknown else ())
+
+    def _parse(self, unread: _Unread) -> dict[str, Pipeline]:
+        """Return the pipelines by id; keep what was not known. For no transaction, and no lock."""
+        fresh = {row[0]: (int(row[1]), Pipeline.from_json(row[2])) for row in unread.rows}
+        with self._lock:
+            self._parsed |= fresh
+        return {**unread.known, **{ident: pipeline for ident, (_, pipeline) in fresh.items()}}
 
     def _refresh(self, connection: Connection) -> None:
         """Read which versions are active, if any was deployed since this was last done."""
@@ -308,29 +353,6 @@ class ActivePipelines:
         for gone in self._parsed.keys() - numbers:
             del self._parsed[gone]
             self._mappings.pop(gone, None)
-
-    def _read_versions(self, connection: Connection, pipeline_ids: Collection[str]) -> None:
-        unknown = [
-            (pipeline_id, self._numbers[pipeline_id])
-            for pipeline_id in pipeline_ids
-            if self._parsed.get(pipeline_id, (0,))[0] != self._numbers[pipeline_id]
-        ]
-        for pipeline_id, number, declaration in _versions(connection, unknown) if unknown else ():
-            self._parsed[pipeline_id] = int(number), Pipeline.from_json(declaration)
-
-    def _read_mappings(self, connection: Connection, pipeline_ids: Collection[str]) -> None:
-        numbers = numbers_in_force(connection, pipeline_ids) if pipeline_ids else {}
-        before, unknown = self._mappings, dict[tuple[str, str], int]()
-        self._mappings = {one: own for one, own in before.items() if one not in pipeline_ids}
-        for (pipeline_id, event_name), number in numbers.items():
-            known = before.get(pipeline_id, {}).get(event_name)
-            if known is not None and known.number == number:
-                self._mappings.setdefault(pipeline_id, {})[event_name] = known
-            else:
-                unknown[pipeline_id, event_name] = number
-        for version in versions_numbered(connection, unknown):
-            in_force = InForce(version.number, version.declaration)
-            self._mappings.setdefault(version.pipeline_id, {})[version.event_name] = in_force
 
 
 _MARK = text("SELECT count(*), sum(hashtextextended(pipeline_id, number)) FROM pipeline_versions")

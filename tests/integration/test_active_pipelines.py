@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 from tests.support import evolving
 
 from waybill.deployment import ActivePipelines, DeployedOnTopic, DeployReport, deploy
-from waybill.pipelines import Pipeline, topic_name, topic_of
+from waybill.pipelines import EventDeclaration, Pipeline, topic_name, topic_of
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
 
@@ -92,6 +92,28 @@ def test_only_what_is_in_use_is_read_and_parsed(lot):
     more = lot.read("copy-7", "copy-8", "unknown")
     assert more.pipelines.keys() == {"copy-7", "copy-8"}
     assert (len(lot.asked), lot.rows) == (4, 1 + 1 + 2 + 1)
+
+
+def test_nothing_is_parsed_amid_a_transaction_or_while_others_wait(lot):
+    """Some hundreds of large ones take longer than the tracker lets a transaction idle."""
+    parse, parse_event = Pipeline.from_json, EventDeclaration.from_json
+    seen = list[str]()
+
+    def outside(kind: str, made: Any) -> Any:
+        assert lot.tracker.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        assert not lot.reader._lock.locked()
+        seen.append(kind)
+        return made
+
+    with (
+        mock.patch.object(Pipeline, "from_json", lambda j: outside("pipeline", parse(j))),
+        mock.patch.object(
+            EventDeclaration, "from_json", lambda j: outside("event", parse_event(j))
+        ),
+    ):
+        lot.read("copy-7", "copy-8")
+        assert set(seen) == {"pipeline", "event"}
+        lot.reader.read()
 
 
 def test_what_is_not_in_use_any_more_is_not_kept(lot):

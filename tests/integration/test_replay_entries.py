@@ -81,7 +81,7 @@ def test_a_batch_counts_what_came_of_each_replay_that_is_known(tracker: TrackerS
             "took_s": 0.1,
         },
     ]
-    plan, deployed = TopicPlan(str(uuid.uuid4()), {}), DeployedOnTopic({}, {})
+    plan, deployed = TopicPlan(str(uuid.uuid4()), {}), DeployedOnTopic({}, {}, frozenset())
     share = TopicBatch({0: (0, 2)}, plan, deployed, descriptors, Counts())
     given = consumer(tracker)._commit_of(share, took_ms=1)
     commit_batch(tracker, given, nothing_parked)

@@ -7,7 +7,7 @@ of it or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -125,12 +125,16 @@ def numbers_in_force(
     return {(row[0], row[1]): int(row[2]) for row in connection.execute(query)}
 
 
-def versions_numbered(
+def read_numbered(
     connection: Connection, wanted: Mapping[tuple[str, str], int]
-) -> list[MappingVersion]:
-    """Return certain versions, one of an event name; what is not there is left out."""
+) -> Callable[[], list[MappingVersion]]:
+    """Read certain versions, one of an event name; what is not there is left out.
+
+    Returns:
+        what parses them: some milliseconds each, for which no transaction need wait.
+    """
     if not wanted:
-        return []
+        return list
     asked = (  # arrays: a statement takes 65,535 parameters at most
         func.unnest(
             cast([pipeline_id for pipeline_id, _ in wanted], ARRAY(Text)),
@@ -148,7 +152,8 @@ def versions_numbered(
             _C.number == asked.c.number,
         ),
     )
-    return [_version(row) for row in connection.execute(query)]
+    rows = connection.execute(query).all()
+    return lambda: [_version(row) for row in rows]
 
 
 def history(place: Place, pipeline_id: str, event_name: str | None = None) -> list[MappingVersion]:

@@ -300,6 +300,31 @@ def test_nothing_is_left_out_that_came_lately_or_while_there_is_room(small):
     assert in_use.of(ids) == {"p1"}
 
 
+def test_what_comes_back_makes_room_so_that_it_is_not_left_out_for_ever(small):
+    """Else a topic whose pipelines all come now and then runs each of its batches twice."""
+    ids = frozenset(f"p{n}" for n in range(20))
+    in_use, again = small(), list[int]()
+    for batch in range(400):
+        came = f"p{batch % 20}"
+        sent = in_use.of(ids)
+        if came not in sent:
+            in_use.add([came])
+            again.append(batch)
+        in_use.end_batch([came], texts(20, *in_use.of(ids)))
+    assert max(again) < 100
+    assert in_use.of(ids) == ids
+
+
+def test_room_has_an_end(small, monkeypatch):
+    monkeypatch.setattr(plan_cache, "_MOST_TEXT_BYTES", 200)
+    ids = frozenset(f"p{n}" for n in range(20))
+    in_use = small()
+    for batch in range(400):
+        in_use.add([f"p{batch % 20}"])
+        in_use.end_batch([f"p{batch % 20}"], texts(20, *in_use.of(ids)))
+    assert len(in_use.of(ids)) == 10
+
+
 def test_of_few_large_ones_those_that_do_not_come_are_left_out_and_stay_out(small):
     in_use, ids = small(), frozenset({"p1", "p2"})
     assert in_use.of(ids) == ids

@@ -26,6 +26,9 @@ _TEXT_BYTES = 4 * 1024**2
 """Of the pipelines of one topic that tasks are sent; with more than this, what has not come for
 long is left out. Sending 4 MiB costs a batch as much CPU as some 15,000 events; a run for what is
 left out costs as much as its topic's share of the batch."""
+_MOST_TEXT_BYTES = 64 * 1024**2
+"""As far as that grows, twice as large each time something that was left out comes back: else a
+topic whose pipelines all come now and then would run each of its batches again."""
 _LONG = 100
 """Batches without an event of it."""
 
@@ -100,6 +103,8 @@ class PipelinesInUse:
         """Pipeline id to the number of the last batch that held it."""
         self._batches = 0
         self._ids: frozenset[str] = frozenset()
+        self._left_out = set[str]()
+        self._text_bytes = _TEXT_BYTES
 
     def of(self, ids: frozenset[str]) -> set[str]:
         """Return those in use of the ids that exist."""
@@ -111,8 +116,11 @@ class PipelinesInUse:
 
     def add(self, ids: Iterable[str]) -> bool:
         """Take pipelines whose events came; tell whether any was not in use."""
-        before = len(self._held_by)
-        self._held_by |= dict.fromkeys(ids, self._batches)
+        before, came = len(self._held_by), list(ids)
+        if back := self._left_out.intersection(came):
+            self._left_out -= back
+            self._text_bytes = min(2 * self._text_bytes, _MOST_TEXT_BYTES)
+        self._held_by |= dict.fromkeys(came, self._batches)
         return len(self._held_by) > before
 
     def end_batch(self, held: Iterable[str], sent: Mapping[str, PipelineText]) -> None:
@@ -125,13 +133,15 @@ class PipelinesInUse:
         self._batches += 1
         self._held_by |= dict.fromkeys(sent.keys() & held, self._batches)
         size_bytes = sum(map(_size_bytes, sent.values()))
-        if size_bytes <= _TEXT_BYTES:
+        if size_bytes <= self._text_bytes:
             return
         for ident, number in sorted(self._held_by.items(), key=lambda item: item[1]):
-            if size_bytes <= _TEXT_BYTES or self._batches - number < _LONG:
+            if size_bytes <= self._text_bytes or self._batches - number < _LONG:
                 break
             size_bytes -= _size_bytes(sent[ident]) if ident in sent else 0
             del self._held_by[ident]
+            self._left_out.add(ident)
+        self._left_out &= self._ids
 
 
 def _size_bytes(text: PipelineText) -> int:

@@ -54,7 +54,7 @@ from waybill.storage import (
 from waybill.tracing import Recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
-MOST_NEEDED = 1_000
+MOST_NEEDED = 20_000
 """Pipelines of one topic that a task tells it needs."""
 _LOOKED_AT_ONCE = 1024
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NoReturn, Self
 
@@ -103,6 +103,8 @@ class ProcessingParts:
     pipelines: ActivePipelines
     task: Callable[[TaskPlan], Task]
     """Makes what Spark runs in each task."""
+    in_use: dict[str, PipelinesInUse] = field(default_factory=dict)
+    """By topic; a consumer that is opened again goes on with what it was."""
 
     @classmethod
     def over(
@@ -145,7 +147,7 @@ class TopicConsumer:
         self._destination = destination
         self._rules = destination_rules(destination, parts.settings.destinations)
         self._texts = TaskTexts()
-        self._in_use = PipelinesInUse()
+        self._in_use = parts.in_use.setdefault(topic.name, PipelinesInUse())
         self.topic = topic
         self.name = f"processing/{topic.name}"
         self._epoch = acquire_lease(parts.tracker, self.name, holder=holder)

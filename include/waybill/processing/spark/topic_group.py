@@ -241,6 +241,10 @@ class TopicGroup:
         for topic, pipeline_ids in needed.items():
             with self._left_out_if_it_fails(topic, "pipelines that its events need were not taken"):
                 self._consumers[topic].need(pipeline_ids)
+                some = ", ".join(sorted(pipeline_ids)[:3])
+                _LOG.info(
+                    "%s: runs again with %d more pipelines: %s", topic, len(pipeline_ids), some
+                )
                 taken.add(topic)
         return taken
 
