@@ -121,6 +121,7 @@ class Application:
     def fresh_groups(self) -> TopicGroups:
         """Return what another process of the application would have."""
         self.processes += 1
+        self._parts.in_use.clear()
         group = partial(self._group, self.processes)
         return TopicGroups(self._open, group, self._start, most_topics=2)
 
