@@ -87,3 +87,24 @@ def test_ivy_is_asked_for_each_artifact_by_itself() -> None:
     text = jars._ivy_file(jars.locked())
     assert text.count('transitive="false"') == len(jars.locked())
     assert jars._ivy_jar().exists()
+
+
+def test_every_jar_is_asked_for_once_by_a_call_with_a_cache_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[list[str]] = []
+    caches: list[Path] = []
+
+    def call(wanted, _scratch: Path, cache: Path) -> str:
+        asked.append([jar.file for jar in wanted])
+        caches.append(cache)
+        return f"{len(wanted)} "
+
+    monkeypatch.setattr(jars, "_call_ivy", call)
+    said = jars._run_ivy(jars.locked(), tmp_path, tmp_path / "ivy")
+    assert sorted(file for files in asked for file in files) == sorted(
+        jar.file for jar in jars.locked()
+    )
+    assert sum(map(int, said.split())) == len(jars.locked())
+    assert len(set(caches)) == len(asked) > 4
+    assert all(len({file.split("/")[0] for file in files}) == 1 for files in asked)
