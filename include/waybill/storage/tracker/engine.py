@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -31,6 +32,7 @@ from waybill.waiting import answered
 
 if TYPE_CHECKING:
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
     from sqlalchemy.engine.interfaces import DBAPICursor
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -121,19 +123,19 @@ class TrackerStore:
         Raises:
             StopError: the tables are newer than this version of Waybill.
         """
-        from alembic.script import ScriptDirectory
-
-        config = _alembic_config()
+        scripts = _scripts()
         with self.transaction(long_statements=True, long_idle=True) as connection:
             AdvisoryLock.MIGRATION.take(connection)
-            known = {row.revision for row in ScriptDirectory.from_config(config).walk_revisions()}
             current = _current_revision(connection)
+            if current == scripts.get_current_head():
+                return
+            known = {row.revision for row in scripts.walk_revisions()}
             if current is not None and current not in known:
                 raise StopError(
                     f"the tracker's tables are at revision {current!r}, which this version of "
                     "Waybill does not know; upgrade Waybill"
                 )
-            _upgrade(config, connection)
+            _upgrade(connection)
 
     def close(self) -> None:
         """Close all connections."""
@@ -235,6 +237,13 @@ def _alembic_config() -> Config:
     return config
 
 
+@cache
+def _scripts() -> ScriptDirectory:
+    from alembic.script import ScriptDirectory
+
+    return ScriptDirectory.from_config(_alembic_config())
+
+
 def _current_revision(connection: Connection) -> str | None:
     from alembic.runtime.migration import MigrationContext
 
@@ -242,8 +251,9 @@ def _current_revision(connection: Connection) -> str | None:
     return None if revision is None else str(revision)
 
 
-def _upgrade(config: Config, connection: Connection) -> None:
+def _upgrade(connection: Connection) -> None:
     from alembic import command
 
+    config = _alembic_config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
