@@ -33,6 +33,7 @@ from waybill.storage import open_log, open_objects, open_tracker
 from waybill.topics.stops import read_stops
 
 TEAMS = ("north", "south", "west")
+TASKS_A_CORE = 10
 SLOW = """
 import time
 def transform(event):
@@ -54,6 +55,8 @@ class Application:
         self.tracker = open_tracker(settings.tracker)
         self.topics = {team: f"events.{team}-{self.tag}.warehouse" for team in TEAMS}
         self.spark = open_session(settings.spark, name="groups")
+        self.cores = self.spark.sparkContext.defaultParallelism
+        self.log.create_topic(self.topics["west"], TASKS_A_CORE * self.cores)
         self._folder = fresh_checkpoints(settings.spark.work_dir / "groups")
         objects = open_objects(settings.s3)
         self._parts = ProcessingParts.over(settings, self.tracker, self.log, objects)
@@ -90,7 +93,7 @@ class Application:
         self.started.append(group.name)
         return group.start(self.spark)
 
-    def send(self, team: str, numbers: Iterable[int], *, of: str = "") -> None:
+    def send(self, team: str, numbers: Iterable[int], *, of: str = "", partition: int = 0) -> None:
         """Send orders to a team's topic, of its own pipeline or of another team's."""
         self.log.ensure_topic(self.topics[team])
         messages = [
@@ -104,7 +107,7 @@ class Application:
             )
             for number in numbers
         ]  # fmt: skip
-        cut_logs.send_one_by_one(self._servers, self.topics[team], messages)
+        cut_logs.send_one_by_one(self._servers, self.topics[team], messages, partition)
 
     def sql(self, statement: str) -> dict[str, int]:
         with self.tracker.transaction() as connection:
@@ -274,6 +277,33 @@ def slow_alone(application: Application) -> None:
     assert application.opened.count(application.topics["west"]) == opened + 1  # kept as it stood
 
 
+def shared(application: Application) -> None:
+    """A group with a tenth of another's events gets its turn while the other's tasks wait."""
+    teams, before = ("north", "west"), application.passed()
+    tasks, status = TASKS_A_CORE * application.cores, application.spark.sparkContext.statusTracker()
+
+    def waiting() -> int:
+        """Return how many tasks of the large backlog are not begun."""
+        stages = map(status.getStageInfo, status.getActiveStageIds())
+        large = [stage for stage in stages if stage and stage.numTasks > application.cores]
+        return sum(one.numTasks - one.numActiveTasks - one.numCompletedTasks for one in large)
+
+    with mock.patch.object(topic_group, "_EVENTS_PER_TASK", 1):
+        for partition in range(tasks):
+            first = 1_000 + 5 * partition
+            application.send("west", range(first, first + 5), partition=partition)
+        application.until(
+            lambda: waiting() > tasks // 2, "most of the backlog is in one batch", teams
+        )
+        application.send("north", range(310, 310 + tasks // 2))
+        north = before["north"] + tasks // 2
+        application.until(lambda: application.passed()["north"] == north, "its turn", teams)
+        left = waiting()
+        west = before["west"] + 5 * tasks
+        application.until(lambda: application.passed()["west"] == west, "all is read", teams)
+    assert left > application.cores, f"it waited while the large backlog was worked on: {left} left"
+
+
 def main(settings: Settings) -> None:
     """Run all of it."""
     application = Application(settings)
@@ -282,6 +312,7 @@ def main(settings: Settings) -> None:
         committed_apart(application)
         by_need(application)
         slow_alone(application)
+        shared(application)
     finally:
         application.groups.stop()
         application.spark.stop()
