@@ -3,15 +3,17 @@
 A: Kafka to decode, transform (three edits), map to typed columns, staged objects in S3, tracker
 commit. B (the rival, ``identity``): Spark's own Kafka source and Arrow, the same consumer, Spark
 session, topic, object store and tracker transaction, but the messages' bytes go out as they came;
-``own_reader`` is B with the records read as A does. A and B alternate on the same topic; medians. ``batch`` is A with the same function in the batch form. C
-(``in_worker``) is A with user code in Spark's own Python workers, as no installation runs it: what
-the processes of user code cost; ``untraced`` is A without the event tracker, ``failing`` with user
-code that raises for each tenth event. Two more rivals, once: ``udf``, a row-at-a-time Python UDF
-into Parquet on the local disk, and ``loop``, a plain confluent-kafka loop in a process a core
-(``tuned_loop``: by the thousand, with orjson). ``ledger_overhead`` is the share of A's batches that
-commits take, ``peak_rss_mb`` the memory of driver, JVM, workers and processes of user code together
-(proportional set size), in a run of A of its own: looking costs CPU. Then the staged objects of the
-last A are loaded into PostgreSQL. ``loading_2_vs_1_executors`` and what stands beside it: ``executors``.
+``own_reader`` is B with the records read as A does. A and B alternate on the same topic; medians.
+``batch`` is A with the same function in the batch form. C (``in_worker``) is A with user code in
+Spark's own Python workers, as no installation runs it: what the processes of user code cost;
+``untraced`` is A without the event tracker, ``failing`` with user code that raises for each tenth
+event. Two more rivals, medians of three runs behind one that counts for nobody: ``udf``, a
+row-at-a-time Python UDF into Parquet on the local disk, and ``loop``, a plain confluent-kafka loop
+in a process a core (``tuned_loop``: by the thousand, with orjson). ``ledger_overhead`` is the share
+of A's batches that commits take, ``peak_rss_mb`` the memory of driver, JVM, workers and processes of
+user code together (proportional set size), in a run of A of its own: looking costs CPU. Then the
+staged objects of the last A are loaded into PostgreSQL. ``loading_2_vs_1_executors`` and what stands
+beside it: ``executors``.
 
 Latency: the real applications with default settings, at half of what both can do together on the
 machine; from the lossless producer to a row that the warehouse shows.
@@ -22,13 +24,18 @@ need of its first batch, which only a topic has that was just opened: ADR 22), a
 over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
 start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
 code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew.
-``QUICK=1`` takes fewer events, pipelines and topics.
+A third application over them, with the default trigger, has nothing to read:
+``idle_topic_cpu_ms_per_s``, CPU of all our processes a topic; and ``group_restart_s``, from a topic
+that goes until its group reads again, the longest of five.
+``QUICK=1`` takes fewer events, pipelines and topics. Exit code 1 where a figure of the full form is
+beyond its limit (``LIMITS``).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import sys
 import threading
@@ -54,6 +61,25 @@ EXECUTOR_ROWS, QUICK_EXECUTOR_ROWS = 400_000, 60_000
 EVENTS = 1_200_000
 QUICK_EVENTS = 60_000
 TOPICS, PIPELINES = 100, 5_000
+RIVAL_ROUNDS, RESTARTS, IDLE_S = 3, 5, 15.0
+LIMITS = {
+    "vs_identity": (0.5, None),
+    "vs_identity_batch_form": (0.65, None),
+    "vs_udf": (1.5, None),
+    "vs_loop": (1.0, None),
+    "sandbox_cost": (None, 0.15),
+    "trace_overhead": (None, 0.05),
+    "ledger_overhead": (None, 0.05),
+    "topics_100_vs_1": (None, 1.3),
+    "pipelines_5000_vs_5": (None, 1.05),
+    "consumer_start_s": (None, 1.0),
+    "consumers_100_start_s": (None, 20.0),
+    "idle_topic_cpu_ms_per_s": (None, 1.0),
+    "group_restart_s": (None, 2.0),
+    "latency_p50_s": (None, 3.0),
+    "latency_p99_s": (None, 8.0),
+}
+"""Least and most of figures."""
 QUICK_TOPICS, QUICK_PIPELINES = 10, 500
 TEAM, PIPELINE_ID, NAME = "bench", "bench-orders", "order"
 DECLARATION = f"""
@@ -119,12 +145,32 @@ def main() -> None:
         bench = Bench(servers, (postgres, kafka, s3), home / "work", events)
         stack.callback(bench.close)
         topics, pipelines = (QUICK_TOPICS, QUICK_PIPELINES) if quick else (TOPICS, PIPELINES)
-        report = bench.run(rounds, topics=topics, pipelines=pipelines)
+        report = bench.run(
+            rounds,
+            topics=topics,
+            pipelines=pipelines,
+            rival_rounds=1 if quick else RIVAL_ROUNDS,
+            idle_s=2.0 if quick else IDLE_S,
+        )
         rates = (report["processing_events_per_s"], report["loading_rows_per_s"])
         report |= bench.latency(rates, seconds=QUICK_LATENCY_S if quick else LATENCY_S)
         report |= bench.executors(quick=quick)
     show(report)
+    broken = [] if quick else beyond(report)
+    for name in broken:
+        sys.stdout.write(f"{name} is {report[name]}, beyond its limit {LIMITS[name]}\n")
     sys.stdout.write(json.dumps(report) + "\n")
+    sys.exit(bool(broken))
+
+
+def beyond(report: dict[str, Any]) -> list[str]:
+    """Return the figures that are beyond their limits."""
+    return [
+        name
+        for name, (least, most) in LIMITS.items()
+        if (least is not None and report[name] < least)
+        or (most is not None and report[name] > most)
+    ]
 
 
 def all_started(servers: Any, home: Path, stack: ExitStack) -> list[Any]:
@@ -171,7 +217,9 @@ class Bench:
         )
         return settings.model_copy(update={"spark": spark})
 
-    def run(self, rounds: int, *, topics: int, pipelines: int) -> dict[str, Any]:
+    def run(
+        self, rounds: int, *, topics: int, pipelines: int, rival_rounds: int, idle_s: float
+    ) -> dict[str, Any]:
         from waybill.processing.spark.session import open_session
         from waybill.storage import open_log
 
@@ -206,7 +254,7 @@ class Bench:
         )
         look = self._memory.look
         self._process(self._settings("memory"), log, topic, "stages", look=look)
-        rivals = self._rivals(settings, log, topic)
+        rivals = self._rivals(settings, log, topic, rival_rounds)
         names = [f"events.{TEAM}-{place}.warehouse" for place in range(topics)]
         each = self._events // topics
         for place, name in enumerate(names):
@@ -214,19 +262,25 @@ class Bench:
             of = f"{PIPELINE_ID}-{place}"
             fill(settings, name, each, pipeline_id=of, team=f"{TEAM}-{place}")
         cold = self._many_topics(self._settings("cold-topics"), log, names, each * topics)
-        scale = self._many_topics(self._settings("many-topics"), log, names, each * topics)
+        read = self._settings("many-topics")
+        scale = self._many_topics(read, log, names, each * topics)
+        idle = self._idle(read, log, names, idle_s)
         report = report_of(runs, loading, self._events, size) | rivals_of(runs, rivals)
         cpu_s = statistics.median(run["cpu_s"] for run in runs["stages"])
-        return report | {
-            "pipelines_5000_vs_5": round(many["cpu_s"] / cpu_s, 3),
-            "topics_100_vs_1": round(scale["cpu_s"] / cpu_s, 3),
-            "topics_100_cold_vs_1": round(cold["cpu_s"] / cpu_s, 3),
-            "topics": topics,
-            "pipelines": pipelines,
-            "consumer_start_s": round(scale["start_s"] / topics, 3),
-            "consumers_100_start_s": round(scale["start_s"], 2),
-            "peak_rss_mb": round(self._memory.peak_mb),
-        }
+        return (
+            report
+            | idle
+            | {
+                "pipelines_5000_vs_5": round(many["cpu_s"] / cpu_s, 3),
+                "topics_100_vs_1": round(scale["cpu_s"] / cpu_s, 3),
+                "topics_100_cold_vs_1": round(cold["cpu_s"] / cpu_s, 3),
+                "topics": topics,
+                "pipelines": pipelines,
+                "consumer_start_s": round(scale["start_s"] / topics, 3),
+                "consumers_100_start_s": round(scale["start_s"], 2),
+                "peak_rss_mb": round(self._memory.peak_mb),
+            }
+        )
 
     def latency(self, rates: Sequence[float], *, seconds: float) -> dict[str, float]:
         """Measure it at half of what the two applications can do side by side."""
@@ -251,17 +305,21 @@ class Bench:
             self._first, self._parts[0], self._work / "executors", rows=rows, rounds=rounds
         )
 
-    def _rivals(self, settings: Any, log: Any, topic: Any) -> dict[str, float]:
-        """Return events/s of each."""
-        folder = self._work / "udf"
-        start_udf(self._spark, settings, topic.name, folder / "warm").stop()
-        udf = waited(start_udf(self._spark, settings, topic.name, folder / "run"), self._events)
+    def _rivals(self, settings: Any, log: Any, topic: Any, rounds: int) -> dict[str, float]:
+        """Return events/s of each, medians; the first round counts for nobody."""
         target = log.ensure_topic(f"events.{TEAM}.loop").name
         ends = {number: high for number, (_, high) in log.watermarks(topic).items()}
-        servers = settings.kafka.bootstrap_servers
-        plain = run_loop(servers, topic.name, target, ends, tuned=False)
-        tuned = run_loop(servers, topic.name, target, ends, tuned=True)
-        return {"udf": udf, "loop": plain["per_s"], "tuned_loop": tuned["per_s"]}
+        loop = partial(run_loop, settings.kafka.bootstrap_servers, topic.name, target, ends)
+        found = []
+        for number in range(rounds + 1):
+            folder = self._work / "udf" / str(number)
+            query = start_udf(self._spark, settings, topic.name, folder)
+            udf = waited(query, self._events)
+            shutil.rmtree(folder)
+            plain, tuned = loop(tuned=False)["per_s"], loop(tuned=True)["per_s"]
+            found.append((udf, plain, tuned))
+        medians = map(statistics.median, zip(*found[1:], strict=True))
+        return dict(zip(("udf", "loop", "tuned_loop"), medians, strict=True))
 
     def _process(
         self,
@@ -351,6 +409,30 @@ class Bench:
             application.groups.stop()
         return {"start_s": start_s, "cpu_s": cpu_s * self._events / events}
 
+    def _idle(
+        self, settings: Any, log: Any, names: Sequence[str], seconds: float
+    ) -> dict[str, float]:
+        """Measure an application that has read all: what it costs, and restarts of a group."""
+        from waybill.processing.spark.topic_consumer import ProcessingParts
+        from waybill.settings import SparkSettings
+        from waybill.storage import open_objects, open_tracker
+
+        spark = settings.spark.model_copy(update={"trigger_ms": SparkSettings().trigger_ms})
+        settings = settings.model_copy(update={"spark": spark})
+        with open_tracker(settings.tracker) as tracker:
+            parts = ProcessingParts.over(settings, tracker, log, open_objects(settings.s3))
+            application = Application(self._spark, parts, settings.spark.work_dir)
+            application.served(names)
+            cpu = cpu_seconds()
+            time.sleep(seconds)
+            cpu_s = cpu_seconds() - cpu
+            took = [application.served(names[number + 1 :]) for number in range(RESTARTS)]
+            application.groups.stop()
+        return {
+            "idle_topic_cpu_ms_per_s": round(cpu_s / seconds / len(names) * 1000, 3),
+            "group_restart_s": round(max(took), 2),
+        }
+
     def _load(self, settings: Any) -> dict[str, float]:
         from waybill.destinations import open_destination
         from waybill.loading.backoff import Patience
@@ -411,16 +493,30 @@ class Application:
         from waybill.processing.spark.topic_groups import TopicGroups
 
         self._spark, self._parts, self._folder = spark, parts, folder
-        self._queries: list[Any] = []
+        self._topics: dict[str, list[str]] = {}
+        self._started: list[tuple[Any, list[str]]] = []
+        """Each query, and the topics that it reads."""
         size = parts.settings.spark.topics_per_query
         self.groups = TopicGroups(self._open, self._group, self._start, most_topics=size)
 
     def rows(self) -> int:
         """Return how many records all queries have read."""
-        for query in self._queries:
+        for query, _ in self._started:
             if not query.isActive and (error := query.exception()) is not None:
                 raise SystemExit(f"a query ended: {error}")
-        return sum(events for query in self._queries for events, _ in batches_of(query))
+        return sum(events for query, _ in self._started for events, _ in batches_of(query))
+
+    def served(self, names: Sequence[str]) -> float:
+        """Have just these topics served; return the seconds until queries wait for their events."""
+        began = time.monotonic()
+        while True:
+            self.groups.look(names)
+            active = [(one, topics) for one, topics in self._started if one.isActive]
+            if {topic for _, topics in active for topic in topics} == set(names) and all(
+                one.status["message"].startswith("Waiting for") for one, _ in active
+            ):
+                return time.monotonic() - began
+            time.sleep(0.05)
 
     def _open(self, topic: str) -> Any:
         from waybill.processing.spark.topic_consumer import TopicConsumer
@@ -433,13 +529,16 @@ class Application:
     def _group(self, consumers: Any, name: str) -> Any:
         from waybill.processing.spark.topic_group import TopicGroup
 
+        consumers = list(consumers)
+        self._topics[name] = [consumer.topic.name for consumer in consumers]
         return TopicGroup(
             self._parts, consumers, name=name, checkpoint=self._folder / uuid.uuid4().hex
         )
 
     def _start(self, group: Any) -> Any:
-        self._queries.append(group.start(self._spark))
-        return self._queries[-1]
+        query = group.start(self._spark)
+        self._started.append((query, self._topics[group.name]))
+        return query
 
 
 @contextmanager
@@ -668,6 +767,8 @@ def show(report: dict[str, Any]) -> None:
         (f"CPU with {report['topics']} topics, the first time", "topics_100_cold_vs_1"),
     ):
         table.add_row(label, f"{report[name]:.3f}", "")
+    table.add_row("CPU of an idle topic, ms a second", f"{report['idle_topic_cpu_ms_per_s']}", "")
+    table.add_row("restart of a group, s", f"{report['group_restart_s']}", "")
     table.add_row(
         f"start of {report['topics']} consumers, s", f"{report['consumers_100_start_s']}", ""
     )
