@@ -413,7 +413,9 @@ class Application:
         self._spark, self._parts, self._folder = spark, parts, folder
         self._queries: list[Any] = []
         size = parts.settings.spark.topics_per_query
-        self.groups = TopicGroups(self._open, self._group, self._start, most_topics=size)
+        self.groups = TopicGroups(
+            self._open, self._group, self._start, parts.log.unreadable, most_topics=size
+        )
 
     def rows(self) -> int:
         """Return how many records all queries have read."""

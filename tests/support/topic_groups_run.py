@@ -123,7 +123,9 @@ class Application:
         self.processes += 1
         self._parts.in_use.clear()
         group = partial(self._group, self.processes)
-        return TopicGroups(self._open, group, self._start, most_topics=2)
+        return TopicGroups(
+            self._open, group, self._start, self.log.unreadable, most_topics=2
+        )
 
     def until(self, condition: Callable[[], bool], what: str, teams: Iterable[str]) -> None:
         deadline = time.monotonic() + 120

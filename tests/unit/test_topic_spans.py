@@ -103,3 +103,13 @@ def test_a_topic_that_does_not_answer_costs_no_other():
     assert isinstance(failed["topic-0003"], RetryError)
     assert "topic-0003/1" in str(failed["topic-0003"])
     assert isinstance(failed["not-there"], StopError)
+
+
+def test_topics_that_cannot_be_read_are_known_by_two_requests():
+    admin = Admin(300)
+    admin.leaderless = {f"topic-{n:04d}" for n in range(100)}
+    admin.silent = {("topic-0200", 1)}
+    found = opened(admin).unreadable([*admin.names, "not-there"])
+    assert admin.calls == ["describe_topics", "list_offsets"]
+    assert found.keys() == {*admin.leaderless, "topic-0200"}
+    assert "partition 2 of 'topic-0001' has no leader" in str(found["topic-0001"])

@@ -22,6 +22,8 @@ _TOPIC_CONFIG = {
     "max.message.bytes": str(2 * 1024**2),
 }
 _ANSWER_S = 15.0
+_SOON_S = 5.0
+"""Where many topics wait for the answer, and those that did not answer are asked again."""
 _AT_ONCE = 500
 """Topics that are described by one request, and partitions of which one record is read at once."""
 _OFFSETS_AT_ONCE = 2_000
@@ -302,6 +304,31 @@ class KafkaLog:
                 found[topic.name] = TopicSpan(topic, marks)
         return found
 
+    def unreadable(self, names: Collection[str]) -> dict[str, RetryError]:
+        """Return {name: why it cannot be read now}, of those of these topics that cannot be.
+
+        They have a partition without a leader, or with one that does not answer within 5 s. A topic
+        that does not exist is not among them.
+
+        Cost: a request for each 500 topics, and two for each 2,000 partitions and broker, all of a
+        kind at once; 10 s at most.
+        """
+        found: dict[str, RetryError] = {}
+        infos: list[TopicInfo] = []
+        for name, described in self._described(sorted(names), _SOON_S).items():
+            if isinstance(described, RetryError):
+                found[name] = described
+            elif not isinstance(described, WaybillError):
+                problem = _leaderless(described)
+                if problem is not None:
+                    found[name] = problem
+                else:
+                    infos.append(_info(name, "", described))
+        for name, answer in self._ask_offsets(infos, "latest", _SOON_S).items():
+            if isinstance(answer, RetryError):
+                found[name] = answer
+        return found
+
     def states(self, topics: Sequence[TopicInfo]) -> dict[str, LogState | WaybillError]:
         """Return {topic's name: its state, or why it is not known}.
 
@@ -576,7 +603,7 @@ class KafkaLog:
                 raise _away(message) from error
         return found
 
-    def _described(self, names: Sequence[str]) -> dict[str, Any]:
+    def _described(self, names: Sequence[str], limit_s: float = _ANSWER_S) -> dict[str, Any]:
         """Return {name: Kafka's description, or the error that there is none}."""
         from confluent_kafka import KafkaException, TopicCollection
 
@@ -584,7 +611,7 @@ class KafkaLog:
         for some in _batches(names, _AT_ONCE):
             futures |= self._admin().describe_topics(TopicCollection(list(some)))
         described: dict[str, Any] = {}
-        deadline = time.monotonic() + _ANSWER_S
+        deadline = time.monotonic() + limit_s
         for name, future in futures.items():
             try:
                 described[name] = future.result(timeout=max(0.0, deadline - time.monotonic()))

@@ -97,6 +97,7 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             open_consumer,
             make_group,
             lambda group: group.start(spark),
+            log.unreadable,
             most_topics=settings.spark.topics_per_query,
         )
         keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)

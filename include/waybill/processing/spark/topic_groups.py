@@ -1,7 +1,8 @@
 """The topics of one application in groups: each group one query, started again when it ended.
 
-A topic that cannot be opened (it was made anew, it has no leader, its stop is not settled) waits,
-and is tried again with back-off. A topic whose share of a batch could not be committed leaves its
+A topic that cannot be opened (it was made anew, its stop is not settled) waits, and is tried again
+with back-off. So does one without a leader: Kafka is asked for all that are due at once, before any
+is opened, and those cost no time of their own. A topic whose share of a batch could not be committed leaves its
 group, and comes back in a query of its own, until it has run well for a while; where only a server
 was away it comes back to its group. A topic that its neighbours wait for, or that is replayed, has
 a query of its own for as long. Where nobody can tell whose fault a query's end was, its topics are
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -33,6 +34,8 @@ from waybill.processing.spark.topic_group import TopicGroup
 _LOG = logging.getLogger(__name__)
 _LONG_S = 1.0
 """What was opened so far is started when one took longer."""
+_OPENING_S = 5.0
+"""What is not open after so long is left to the next look: the application's loop goes round."""
 
 
 @dataclass(slots=True)
@@ -73,6 +76,7 @@ class TopicGroups:
         open_consumer: takes a topic over, and opens it where the ledger stands; None: not yet.
         make_group: makes the group of some consumers, by a name.
         start: starts a group's query.
+        unreadable: tells which of some topics cannot be read now, and why; asked once a look.
         most_topics: of a group.
     """
 
@@ -81,12 +85,14 @@ class TopicGroups:
         open_consumer: Callable[[str], TopicConsumer | None],
         make_group: Callable[[Iterable[TopicConsumer], str], TopicGroup],
         start: Callable[[TopicGroup], StreamingQuery],
+        unreadable: Callable[[Collection[str]], Mapping[str, RetryError]],
         *,
         most_topics: int,
     ) -> None:
         self._open_consumer = open_consumer
         self._make_group = make_group
         self._start = start
+        self._unreadable = unreadable
         self._most_topics = most_topics
         self._topics: dict[str, _Topic] = {}
         self._slots: list[_Slot] = []
@@ -211,21 +217,40 @@ class TopicGroups:
 
     def _open(self, wanted: Iterable[str]) -> None:
         """Open the topics that are due; start groups as soon as they are full, or one is slow."""
-        read = self._read()
-        opened: list[str] = []
-        for topic in wanted:
-            state = self._topics.setdefault(topic, _Topic(self._most_topics))
+        topics, opened = self._readable(self._due(wanted)), list[str]()
+        until = time.monotonic() + _OPENING_S
+        for topic in topics:
             began = time.monotonic()
-            if state.consumer is not None or state.fenced or topic in read:
-                continue
-            if began < state.retry.due:
-                continue
+            if began > until:
+                break
+            state = self._topics[topic]
             self._try(topic, state)
             opened += [topic] if state.consumer is not None else []
             if len(opened) == self._most_topics or time.monotonic() - began > _LONG_S:
                 self._start_all(opened)
                 opened = []
         self._start_all(opened)
+
+    def _due(self, wanted: Iterable[str]) -> list[str]:
+        """Return the topics to open now; those that failed before wait for the others."""
+        read, now = self._read(), time.monotonic()
+        states = {t: self._topics.setdefault(t, _Topic(self._most_topics)) for t in wanted}
+        due = [
+            topic
+            for topic, state in states.items()
+            if state.consumer is None and not state.fenced and topic not in read
+            if state.retry.due <= now
+        ]
+        return sorted(due, key=lambda topic: states[topic].retry.failures)
+
+    def _readable(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics that can be read now; the others are tried again with back-off."""
+        unreadable = self._unreadable(topics) if topics else {}
+        for topic, error in unreadable.items():
+            state = self._topics[topic]
+            state.retry.began = time.monotonic()
+            try_later(topic, state.retry, error)
+        return [topic for topic in topics if topic not in unreadable]
 
     def _start_all(self, opened: Iterable[str]) -> None:
         for topic in opened:
