@@ -2,11 +2,11 @@
 
 A topic that cannot be opened (it was made anew, its stop is not settled) waits, and is tried again
 with back-off. So does one without a leader: Kafka is asked for all that are due at once, before any
-is opened, and those cost no time of their own. A topic whose share of a batch could not be committed leaves its
-group, and comes back in a query of its own, until it has run well for a while; where only a server
-was away it comes back to its group. A topic that its neighbours wait for, or that is replayed, has
-a query of its own for as long. Where nobody can tell whose fault a query's end was, its topics are
-divided among smaller groups: the culprit ends up alone.
+is opened, and those cost no time of their own. A topic whose share of a batch could not be
+committed leaves its group, and comes back in a query of its own, until it has run well for a while;
+where only a server was away it comes back to its group. A topic that its neighbours wait for, or
+that is replayed, has a query of its own for as long. Where nobody can tell whose fault a query's
+end was, its topics are divided among smaller groups: the culprit ends up alone.
 
 A group that gains or loses a topic is started anew at the end of its batch; the others go on. No
 topic is read by two queries: a group starts once all its topics are free.
@@ -27,7 +27,7 @@ from waybill.back_off import RetryTimer
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.processing.spark.batches import UnreadError
-from waybill.processing.spark.consumers import CONSUMER_BACK_OFF, try_later
+from waybill.processing.spark.consumers import CONSUMER_BACK_OFF, stop_queries, try_later
 from waybill.processing.spark.topic_consumer import TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
 
@@ -123,10 +123,12 @@ class TopicGroups:
         self._restart()
 
     def stop(self) -> None:
-        """Stop all queries."""
-        for slot in self._slots:
-            if slot.query is not None:
-                slot.query.stop()
+        """Stop all queries at the end of their batches, or after `LAST_BATCH_S`."""
+        stop_queries(
+            (slot.query, slot.group.end)
+            for slot in self._slots
+            if slot.query is not None and slot.group is not None
+        )
 
     def _take_errors(self, slot: _Slot) -> None:
         """Take the topics out that a group could not go on with; all, if nobody can say which."""
