@@ -295,6 +295,13 @@ def test_an_application_waits_with_back_off_while_its_own_reads_fail():
         return Consumer(), Query()
 
     stops = Stops(after=7)
-    keep_running(Consumers(start).look, wanted, stops, every_s=2.0)
+    sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        stops.after -= 1
+
+    keep_running(Consumers(start).look, wanted, stops, every_s=2.0, sleep=sleep)
     assert started == ["a"]
-    assert stops.waits == [4.0, 8.0, 15.0, 15.0, 15.0, 2.0, 2.0]
+    assert stops.waits == [4.0, 8.0, 15.0, 15.0, 15.0]
+    assert sleeps == [2.0, 2.0]

@@ -238,7 +238,10 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             heartbeat.beat()
             return sorted(served.read_destinations())
 
-        keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
+        watcher = reporting.enter_context(served.watcher)
+        keep_running(
+            consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S, sleep=watcher.wait
+        )
         consumers.stop()
         spark.stop()
         consumers.close()

@@ -100,7 +100,8 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             log.unreadable,
             most_topics=settings.spark.topics_per_query,
         )
-        keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
+        watcher = reporting.enter_context(served.watcher)
+        keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S, sleep=watcher.wait)
         groups.stop()
         spark.stop()
 

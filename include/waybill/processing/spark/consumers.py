@@ -249,6 +249,7 @@ def keep_running(
     stopping: Stopping,
     *,
     every_s: float,
+    sleep: Callable[[float], object],
 ) -> None:
     """Start what is wanted and does not run, until told to stop.
 
@@ -259,19 +260,21 @@ def keep_running(
         look: starts what of these names does not run.
         wanted: reads the names from the tracker.
         stopping: ends this.
-        every_s: time between two looks.
+        every_s: longest time between two looks.
+        sleep: for so many seconds after a look that went well, or until there is something new.
 
     Raises:
         StopError: a consumer was fenced.
     """
     back_off, failures = BackOff(2 * every_s, _LONGEST_AWAY_WAIT_S), 0
     while not stopping.asked:
-        wait_s = every_s
         try:
             look(wanted())
-            failures = 0
         except RetryError as error:
             failures += 1
             wait_s = back_off.wait_s(failures)
             _LOG.warning("nothing is started; again in %.0f s: %s", wait_s, error)
-        stopping.wait(wait_s)
+            stopping.wait(wait_s)
+        else:
+            failures = 0
+            sleep(every_s)

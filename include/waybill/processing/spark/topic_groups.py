@@ -57,16 +57,22 @@ class _Slot:
     name: str
     most_topics: int
     topics: set[str] = field(default_factory=set)
-    changed: bool = True
-    """Its topics are not those that its query reads."""
+    changed_at: float | None = field(default_factory=lambda: time.monotonic())
+    """Since when its topics are not those that its query reads; None: they are."""
     group: TopicGroup | None = None
     query: StreamingQuery | None = None
     read: frozenset[str] = frozenset()
     """Topics that its query reads."""
 
+    def change(self) -> None:
+        """Note that the query is to be started anew."""
+        if self.changed_at is None:
+            self.changed_at = time.monotonic()
+
     def ended(self) -> None:
         """Note that the query has ended."""
-        self.group, self.query, self.read, self.changed = None, None, frozenset(), True
+        self.group, self.query, self.read = None, None, frozenset()
+        self.change()
 
 
 class TopicGroups:
@@ -154,7 +160,7 @@ class TopicGroups:
     def _end(self, slot: _Slot) -> bool:
         """End a group's query; False while its batch runs: then ask again."""
         if slot.group is not None and slot.query is not None and not slot.group.end(slot.query):
-            slot.changed = True  # it is told to end, and must: no batch has an effect any more
+            slot.change()  # it is told to end, and must: no batch has an effect any more
             return False
         self._take_errors(slot)
         slot.ended()
@@ -181,7 +187,7 @@ class TopicGroups:
         for slot in self._slots:
             if topic in slot.topics:
                 slot.topics.remove(topic)
-                slot.changed = True
+                slot.change()
 
     def _part(self, slot: _Slot) -> None:
         """Give topics that their neighbours wait for a query of their own."""
@@ -214,7 +220,7 @@ class TopicGroups:
     def _move(self, slot: _Slot, topic: str) -> None:
         """Take an open topic out of a group, and put it where it may be."""
         slot.topics.remove(topic)
-        slot.changed = True
+        slot.change()
         self._place(topic)
 
     def _open(self, wanted: Iterable[str]) -> None:
@@ -278,20 +284,22 @@ class TopicGroups:
             slot = _Slot(name, most)
             self._slots.append(slot)
         slot.topics.add(topic)
-        slot.changed = True
+        slot.change()
 
     def _restart(self) -> None:
         """Start the queries of the groups whose topics changed, once all these are free."""
         for slot in self._slots:
             others = self._read(besides=slot)
-            if not slot.changed or (slot.topics and not slot.topics.isdisjoint(others)):
+            if slot.changed_at is None or (slot.topics and not slot.topics.isdisjoint(others)):
                 continue  # it goes on as it is until the query that has its topic has ended
             if self._end(slot) and slot.topics:
                 consumers = [self._topics[topic].consumer for topic in sorted(slot.topics)]
                 open_ones = [consumer for consumer in consumers if consumer is not None]
                 slot.group = self._make_group(open_ones, slot.name)
                 slot.query = self._start(slot.group)
-                slot.read, slot.changed = frozenset(slot.topics), False
+                slot.read = frozenset(slot.topics)
+                took_s, slot.changed_at = time.monotonic() - slot.changed_at, None
+                _LOG.info("%s: %d topics, started in %.2f s", slot.name, len(slot.read), took_s)
         self._slots = [slot for slot in self._slots if slot.topics or slot.read]
         self._release()
 
