@@ -496,7 +496,7 @@ class Following:
             with served.watcher as watcher:
                 keep_running(
                     lambda topics: self.looks.append(set(topics)),
-                    lambda: served.read(),
+                    served.read,
                     self,  # type: ignore[arg-type]
                     every_s=self._every_s,
                     sleep=watcher.wait,

@@ -238,9 +238,12 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             heartbeat.beat()
             return sorted(served.read_destinations())
 
-        watcher = reporting.enter_context(served.watcher)
         keep_running(
-            consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S, sleep=watcher.wait
+            consumers.look,
+            wanted,
+            stopping,
+            every_s=_LOOK_FOR_DESTINATIONS_S,
+            sleep=reporting.enter_context(served.watcher).wait,
         )
         consumers.stop()
         spark.stop()

@@ -100,8 +100,13 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             log.unreadable,
             most_topics=settings.spark.topics_per_query,
         )
-        watcher = reporting.enter_context(served.watcher)
-        keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S, sleep=watcher.wait)
+        keep_running(
+            groups.look,
+            wanted,
+            stopping,
+            every_s=_LOOK_FOR_TOPICS_S,
+            sleep=reporting.enter_context(served.watcher).wait,
+        )
         groups.stop()
         spark.stop()
 

@@ -57,7 +57,7 @@ class _Slot:
     name: str
     most_topics: int
     topics: set[str] = field(default_factory=set)
-    changed_at: float | None = field(default_factory=lambda: time.monotonic())
+    changed_at: float | None = None
     """Since when its topics are not those that its query reads; None: they are."""
     group: TopicGroup | None = None
     query: StreamingQuery | None = None
