@@ -26,7 +26,7 @@ def test_one_generation_a_look_is_waited_for_and_each_has_its_turn(
     monkeypatch.setattr(generations, "live_names", lambda _, own: {t: [f"{t}.1", t] for t in own})
     monkeypatch.setattr(generations, "_end", end)
     monkeypatch.setattr(generations.time, "monotonic", lambda: now[0])
-    tracker = SimpleNamespace(transaction=lambda: nullcontext())
+    tracker = SimpleNamespace(transaction=nullcontext)
     draining = Draining(tracker, None)  # type: ignore[arg-type]
     ended: list[str] = []
     for _ in topics:
