@@ -497,7 +497,9 @@ class Application:
         self._started: list[tuple[Any, list[str]]] = []
         """Each query, and the topics that it reads."""
         size = parts.settings.spark.topics_per_query
-        self.groups = TopicGroups(self._open, self._group, self._start, most_topics=size)
+        self.groups = TopicGroups(
+            self._open, self._group, self._start, parts.log.unreadable, most_topics=size
+        )
 
     def rows(self) -> int:
         """Return how many records all queries have read."""

@@ -43,7 +43,11 @@ class Running:
         objects = open_objects(self.settings.s3)
         self._parts = ProcessingParts.over(self.settings, self.tracker, self.log, objects)
         self.consumers = TopicGroups(
-            self._open, self._group, lambda group: group.start(self._spark), most_topics=50
+            self._open,
+            self._group,
+            lambda group: group.start(self._spark),
+            self.log.unreadable,
+            most_topics=50,
         )
 
     def _open(self, name: str) -> TopicConsumer:

@@ -51,11 +51,16 @@ from waybill.clusters.records import (
 )
 from waybill.errors import InputError
 from waybill.ledger import FencedError
+from waybill.processing.spark import keep_running
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
 
 pytestmark = pytest.mark.serves
 ANN = Decision("ann", "it is slow")
+_LISTENERS = (
+    "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%' "
+    "AND pid <> pg_backend_pid()"
+)
 
 
 @pytest.fixture
@@ -472,43 +477,79 @@ def test_reading_what_did_not_change_gives_the_same_object(
     assert watcher.read() is watcher.read()
 
 
-def test_a_watcher_yields_what_changes_its_cluster_and_outlives_the_server(
-    tracker: TrackerStore, postgres: Any
+class Following:
+    """The loop of an application of a cluster, in a thread; keeps the topics of each look."""
+
+    def __init__(self, tracker: TrackerStore, cluster: str, *, every_s: float) -> None:
+        self.looks: list[set[str]] = []
+        self.asked = False
+        self._tracker, self._cluster, self._every_s = tracker, cluster, every_s
+        self._thread = threading.Thread(target=self._follow)
+
+    def wait(self, seconds: float) -> bool:
+        time.sleep(min(seconds, 0.2))
+        return self.asked
+
+    def _follow(self) -> None:
+        with TrackerStore(TrackerSettings(dsn=self._tracker.dsn)) as own:
+            served = ServedTopics(own, self._cluster)
+            with served.watcher as watcher:
+                keep_running(
+                    lambda topics: self.looks.append(set(topics)),
+                    served.read,
+                    self,  # type: ignore[arg-type]
+                    every_s=self._every_s,
+                    sleep=watcher.wait,
+                )
+
+    def __enter__(self) -> Following:
+        self._thread.start()
+        until(lambda: self.looks and listeners(self._tracker))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.asked = True
+        pin_team(self._tracker, PlaceRequest(team="green", cluster="second"), ANN)  # wakes it up
+        self._thread.join()
+
+
+def test_an_applications_loop_follows_a_new_assignment_within_moments(
+    tracker: TrackerStore, log: LogInMemory
 ) -> None:
     two_clusters(tracker)
-    seen: list[frozenset[str]] = []
-    done = threading.Event()
-
-    def follow() -> None:
-        with (
-            TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own,
-            AssignmentWatcher(own, "second") as watcher,
-        ):
-            for found in watcher.changes(done.is_set, every_s=0.2):
-                seen.append(found.teams_of("second"))
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        until(lambda: seen)
+    round_of(tracker, log)
+    with Following(tracker, "second", every_s=60) as loop:
         pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
-        until(lambda: {"red"} <= seen[-1])
-        end_listeners(tracker)
+        until(lambda: topic_of("red") in loop.looks[-1])
         pin_team(tracker, PlaceRequest(team="red", cluster="default"), ANN)
-        until(lambda: "red" not in seen[-1])
-    finally:
-        done.set()
-        thread.join()
+        until(lambda: topic_of("red") not in loop.looks[-1])
+        assert listeners(tracker) == 1
+        assert len(loop.looks) <= 4, "nothing new, no look"
+
+
+def test_an_applications_loop_outlives_the_connection_that_it_listens_on(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    two_clusters(tracker)
+    with Following(tracker, "second", every_s=0.5) as loop:
+        end_listeners(tracker)
+        until(lambda: listeners(tracker))  # a new one
+        assert len(loop.looks) < 20, "it waits for that between its looks"
+        pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+        until(lambda: topic_of("red") in loop.looks[-1])
+
+
+def listeners(tracker: TrackerStore) -> int:
+    """Return how many connections listen."""
+    with tracker.transaction() as connection:
+        return int(connection.execute(text(f"SELECT count(*) {_LISTENERS}")).scalar_one())
 
 
 def end_listeners(tracker: TrackerStore) -> None:
     """End the connections that listen, as a restart of the server does."""
-    ended = text(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()"
-    )
     with tracker.transaction() as connection:
-        assert connection.execute(ended).rowcount == 1
+        ended = connection.execute(text(f"SELECT pg_terminate_backend(pid) {_LISTENERS}"))
+        assert ended.rowcount == 1
 
 
 def until(condition: Any, limit_s: float = 30.0) -> None:

@@ -51,3 +51,9 @@ def test_first_records_of_many_partitions_come_at_once(log: KafkaLog) -> None:
 def test_a_partition_that_is_not_there_is_left_out_and_holds_up_no_other(log: KafkaLog) -> None:
     found = log.first_times({NAMES[2]: {0: 0, 99: 0}})
     assert found[NAMES[2]].keys() == {0}
+
+
+def test_topics_that_lead_can_be_read_and_one_that_is_not_there_is_not_told_of(
+    log: KafkaLog,
+) -> None:
+    assert log.unreadable([*NAMES, "events.not.there"]) == {}

@@ -6,6 +6,7 @@ workers have the settings that it was started with.
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -126,7 +127,7 @@ class Application:
         self.processes += 1
         self._parts.in_use.clear()
         group = partial(self._group, self.processes)
-        return TopicGroups(self._open, group, self._start, most_topics=2)
+        return TopicGroups(self._open, group, self._start, self.log.unreadable, most_topics=2)
 
     def until(self, condition: Callable[[], bool], what: str, teams: Iterable[str]) -> None:
         deadline = time.monotonic() + 120
@@ -304,6 +305,22 @@ def shared(application: Application) -> None:
     assert left > application.cores, f"it waited while the large backlog was worked on: {left} left"
 
 
+def ends_after_its_batch(application: Application) -> None:
+    """An application that is told to stop commits the batch that it is at."""
+    before, began = application.passed(), threading.Event()
+    run_tasks = topic_group.run_tasks
+
+    def noted(*args: Any) -> Any:
+        began.set()
+        return run_tasks(*args)
+
+    application.send("west", range(400, 420))
+    with mock.patch.object(topic_group, "run_tasks", noted):
+        application.until(began.is_set, "a batch runs", ["west"])
+        application.groups.stop()
+    assert application.passed() == before | {"west": before["west"] + 20}
+
+
 def main(settings: Settings) -> None:
     """Run all of it."""
     application = Application(settings)
@@ -313,6 +330,7 @@ def main(settings: Settings) -> None:
         by_need(application)
         slow_alone(application)
         shared(application)
+        ends_after_its_batch(application)
     finally:
         application.groups.stop()
         application.spark.stop()

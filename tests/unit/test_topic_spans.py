@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from waybill.errors import RetryError, StopError
 from waybill.settings import KafkaSettings
-from waybill.storage import KafkaLog, TopicSpan
+from waybill.storage import KafkaLog, TopicInfo, TopicSpan
 
 PARTITIONS = 4
 NODE = SimpleNamespace(id=1)
@@ -34,6 +34,9 @@ class Admin:
         self.leaderless: set[str] = set()
         self.silent: set[tuple[str, int]] = set()
         """Partitions whose ends nobody tells."""
+        self.frozen: set[tuple[str, int]] = set()
+        """Partitions whose broker is silent; as a frozen one of two real ones did."""
+        self.is_away = False
         self.calls: list[str] = []
 
     def describe_cluster(self, request_timeout: float) -> Future[Any]:
@@ -55,6 +58,22 @@ class Admin:
         ]
         return answered(SimpleNamespace(name=name, topic_id=f"id-{name}", partitions=partitions))
 
+    def list_topics(self, topic: None, timeout: float) -> Any:
+        assert timeout > 0
+        self.calls.append("list_topics")
+        if self.is_away:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        topics = {
+            name: SimpleNamespace(
+                partitions={
+                    n: SimpleNamespace(leader=-1 if name in self.leaderless and n == 2 else 1)
+                    for n in range(PARTITIONS)
+                }
+            )
+            for name in self.names
+        }
+        return SimpleNamespace(topics=topics)
+
     def list_offsets(self, asked: dict[Any, Any], request_timeout: float) -> dict[Any, Future[Any]]:
         assert request_timeout > 0
         self.calls.append("list_offsets")
@@ -63,6 +82,8 @@ class Admin:
         return {
             at: answered(error=KafkaError._TIMED_OUT)
             if (at.topic, at.partition) in self.silent
+            else answered(SimpleNamespace(offset=-1001, leader_epoch=-1))
+            if (at.topic, at.partition) in self.frozen
             else answered(SimpleNamespace(offset=9 if latest else 2, leader_epoch=None))
             for at in asked
         }
@@ -103,3 +124,34 @@ def test_a_topic_that_does_not_answer_costs_no_other():
     assert isinstance(failed["topic-0003"], RetryError)
     assert "topic-0003/1" in str(failed["topic-0003"])
     assert isinstance(failed["not-there"], StopError)
+
+
+def test_a_partition_whose_broker_is_silent_has_no_end():
+    """Taken for one, nothing would wait to be read, whatever is unread."""
+    admin = Admin(2)
+    admin.earliest = 1
+    admin.frozen = {("topic-0001", 3)}
+    log = opened(admin)
+    spans = log.spans(admin.names)
+    assert isinstance(spans["topic-0000"], TopicSpan)
+    assert isinstance(spans["topic-0001"], RetryError)
+    topic = TopicInfo("topic-0001", "c1", "id-topic-0001", PARTITIONS)
+    with pytest.raises(RetryError, match="topic-0001/3"):
+        log.ends_now(topic, limit_s=2)
+
+
+def test_topics_that_cannot_be_read_are_known_by_two_requests():
+    admin = Admin(300)
+    admin.leaderless = {f"topic-{n:04d}" for n in range(100)}
+    admin.silent = {("topic-0200", 1)}
+    admin.frozen = {("topic-0201", 0)}
+    found = opened(admin).unreadable([*admin.names, "not-there"])
+    assert admin.calls == ["list_topics", "list_offsets"]
+    assert found.keys() == {*admin.leaderless, "topic-0200", "topic-0201"}
+    assert "partition 2 of 'topic-0001' has no leader" in str(found["topic-0001"])
+
+
+def test_while_no_broker_answers_no_topic_can_be_read():
+    admin = Admin(2)
+    admin.is_away = True
+    assert opened(admin).unreadable(admin.names).keys() == set(admin.names)

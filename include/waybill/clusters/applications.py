@@ -486,8 +486,8 @@ class ApplicationLease:
 class Heartbeat:
     """Reports every five seconds for an application, also while its loop waits for a server.
 
-    A look at topics without a leader, or at a destination that does not answer, takes minutes; one
-    of half an hour is taken for a loop that hangs, and nothing is reported any more.
+    A look at destinations that do not answer takes minutes; one of half an hour is taken for a loop
+    that hangs, and nothing is reported any more.
 
     While the tracker is away the application goes on; whether it still may is decided by the first
     report that comes through.

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from waybill.clusters import Application, Backend, Look, Word
 
 KINDS: tuple[Kind, ...] = ("processing", "loading")
-_STOP_S = 20.0
+_STOP_S = 30.0
+"""Batches may take 20 s to end, and Spark some more."""
 _LOOK_S = 0.05
 _RECORDED_S = 20.0
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -158,7 +159,7 @@ def application_status(settings: Settings, kind: Kind, cluster: str) -> Applicat
 
 
 def stop_application(settings: Settings, kind: Kind, cluster: str) -> bool:
-    """Stop an application with its whole session, by force after 20 s; False when none runs.
+    """Stop an application with its whole session, by force after 30 s; False when none runs.
 
     Raises:
         StopError: it does not end.
@@ -223,7 +224,7 @@ class ProcessBackend:
         return process_state(application.external_id)
 
     def stop(self, application: Application) -> None:
-        """Stop it with its whole session, by force after 20 s.
+        """Stop it with its whole session, by force after 30 s.
 
         Of one that the registry does not name (it was started by hand) the process is ended.
 

@@ -22,6 +22,8 @@ _TOPIC_CONFIG = {
     "max.message.bytes": str(2 * 1024**2),
 }
 _ANSWER_S = 15.0
+_SOON_S = 5.0
+"""Where many topics wait for the answer, and those that did not answer are asked again."""
 _AT_ONCE = 500
 """Topics that are described by one request, and partitions of which one record is read at once."""
 _OFFSETS_AT_ONCE = 2_000
@@ -302,6 +304,34 @@ class KafkaLog:
                 found[topic.name] = TopicSpan(topic, marks)
         return found
 
+    def unreadable(self, names: Collection[str]) -> dict[str, RetryError]:
+        """Return {name: why it cannot be read now}, of those of these topics that cannot be.
+
+        They have a partition without a leader, or with one that does not answer within 5 s. A topic
+        that does not exist is not among them. Any broker answers; a controller that is away, which
+        ``spans`` waits for, is none of it.
+
+        Cost: one request for what there is, and one for each 2,000 partitions and broker, all at
+        once; 10 s at most.
+        """
+        try:
+            there = self._metadata(limit_s=_SOON_S).topics
+        except RetryError as error:
+            return dict.fromkeys(names, error)
+        found: dict[str, RetryError] = {}
+        led: list[TopicInfo] = []
+        for name in there.keys() & set(names):
+            partitions = there[name].partitions
+            without = [number for number, partition in partitions.items() if partition.leader < 0]
+            if without:
+                found[name] = RetryError(f"partition {without[0]} of {name!r} has no leader")
+            else:
+                led.append(TopicInfo(name, "", "", len(partitions)))
+        for name, answer in self._ask_offsets(led, "latest", _SOON_S).items():
+            if isinstance(answer, RetryError):
+                found[name] = answer
+        return found
+
     def states(self, topics: Sequence[TopicInfo]) -> dict[str, LogState | WaybillError]:
         """Return {topic's name: its state, or why it is not known}.
 
@@ -394,11 +424,14 @@ class KafkaLog:
                 away = _away(f"Kafka did not tell where topics end: {error}")
                 failed |= dict.fromkeys((at.topic for at in some), away)
         for at, future in futures.items():
+            where = f"Kafka did not tell where {at.topic}/{at.partition} ends"
             try:
-                found[at.topic][at.partition] = future.result()
+                found[at.topic][at.partition] = answer = future.result()
             except KafkaException as error:
-                message = f"Kafka did not tell where {at.topic}/{at.partition} ends: {error}"
-                failed[at.topic] = _away(message)
+                failed[at.topic] = _away(f"{where}: {error}")
+            else:
+                if answer.offset < 0:  # its broker was silent: the client calls that no error
+                    failed[at.topic] = _away(f"{where} within {limit_s:.0f} s")
         return {**found, **failed}
 
     def watermarks(self, topic: TopicInfo) -> dict[int, tuple[int, int]]:
@@ -641,14 +674,14 @@ class KafkaLog:
                 raise RetryError(f"topic {name!r} did not appear")
             time.sleep(0.1)
 
-    def _metadata(self, topic: str | None = None) -> Any:
-        return answered(lambda: self._ask_metadata(topic))
+    def _metadata(self, topic: str | None = None, limit_s: float = _ANSWER_S) -> Any:
+        return answered(lambda: self._ask_metadata(topic, limit_s))
 
-    def _ask_metadata(self, topic: str | None = None) -> Any:
+    def _ask_metadata(self, topic: str | None, limit_s: float) -> Any:
         from confluent_kafka import KafkaException
 
         try:
-            return self._admin().list_topics(topic, timeout=_ANSWER_S)
+            return self._admin().list_topics(topic, timeout=limit_s)
         except KafkaException as error:
             raise _away(
                 f"no Kafka broker answers at {self._settings.bootstrap_servers}: {error}"

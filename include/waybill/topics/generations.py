@@ -301,7 +301,7 @@ class Draining:
         """End the generations of these topics that are drained; return their names.
 
         A topic that Kafka does not answer for, or that is stopped, holds nobody up: it is asked
-        about again half a minute later.
+        about again half a minute later. No more than one such is waited for.
 
         Cost: one statement where none drains; else a request or two for each that does.
 
@@ -311,7 +311,8 @@ class Draining:
         with self._tracker.transaction() as connection:
             names = live_names(connection, topics)
         ended = []
-        for topic, own in names.items():
+        for topic in sorted(names, key=lambda topic: self._due.get(topic, 0.0)):
+            own = names[topic]
             if len(own) == 1 or time.monotonic() < self._due.get(topic, 0.0):
                 continue
             try:
@@ -319,6 +320,7 @@ class Draining:
             except (RetryError, StopError) as error:
                 _LOG.warning("whether %s has drained is not known: %s", own[0], error)
                 self._due[topic] = time.monotonic() + _AGAIN_S
+                break
         return ended
 
 

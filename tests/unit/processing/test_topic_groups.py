@@ -86,12 +86,20 @@ class Application:
         self.queries: list[Query] = []
         self.consumers: dict[str, Consumer] = {}
         self.ill: dict[str, WaybillError] = {}
+        self.leaderless: set[str] = set()
+        self.questions: list[list[str]] = []
+        """Topics that Kafka was asked about, at once."""
         self.groups = TopicGroups(
             self._open,  # type: ignore[arg-type]
             Group,  # type: ignore[arg-type]
             self._start,  # type: ignore[arg-type]
+            self._unreadable,
             most_topics=most_topics,
         )
+
+    def _unreadable(self, topics: Any) -> dict[str, RetryError]:
+        self.questions.append(sorted(topics))
+        return {topic: RetryError("no leader") for topic in topics if topic in self.leaderless}
 
     def _open(self, topic: str) -> Consumer:
         self.opened.append(topic)
@@ -166,6 +174,48 @@ def test_a_topic_that_cannot_be_opened_waits_and_its_neighbours_start(clock, err
     clock[0] += 60
     app.groups.look("abc")
     assert app.running == [["a", "b", "c"]]
+
+
+def test_topics_without_a_leader_cost_one_question_and_are_not_opened(clock):
+    app, names = Application(most_topics=50), [f"t{number:03}" for number in range(300)]
+    app.leaderless = set(names[:200])
+    app.groups.look(names)
+    assert app.questions == [names]
+    assert app.opened == names[200:]
+    for _ in range(3):
+        app.groups.look(names)
+    assert len(app.questions) == 1  # none is due
+    clock[0] += 3
+    app.groups.look([*names, "new"])
+    assert app.questions[1:] == [sorted([*names[:200], "new"])]
+    assert app.opened == [*names[200:], "new"]
+    app.leaderless.clear()
+    clock[0] += 60
+    app.groups.look([*names, "new"])
+    assert {topic for topics in app.running for topic in topics} == {*names, "new"}
+
+
+def test_however_many_topics_hang_while_they_are_opened_a_look_waits_for_one(clock):
+    """Their leaders went after Kafka was asked; those that failed come after all others."""
+    app, hang = Application(most_topics=50), [f"hangs{number}" for number in range(8)]
+    names = [*hang, "a", "b"]
+    open_one = app._open
+
+    def slow(topic: str) -> Consumer:
+        if topic in hang:
+            app.opened.append(topic)
+            clock[0] += 15
+            raise RetryError("nobody tells where it ends")
+        return open_one(topic)
+
+    app.groups._open_consumer = slow  # type: ignore[assignment]
+    for _ in range(9):
+        began = clock[0]
+        app.groups.look(names)
+        assert clock[0] - began <= 15
+    assert app.running == [["a", "b"]]
+    app.groups.look([*names, "c"])
+    assert {topic for topics in app.running for topic in topics} == {"a", "b", "c"}
 
 
 def test_a_topic_that_raises_leaves_for_a_query_of_its_own_until_it_ran_well(clock):

@@ -26,6 +26,7 @@ from waybill.loading import Loader, Patience, placement_of
 from waybill.loading.spark.executors import ExecutorLoads
 from waybill.loading.spark.source import StagedSource
 from waybill.processing.spark import (
+    BatchGate,
     Consumers,
     ExecutorSettings,
     Stopping,
@@ -70,6 +71,7 @@ class LoadingConsumer:
         self._checkpoint = checkpoint
         self._pool = pool or f"load-{loader.name}"
         self._position = load_position(tracker, loader.name)
+        self._gate = BatchGate()
         self.is_fenced = False
         """Another application has taken its destination over."""
 
@@ -93,11 +95,25 @@ class LoadingConsumer:
         """See whether a destination that is waited for answers, when nothing else asks it."""
         self._patience.look()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether its query was told to end: a destination that is away is waited for no more."""
+        return self._gate.is_closed
+
+    def end(self, query: StreamingQuery) -> bool:
+        """Stop the query, unless a load runs: see `BatchGate.end`."""
+        return self._gate.end(query)
+
     def close(self) -> None:
         """Close the destination."""
         self._loader.close()
 
     def _on_batch(self, frame: DataFrame, spark_batch_id: int) -> None:
+        with self._gate.batch() as is_wanted:
+            if is_wanted:
+                self._load(frame, spark_batch_id)
+
+    def _load(self, frame: DataFrame, spark_batch_id: int) -> None:
         until = int(read_offsets(self._checkpoint, spark_batch_id)["commit"])
         if until <= self._position:
             return
@@ -152,10 +168,13 @@ class LoadingParts:
         patience = Patience(
             loader,
             park_after_s=found.park_after_s if found else None,
-            wait=wait,
+            wait=lambda seconds: consumer.is_ending or wait(seconds),
             compare_every_s=found.compare_every_s if found else None,
         )
-        return LoadingConsumer(self.settings, self.tracker, loader, patience, checkpoint, pool=pool)
+        consumer = LoadingConsumer(
+            self.settings, self.tracker, loader, patience, checkpoint, pool=pool
+        )
+        return consumer
 
     def executors(self, name: str, *, pool: str = "") -> ExecutorLoads | None:
         """Return what carries out a destination's loads on executors; None: the driver does.
@@ -189,7 +208,6 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
         StopError: another application of the cluster was started, or one took a consumer over.
     """
     stopping = Stopping()
-    running: dict[str, LoadingConsumer] = {}
     with open_tracker(settings.tracker) as tracker, ExitStack() as reporting:
         own = cluster_settings(tracker, cluster)
         lease = ApplicationLease.acquire(tracker, "loading", cluster, epoch=epoch)
@@ -208,31 +226,28 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
         spark.dataSource.register(StagedSource)
         parts = LoadingParts(settings, tracker, spark, objects, recorder, deployment_of(tracker))
 
-        def start(name: str) -> StreamingQuery:
+        def start(name: str) -> tuple[LoadingConsumer, StreamingQuery]:
             checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
             consumer = parts.consumer(name, checkpoint, wait=stopping.wait, pool=own.scheduler_pool)
-            query = consumer.start(spark)
-            running[name] = consumer
-            return query
+            return consumer, consumer.start(spark)
 
-        consumers = Consumers(
-            start,
-            close=lambda name: running.pop(name).close(),
-            fenced=lambda name: running[name].is_fenced,
-        )
+        consumers = Consumers(start)
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
             heartbeat.beat()
-            for consumer in running.values():
-                consumer.look()
             return sorted(served.read_destinations())
 
-        keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
+        keep_running(
+            consumers.look,
+            wanted,
+            stopping,
+            every_s=_LOOK_FOR_DESTINATIONS_S,
+            sleep=reporting.enter_context(served.watcher).wait,
+        )
         consumers.stop()
         spark.stop()
-        for consumer in running.values():
-            consumer.close()
+        consumers.close()
 
 
 def _open(settings: Settings, name: str) -> Destination:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waybill.processing.spark.application import fresh_checkpoints as fresh_checkpoints
     from waybill.processing.spark.application import run_processing as run_processing
     from waybill.processing.spark.batches import read_offsets as read_offsets
+    from waybill.processing.spark.consumers import BatchGate as BatchGate
     from waybill.processing.spark.consumers import Consumers as Consumers
     from waybill.processing.spark.consumers import Stopping as Stopping
     from waybill.processing.spark.consumers import keep_running as keep_running
@@ -35,7 +36,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "application": ["fresh_checkpoints", "run_processing"],
         "batches": ["read_offsets"],
-        "consumers": ["Consumers", "Stopping", "keep_running"],
+        "consumers": ["BatchGate", "Consumers", "Stopping", "keep_running"],
         "executor_settings": ["ExecutorSettings"],
         "memory": ["give_memory_back"],
         "session": ["open_session"],

@@ -97,9 +97,16 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             open_consumer,
             make_group,
             lambda group: group.start(spark),
+            log.unreadable,
             most_topics=settings.spark.topics_per_query,
         )
-        keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
+        keep_running(
+            groups.look,
+            wanted,
+            stopping,
+            every_s=_LOOK_FOR_TOPICS_S,
+            sleep=reporting.enter_context(served.watcher).wait,
+        )
         groups.stop()
         spark.stop()
 

@@ -2,8 +2,11 @@
 
 Those of loading; the topics of processing share queries (``topic_groups``). A consumer that stops
 (a table that does not fit) is loud in the log and is tried again with back-off; its neighbours flow
-on. So is one whose tracker is away: the application outlives that. One that was fenced ends the
-application: another one has taken over.
+on. So is one whose tracker is away: the application outlives that. One that was fenced, and is
+wanted all the same by what was read after that, ends the application: another one has taken over.
+
+A query ends between two batches (``BatchGate``), and is waited for by nobody: the next look asks
+again. When the application ends, batches have `LAST_BATCH_S` to end in.
 
 Asking an application to stop: SIGTERM, SIGINT and its row in the tracker set a flag that its loop
 looks at.
@@ -15,14 +18,17 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Protocol
 
 from pyspark.sql.streaming import StreamingQuery
 
 from waybill.back_off import BackOff, RetryTimer
 from waybill.errors import InputError, RetryError, StopError, WaybillError
+from waybill.ledger import FencedError
 
 
 class Stopping:
@@ -55,12 +61,94 @@ CONSUMER_BACK_OFF = BackOff(2.0, 60.0)
 """Of consumers that stopped, or could not be opened."""
 _LONGEST_AWAY_WAIT_S = 15.0
 """Longest wait after a read of the tracker that failed: when it is back, work goes on soon."""
+LAST_BATCH_S = 20.0
+"""How long an application that is to end lets the batches at work go on."""
+_STOPPING_S = 5.0
+"""What is not wanted any more and has not ended after so long is left to the next look."""
+
+
+class BatchGate:
+    """Lets a query end between two batches; each query has its own."""
+
+    def __init__(self) -> None:
+        self._running = threading.Lock()
+        self.is_closed = False
+        """The query is to end: no batch has an effect but the one that runs."""
+
+    @contextmanager
+    def batch(self) -> Iterator[bool]:
+        """Run a batch in this block, if it says True."""
+        with self._running:
+            yield not self.is_closed
+
+    def end(self, query: StreamingQuery) -> bool:
+        """Stop the query, unless a batch runs; none has an effect from now on but that one.
+
+        Returns:
+            False: a batch runs; ask again.
+        """
+        self.is_closed = True
+        if not self._running.acquire(blocking=False):
+            return False
+        self._running.release()
+        stop_query(query)
+        return True
+
+
+def stop_query(query: StreamingQuery) -> None:
+    """Stop a query, whatever it is at; at most 2 s are waited for its end.
+
+    Spark takes it for stopped after that, though its thread may be at something still.
+    """
+    try:
+        query.stop()
+    except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
+        _LOG.warning("query %s does not end yet: %s", query.name, str(error).partition("\n")[0])
+
+
+Ending = tuple[StreamingQuery, Callable[[StreamingQuery], bool]]
+"""A query, and what ends it as `BatchGate.end` does."""
+
+
+def stop_queries(running: Iterable[Ending]) -> None:
+    """Stop queries at the end of their batches, or after `LAST_BATCH_S`.
+
+    A batch that is cut off is not committed: it is read again by whoever goes on.
+    """
+    left, deadline = list(running), time.monotonic() + LAST_BATCH_S
+    while left := [(query, end) for query, end in left if not end(query)]:
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.1)
+    for query, _ in left:
+        _LOG.warning("query %s: its batch is cut off after %.0f s", query.name, LAST_BATCH_S)
+        stop_query(query)
+
+
+class Consumer(Protocol):
+    """A consumer whose query was started."""
+
+    is_fenced: bool
+    """Another application took it over; errors' words do not tell."""
+
+    def look(self) -> None:
+        """Do what is due beside the batches."""
+
+    def end(self, query: StreamingQuery) -> bool:
+        """Stop the query, unless a batch runs: see `BatchGate.end`."""
+
+    def close(self) -> None:
+        """Give back what it holds; its query has ended."""
 
 
 @dataclass(slots=True)
-class _Consumer:
-    query: StreamingQuery | None = None
+class _State:
+    running: tuple[Consumer, StreamingQuery] | None = None
     retry: RetryTimer = field(default_factory=lambda: RetryTimer(CONSUMER_BACK_OFF))
+    is_ending: bool = False
+    """It was not wanted any more when it was last told to end: it ends before it starts anew."""
+    fenced: str = ""
+    """Another application took it over: if it is wanted here all the same, this one must end."""
 
 
 class Consumers:
@@ -68,68 +156,85 @@ class Consumers:
 
     Args:
         start: starts the query of a name where the ledger stands.
-        close: called once the query of a name has ended, or its name is not wanted any more.
-        fenced: tells whether the consumer of a name was taken over; errors' words do not.
     """
 
-    def __init__(
-        self,
-        start: Callable[[str], StreamingQuery],
-        close: Callable[[str], None] = lambda _: None,
-        fenced: Callable[[str], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, start: Callable[[str], tuple[Consumer, StreamingQuery]]) -> None:
         self._start = start
-        self._close = close
-        self._fenced = fenced
-        self._consumers: dict[str, _Consumer] = {}
+        self._states: dict[str, _State] = {}
 
     def look(self, wanted: Iterable[str]) -> None:
         """Start what is wanted and does not run; end what is not wanted any more.
 
+        Waits for no batch: what it cannot do yet is done by a later look.
+
         Raises:
-            StopError: a consumer was fenced, or Spark itself is gone.
+            StopError: another application took over what is still wanted here.
         """
-        names = list(wanted)
-        for name in self._consumers.keys() - set(names):
-            self._let_go(name, self._consumers[name])
+        names = dict.fromkeys(wanted)
         for name in names:
-            consumer = self._consumers.setdefault(name, _Consumer())
-            if consumer.query is not None and not consumer.query.isActive:
-                self._ended(name, consumer, consumer.query)
-            if consumer.query is None and time.monotonic() >= consumer.retry.due:
-                self._try(name, consumer)
+            if name in self._states and (fenced := self._states[name].fenced):
+                raise StopError(
+                    f"consumer {name!r} was taken over by another application: {fenced}"
+                )
+        until = time.monotonic() + _STOPPING_S
+        for name, state in list(self._states.items()):
+            if (state.is_ending or name not in names) and time.monotonic() < until:
+                self._let_go(name, state)
+        for name in names:
+            state = self._states.setdefault(name, _State())
+            if not state.is_ending:
+                self._keep(name, state)
 
     def stop(self) -> None:
-        """Stop all queries."""
-        for consumer in self._consumers.values():
-            if consumer.query is not None:
-                consumer.query.stop()
+        """Stop all queries at the end of their batches, or after `LAST_BATCH_S`."""
+        running = [state.running for state in self._states.values() if state.running is not None]
+        stop_queries((query, consumer.end) for consumer, query in running)
 
-    def _let_go(self, name: str, consumer: _Consumer) -> None:
-        if consumer.query is not None:
-            try:
-                consumer.query.stop()
-            except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
-                if consumer.query.isActive:  # its batch is long: the next look asks again
-                    _LOG.warning("consumer %s does not stop yet: %s", name, error)
-                    return
-            self._close(name)
-        del self._consumers[name]
+    def close(self) -> None:
+        """Give back what the consumers hold, once Spark has ended."""
+        for state in self._states.values():
+            if state.running is not None:
+                state.running[0].close()
 
-    def _try(self, name: str, consumer: _Consumer) -> None:
-        consumer.retry.began = time.monotonic()
+    def _let_go(self, name: str, state: _State) -> None:
+        state.is_ending = True
+        if state.running is not None:
+            consumer, query = state.running
+            if not consumer.end(query):
+                return
+            consumer.close()
+        del self._states[name]
+
+    def _keep(self, name: str, state: _State) -> None:
+        if state.running is not None:
+            consumer, query = state.running
+            if query.isActive:
+                self._look(state, consumer)
+                return
+            self._ended(name, state, consumer, query)
+        if not state.fenced and time.monotonic() >= state.retry.due:
+            self._try(name, state)
+
+    def _look(self, state: _State, consumer: Consumer) -> None:
         try:
-            consumer.query = self._start(name)
-        except (StopError, InputError, RetryError) as error:
-            try_later(name, consumer.retry, error)
+            consumer.look()
+        except FencedError as error:  # the names may have been read before that
+            state.fenced = str(error)
 
-    def _ended(self, name: str, consumer: _Consumer, query: StreamingQuery) -> None:
-        error = query.exception()
-        if self._fenced(name):
-            raise StopError(f"consumer {name!r} was taken over by another application: {error}")
-        consumer.query = None
-        self._close(name)
-        try_later(name, consumer.retry, WaybillError(str(error)))
+    def _try(self, name: str, state: _State) -> None:
+        state.retry.began = time.monotonic()
+        try:
+            state.running = self._start(name)
+        except (StopError, InputError, RetryError) as error:
+            try_later(name, state.retry, error)
+
+    def _ended(self, name: str, state: _State, consumer: Consumer, query: StreamingQuery) -> None:
+        error = WaybillError(str(query.exception()))
+        if consumer.is_fenced:
+            state.fenced = str(error)
+        state.running = None
+        consumer.close()
+        try_later(name, state.retry, error)
 
 
 def try_later(name: str, retry: RetryTimer, error: WaybillError) -> None:
@@ -144,6 +249,7 @@ def keep_running(
     stopping: Stopping,
     *,
     every_s: float,
+    sleep: Callable[[float], object],
 ) -> None:
     """Start what is wanted and does not run, until told to stop.
 
@@ -154,19 +260,21 @@ def keep_running(
         look: starts what of these names does not run.
         wanted: reads the names from the tracker.
         stopping: ends this.
-        every_s: time between two looks.
+        every_s: longest time between two looks.
+        sleep: for so many seconds after a look that went well, or until there is something new.
 
     Raises:
         StopError: a consumer was fenced.
     """
     back_off, failures = BackOff(2 * every_s, _LONGEST_AWAY_WAIT_S), 0
     while not stopping.asked:
-        wait_s = every_s
         try:
             look(wanted())
-            failures = 0
         except RetryError as error:
             failures += 1
             wait_s = back_off.wait_s(failures)
             _LOG.warning("nothing is started; again in %.0f s: %s", wait_s, error)
-        stopping.wait(wait_s)
+            stopping.wait(wait_s)
+        else:
+            failures = 0
+            sleep(every_s)

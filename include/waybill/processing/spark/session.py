@@ -61,7 +61,7 @@ def open_session(
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "2",
-        "spark.sql.streaming.stopTimeout": "10s",
+        "spark.sql.streaming.stopTimeout": "2s",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str((settings.work_dir / "warehouse").resolve()),
         "spark.local.dir": str((settings.work_dir / "local").resolve()),

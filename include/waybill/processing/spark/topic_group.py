@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +37,7 @@ from waybill.processing.spark.batches import (
     run_tasks,
     unread_of,
 )
+from waybill.processing.spark.consumers import BatchGate
 from waybill.processing.spark.learning_reports import is_cut, learned_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.task_shares import shares_of
@@ -89,9 +89,7 @@ class TopicGroup:
         self.name = name
         self._checkpoint = checkpoint
         self._pool = pool or name
-        self._batch = threading.Lock()
-        """Held while a batch runs."""
-        self._ending = False
+        self._gate = BatchGate()
         self._left_out: set[str] = set()
         """Topics whose share of a batch was not committed: this query reads no more of them."""
         self.errors: dict[str, WaybillError] = {}
@@ -128,21 +126,9 @@ class TopicGroup:
         )
 
     def end(self, query: StreamingQuery) -> bool:
-        """Stop the query, unless a batch runs; none has an effect from now on but that one.
-
-        Returns:
-            False: a batch runs, or Spark takes its time; ask again.
-        """
-        self._ending = True
-        if not self._batch.acquire(blocking=False):
+        """Stop the query, unless a batch runs: see `BatchGate.end`."""
+        if not self._gate.end(query):
             return False
-        self._batch.release()
-        try:
-            query.stop()
-        except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
-            if query.isActive:
-                _LOG.warning("query %s does not stop yet: %s", self.name, error)
-                return False
         self.clear()
         return True
 
@@ -158,8 +144,8 @@ class TopicGroup:
         return {self._apart.popleft() for _ in range(len(self._apart))}
 
     def _on_batch(self, frame: DataFrame, spark_batch_id: int) -> None:
-        with self._batch:
-            if self._ending:  # Spark forgets this batch with its checkpoint: it is read again
+        with self._gate.batch() as is_wanted:
+            if not is_wanted:  # Spark forgets this batch with its checkpoint: it is read again
                 return
             offsets = read_offsets(self._checkpoint, spark_batch_id)
             ranges = {

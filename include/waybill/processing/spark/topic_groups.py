@@ -1,11 +1,12 @@
 """The topics of one application in groups: each group one query, started again when it ended.
 
-A topic that cannot be opened (it was made anew, it has no leader, its stop is not settled) waits,
-and is tried again with back-off. A topic whose share of a batch could not be committed leaves its
-group, and comes back in a query of its own, until it has run well for a while; where only a server
-was away it comes back to its group. A topic that its neighbours wait for, or that is replayed, has
-a query of its own for as long. Where nobody can tell whose fault a query's end was, its topics are
-divided among smaller groups: the culprit ends up alone.
+A topic that cannot be opened (it was made anew, its stop is not settled) waits, and is tried again
+with back-off. So does one without a leader: Kafka is asked for all that are due at once, before any
+is opened, and those cost no time of their own. A topic whose share of a batch could not be
+committed leaves its group, and comes back in a query of its own, until it has run well for a while;
+where only a server was away it comes back to its group. A topic that its neighbours wait for, or
+that is replayed, has a query of its own for as long. Where nobody can tell whose fault a query's
+end was, its topics are divided among smaller groups: the culprit ends up alone.
 
 A group that gains or loses a topic is started anew at the end of its batch; the others go on. No
 topic is read by two queries: a group starts once all its topics are free.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -26,13 +27,15 @@ from waybill.back_off import RetryTimer
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.processing.spark.batches import UnreadError
-from waybill.processing.spark.consumers import CONSUMER_BACK_OFF, try_later
+from waybill.processing.spark.consumers import CONSUMER_BACK_OFF, stop_queries, try_later
 from waybill.processing.spark.topic_consumer import TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
 
 _LOG = logging.getLogger(__name__)
 _LONG_S = 1.0
 """What was opened so far is started when one took longer."""
+_OPENING_S = 5.0
+"""What is not open after so long is left to the next look: the application's loop goes round."""
 
 
 @dataclass(slots=True)
@@ -54,16 +57,22 @@ class _Slot:
     name: str
     most_topics: int
     topics: set[str] = field(default_factory=set)
-    changed: bool = True
-    """Its topics are not those that its query reads."""
+    changed_at: float | None = None
+    """Since when its topics are not those that its query reads; None: they are."""
     group: TopicGroup | None = None
     query: StreamingQuery | None = None
     read: frozenset[str] = frozenset()
     """Topics that its query reads."""
 
+    def change(self) -> None:
+        """Note that the query is to be started anew."""
+        if self.changed_at is None:
+            self.changed_at = time.monotonic()
+
     def ended(self) -> None:
         """Note that the query has ended."""
-        self.group, self.query, self.read, self.changed = None, None, frozenset(), True
+        self.group, self.query, self.read = None, None, frozenset()
+        self.change()
 
 
 class TopicGroups:
@@ -73,6 +82,7 @@ class TopicGroups:
         open_consumer: takes a topic over, and opens it where the ledger stands; None: not yet.
         make_group: makes the group of some consumers, by a name.
         start: starts a group's query.
+        unreadable: tells which of some topics cannot be read now, and why; asked once a look.
         most_topics: of a group.
     """
 
@@ -81,12 +91,14 @@ class TopicGroups:
         open_consumer: Callable[[str], TopicConsumer | None],
         make_group: Callable[[Iterable[TopicConsumer], str], TopicGroup],
         start: Callable[[TopicGroup], StreamingQuery],
+        unreadable: Callable[[Collection[str]], Mapping[str, RetryError]],
         *,
         most_topics: int,
     ) -> None:
         self._open_consumer = open_consumer
         self._make_group = make_group
         self._start = start
+        self._unreadable = unreadable
         self._most_topics = most_topics
         self._topics: dict[str, _Topic] = {}
         self._slots: list[_Slot] = []
@@ -117,10 +129,12 @@ class TopicGroups:
         self._restart()
 
     def stop(self) -> None:
-        """Stop all queries."""
-        for slot in self._slots:
-            if slot.query is not None:
-                slot.query.stop()
+        """Stop all queries at the end of their batches, or after `LAST_BATCH_S`."""
+        stop_queries(
+            (slot.query, slot.group.end)
+            for slot in self._slots
+            if slot.query is not None and slot.group is not None
+        )
 
     def _take_errors(self, slot: _Slot) -> None:
         """Take the topics out that a group could not go on with; all, if nobody can say which."""
@@ -146,7 +160,7 @@ class TopicGroups:
     def _end(self, slot: _Slot) -> bool:
         """End a group's query; False while its batch runs: then ask again."""
         if slot.group is not None and slot.query is not None and not slot.group.end(slot.query):
-            slot.changed = True  # it is told to end, and must: no batch has an effect any more
+            slot.change()  # it is told to end, and must: no batch has an effect any more
             return False
         self._take_errors(slot)
         slot.ended()
@@ -173,7 +187,7 @@ class TopicGroups:
         for slot in self._slots:
             if topic in slot.topics:
                 slot.topics.remove(topic)
-                slot.changed = True
+                slot.change()
 
     def _part(self, slot: _Slot) -> None:
         """Give topics that their neighbours wait for a query of their own."""
@@ -206,26 +220,45 @@ class TopicGroups:
     def _move(self, slot: _Slot, topic: str) -> None:
         """Take an open topic out of a group, and put it where it may be."""
         slot.topics.remove(topic)
-        slot.changed = True
+        slot.change()
         self._place(topic)
 
     def _open(self, wanted: Iterable[str]) -> None:
         """Open the topics that are due; start groups as soon as they are full, or one is slow."""
-        read = self._read()
-        opened: list[str] = []
-        for topic in wanted:
-            state = self._topics.setdefault(topic, _Topic(self._most_topics))
+        topics, opened = self._readable(self._due(wanted)), list[str]()
+        until = time.monotonic() + _OPENING_S
+        for topic in topics:
             began = time.monotonic()
-            if state.consumer is not None or state.fenced or topic in read:
-                continue
-            if began < state.retry.due:
-                continue
+            if began > until:
+                break
+            state = self._topics[topic]
             self._try(topic, state)
             opened += [topic] if state.consumer is not None else []
             if len(opened) == self._most_topics or time.monotonic() - began > _LONG_S:
                 self._start_all(opened)
                 opened = []
         self._start_all(opened)
+
+    def _due(self, wanted: Iterable[str]) -> list[str]:
+        """Return the topics to open now; those that failed before wait for the others."""
+        read, now = self._read(), time.monotonic()
+        states = {t: self._topics.setdefault(t, _Topic(self._most_topics)) for t in wanted}
+        due = [
+            topic
+            for topic, state in states.items()
+            if state.consumer is None and not state.fenced and topic not in read
+            if state.retry.due <= now
+        ]
+        return sorted(due, key=lambda topic: states[topic].retry.failures)
+
+    def _readable(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics that can be read now; the others are tried again with back-off."""
+        unreadable = self._unreadable(topics) if topics else {}
+        for topic, error in unreadable.items():
+            state = self._topics[topic]
+            state.retry.began = time.monotonic()
+            try_later(topic, state.retry, error)
+        return [topic for topic in topics if topic not in unreadable]
 
     def _start_all(self, opened: Iterable[str]) -> None:
         for topic in opened:
@@ -251,20 +284,22 @@ class TopicGroups:
             slot = _Slot(name, most)
             self._slots.append(slot)
         slot.topics.add(topic)
-        slot.changed = True
+        slot.change()
 
     def _restart(self) -> None:
         """Start the queries of the groups whose topics changed, once all these are free."""
         for slot in self._slots:
             others = self._read(besides=slot)
-            if not slot.changed or (slot.topics and not slot.topics.isdisjoint(others)):
+            if slot.changed_at is None or (slot.topics and not slot.topics.isdisjoint(others)):
                 continue  # it goes on as it is until the query that has its topic has ended
             if self._end(slot) and slot.topics:
                 consumers = [self._topics[topic].consumer for topic in sorted(slot.topics)]
                 open_ones = [consumer for consumer in consumers if consumer is not None]
                 slot.group = self._make_group(open_ones, slot.name)
                 slot.query = self._start(slot.group)
-                slot.read, slot.changed = frozenset(slot.topics), False
+                slot.read = frozenset(slot.topics)
+                took_s, slot.changed_at = time.monotonic() - slot.changed_at, None
+                _LOG.info("%s: %d topics, started in %.2f s", slot.name, len(slot.read), took_s)
         self._slots = [slot for slot in self._slots if slot.topics or slot.read]
         self._release()
 
