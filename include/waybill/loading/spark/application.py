@@ -29,11 +29,15 @@ from waybill.processing.spark import (
     Consumers,
     ExecutorSettings,
     Stopping,
+    checkpoint_location,
     fresh_checkpoints,
     give_memory_back,
+    has_executors,
     keep_running,
     open_session,
     read_offsets,
+    stop_session,
+    watch_executors,
 )
 from waybill.settings import Settings
 from waybill.storage import (
@@ -84,7 +88,7 @@ class LoadingConsumer:
             .load()
             .writeStream.queryName(f"load-{self._name}")
             .foreachBatch(self._on_batch)
-            .option("checkpointLocation", str(self._checkpoint))
+            .option("checkpointLocation", checkpoint_location(self._checkpoint))
             .trigger(processingTime=f"{self._settings.spark.trigger_ms} milliseconds")
             .start()
         )
@@ -126,6 +130,7 @@ class LoadingParts:
     recorder: Recorder | None
     deployment: str
     """Its id."""
+    application: ApplicationLease
     _told: set[str] = field(default_factory=set)
     """Destinations of which the log says who loads them."""
 
@@ -147,6 +152,7 @@ class LoadingParts:
             name=name,
             recorder=self.recorder,
             executors=self.executors(name, pool=pool or f"load-{name}"),
+            check=self.application.check,
         )
         found = self.settings.destinations.get(name)
         patience = Patience(
@@ -162,9 +168,10 @@ class LoadingParts:
 
         Spark's real master counts, not the setting: the application may have been submitted.
         """
-        master = self.spark.sparkContext.master
-        has_executors = master.startswith("local-cluster[") or not master.startswith("local")
-        found = placement_of(self.settings.destinations.get(name), has_executors=has_executors)
+        found = placement_of(
+            self.settings.destinations.get(name),
+            has_executors=has_executors(self.spark.sparkContext.master),
+        )
         if name not in self._told:
             self._told.add(name)
             who = "executors load" if found.by_executors else "the driver loads"
@@ -186,7 +193,9 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
 
     Raises:
         InputError: there is no such cluster.
-        StopError: another application of the cluster was started, or one took a consumer over.
+        StopError: another application of the cluster was started, or one took a consumer over; or
+            Spark has no executors any more.
+        RetryError: Spark does not start; the supervisor starts it again.
     """
     stopping = Stopping()
     running: dict[str, LoadingConsumer] = {}
@@ -205,8 +214,12 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             memory_mb=own.memory_mb,
             conf=own.spark_conf,
         )
+        reporting.callback(stop_session, spark)
         spark.dataSource.register(StagedSource)
-        parts = LoadingParts(settings, tracker, spark, objects, recorder, deployment_of(tracker))
+        parts = LoadingParts(
+            settings, tracker, spark, objects, recorder, deployment_of(tracker), lease
+        )
+        watch = watch_executors(spark)
 
         def start(name: str) -> StreamingQuery:
             checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
@@ -223,14 +236,14 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
-            heartbeat.beat()
+            heartbeat.beat(at_work=watch.look())
             for consumer in running.values():
                 consumer.look()
             return sorted(served.read_destinations())
 
         keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
         consumers.stop()
-        spark.stop()
+        stop_session(spark)
         for consumer in running.values():
             consumer.close()
 

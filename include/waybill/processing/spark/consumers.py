@@ -107,12 +107,8 @@ class Consumers:
 
     def _let_go(self, name: str, consumer: _Consumer) -> None:
         if consumer.query is not None:
-            try:
-                consumer.query.stop()
-            except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
-                if consumer.query.isActive:  # its batch is long: the next look asks again
-                    _LOG.warning("consumer %s does not stop yet: %s", name, error)
-                    return
+            if not stop_query(consumer.query, name):
+                return  # the next look asks again
             self._close(name)
         del self._consumers[name]
 
@@ -130,6 +126,17 @@ class Consumers:
         consumer.query = None
         self._close(name)
         try_later(name, consumer.retry, WaybillError(str(error)))
+
+
+def stop_query(query: StreamingQuery, name: str) -> bool:
+    """Stop a query; False: its batch is long, ask again."""
+    try:
+        query.stop()
+    except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
+        if query.isActive:
+            _LOG.warning("query %s does not stop yet: %s", name, error)
+            return False
+    return True
 
 
 def try_later(name: str, retry: RetryTimer, error: WaybillError) -> None:

@@ -32,12 +32,14 @@ from waybill.processing import Storm, find_storms
 from waybill.processing.spark.batches import (
     Descriptor,
     Ranges,
+    checkpoint_location,
     gave_up,
     needed_by,
     read_offsets,
     run_tasks,
     unread_of,
 )
+from waybill.processing.spark.consumers import stop_query
 from waybill.processing.spark.learning_reports import is_cut, learned_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.task_shares import shares_of
@@ -122,7 +124,7 @@ class TopicGroup:
         return (
             frame.writeStream.queryName(self.name)
             .foreachBatch(self._on_batch)
-            .option("checkpointLocation", f"file://{self._checkpoint.resolve()}")
+            .option("checkpointLocation", checkpoint_location(self._checkpoint))
             .trigger(processingTime=f"{settings.spark.trigger_ms} milliseconds")
             .start()
         )
@@ -137,12 +139,8 @@ class TopicGroup:
         if not self._batch.acquire(blocking=False):
             return False
         self._batch.release()
-        try:
-            query.stop()
-        except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
-            if query.isActive:
-                _LOG.warning("query %s does not stop yet: %s", self.name, error)
-                return False
+        if not stop_query(query, self.name):
+            return False
         self.clear()
         return True
 
