@@ -24,7 +24,8 @@ from waybill.errors import StopError
 from waybill.events import Event, encode
 from waybill.processing.spark import plan_cache, topic_group
 from waybill.processing.spark.application import fresh_checkpoints
-from waybill.processing.spark.session import open_session
+from waybill.processing.spark.executor_watch import watch_executors
+from waybill.processing.spark.session import open_session, stop_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
 from waybill.processing.spark.topic_groups import TopicGroups
@@ -274,6 +275,16 @@ def slow_alone(application: Application) -> None:
     assert application.opened.count(application.topics["west"]) == opened + 1  # kept as it stood
 
 
+def stop_spark(application: Application) -> None:
+    """Stop Spark as it does itself where its master drops an application: that is noticed."""
+    watch = watch_executors(application.spark)
+    assert watch.look(), "the driver does the work"
+    application.spark.sparkContext._jsc.sc().stop()
+    with pytest.raises(StopError, match=r"Spark has ended on local\["):
+        watch.look()
+    stop_session(application.spark)
+
+
 def main(settings: Settings) -> None:
     """Run all of it."""
     application = Application(settings)
@@ -284,5 +295,5 @@ def main(settings: Settings) -> None:
         slow_alone(application)
     finally:
         application.groups.stop()
-        application.spark.stop()
+        stop_spark(application)
         application.tracker.close()
