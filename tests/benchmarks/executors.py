@@ -91,6 +91,7 @@ class ExecutorRun:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Open the session for as long as the block takes."""
+        from waybill.clusters import ApplicationLease
         from waybill.ledger import acquire_lease
         from waybill.loading.spark.application import LoadingParts
         from waybill.loading.spark.source import StagedSource
@@ -106,8 +107,10 @@ class ExecutorRun:
             )
             try:
                 self._spark.dataSource.register(StagedSource)
+                lease = ApplicationLease.acquire(tracker, "loading", "default")
+                deployment = deployment_of(tracker)
                 self._parts = LoadingParts(
-                    settings, tracker, self._spark, self._objects, None, deployment_of(tracker)
+                    settings, tracker, self._spark, self._objects, None, deployment, lease
                 )
                 yield
             finally:

@@ -26,6 +26,10 @@ def settings(stack_settings, tmp_path, monkeypatch):
     """Orders, and a connection of the cluster; each worker has its own folder and no settings."""
     with spark_cluster(tmp_path / "spark-cluster") as cluster:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_HERE", cluster.url)
+        (tmp_path / "conf").mkdir()
+        placed = f"spark.local.dir {tmp_path / 'placed'}\n"
+        (tmp_path / "conf" / "spark-defaults.conf").write_text(placed)
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
         spark = {
             "connection_id": "spark_here",
             "master": "local[1]",  # of no effect: the connection says where
@@ -68,13 +72,14 @@ def wait(settings, what, condition):
             print(applications.application_last_words(settings, kind, "default", lines=40))
 
 
-def test_they_carry_the_events_are_replaced_when_killed_and_end_when_asked(settings):
+def test_they_carry_the_events_are_replaced_when_killed_and_end_when_asked(settings, tmp_path):
     services.run_ingest(settings, "orders")
     wait(settings, "all at rest", lambda: at_rest(settings))
     found = [row(settings, kind) for kind in applications.KINDS]
     assert [(one.epoch, one.backend, one.at_work) for one in found] == [(1, "process", True)] * 2
     words = applications.application_last_words(settings, "processing", "default", lines=400)
     assert "started anew" not in words
+    assert len(list((tmp_path / "placed").glob("blockmgr-*"))) == 2, "the driver is as submitted"
 
     leader = int(found[0].external_id.rpartition(":")[2])
     os.kill(leader, signal.SIGKILL)

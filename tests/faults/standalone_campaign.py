@@ -68,7 +68,14 @@ class SparkCluster:
 
     def kill_worker(self, number: int) -> None:
         """Kill a worker with all that it started."""
-        child = self._running.pop(f"worker-{number}")
+        self._kill(f"worker-{number}")
+
+    def kill_master(self) -> None:
+        """Kill the master; another one knows nothing of what it knew."""
+        self._kill("master")
+
+    def _kill(self, name: str) -> None:
+        child = self._running.pop(name)
         below = psutil.Process(child.pid).children(recursive=True)
         for process in (psutil.Process(child.pid), *below):
             with suppress(psutil.NoSuchProcess):

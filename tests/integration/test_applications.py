@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
+from tests.support import children
 from tests.support.books import open_books
 
 from waybill.access import Decision, read_audit
@@ -27,6 +30,7 @@ from waybill.clusters import (
     delete_cluster,
     process_state,
     read_application,
+    read_applications,
     restart_cluster,
     start_cluster,
     stop_cluster,
@@ -36,11 +40,13 @@ from waybill.clusters import (
 from waybill.clusters.applications import HEARTBEAT_S, begin_start, served_clusters
 from waybill.clusters.supervision import Word
 from waybill.errors import InputError, RetryError
-from waybill.ledger import FencedError
+from waybill.ledger import FencedError, check_lease
+from waybill.loading import Loader
 from waybill.loading.spark import run_loading
 from waybill.processing.spark import run_processing
+from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
 from waybill.settings import Settings, SparkSettings, TrackerSettings
-from waybill.storage import TrackerStore
+from waybill.storage import TopicInfo, TrackerStore
 
 pytestmark = pytest.mark.serves
 ANN = Decision("ann", "to see")
@@ -132,9 +138,26 @@ def lease(tracker: TrackerStore, epoch: int | None = None) -> ApplicationLease:
     return ApplicationLease.acquire(tracker, "processing", "default", epoch=epoch)
 
 
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Have the signals handled as before, whatever an application in this process says."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def sql(tracker: TrackerStore, statement: str) -> None:
     with tracker.transaction() as connection:
         connection.execute(text(statement))
+
+
+def is_waiting(tracker: TrackerStore) -> bool:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0"
+    with tracker.transaction() as connection:
+        return bool(connection.execute(text(waiting)).scalar_one())
 
 
 # Starting
@@ -221,6 +244,42 @@ def test_an_older_application_may_not_report_and_one_that_comes_late_does_not_be
         newer.renew()
 
 
+def test_an_older_application_that_wakes_up_takes_no_consumer_from_a_newer_one(
+    tracker: TrackerStore,
+) -> None:
+    nothing: Any = None  # it asks the tracker first, and no other
+    parts = ProcessingParts.over(Settings(_env_file=None), tracker, nothing, nothing)
+    topic = TopicInfo("t", "cluster", "id", 1)
+
+    def read(by: ApplicationLease) -> None:
+        TopicConsumer(parts, topic, destination="w", holder="default:x", check=by.check)
+
+    def load(by: ApplicationLease) -> None:
+        Loader(tracker, nothing, nothing, name="w", check=by.check)
+
+    older = lease(tracker)  # it is frozen while it opens its topics
+    newer = lease(tracker)
+    for take, consumer in ((read, "processing/t"), (load, "loading/w")):
+        take(newer)
+        with pytest.raises(FencedError, match=f"epoch {older.epoch} is over"):
+            take(older)
+        with tracker.transaction() as connection:
+            check_lease(connection, consumer, 1)  # the newer one goes on
+    take(newer)
+
+
+def test_a_start_comes_before_a_takeover_by_the_older_application_or_after_it(
+    tracker: TrackerStore,
+) -> None:
+    older = lease(tracker)
+    with ThreadPoolExecutor() as pool:
+        with tracker.transaction() as connection:
+            older.check(connection)  # and takes the consumer over next
+            newer = pool.submit(lease, tracker)
+            children.wait_until(lambda: is_waiting(tracker), limit_s=30, what="a start that waits")
+        assert newer.result(30).epoch == older.epoch + 1
+
+
 def test_an_epoch_that_a_restored_tracker_gives_out_again_is_of_one_application(
     tracker: TrackerStore,
 ) -> None:
@@ -247,14 +306,27 @@ def test_one_that_comes_late_leaves_the_checkpoints_of_the_one_that_runs(
         tracker=TrackerSettings(dsn=tracker.dsn),
         spark=SparkSettings(work_dir=tmp_path),
     )
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with pytest.raises(FencedError, match="epoch 0 is over"):
-            run(settings, cluster="default", epoch=0)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with signals_kept(), pytest.raises(FencedError, match="epoch 0 is over"):
+        run(settings, cluster="default", epoch=0)
     assert checkpoint.is_dir()
+
+
+@pytest.mark.parametrize("kind", ["processing", "loading"])
+def test_an_entry_point_names_the_clusters_that_there_are(
+    tracker: TrackerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    own = Settings(_env_file=None, home=tmp_path, tracker=TrackerSettings(dsn=tracker.dsn))
+    for name, value in own.to_env().items():
+        monkeypatch.setenv(name, value)
+    script = Path(__file__).parents[2] / "spark_jobs" / f"{kind}.py"
+    monkeypatch.setattr("sys.argv", [str(script), "--cluster", "nope"])
+    with signals_kept(), pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    assert str(ended.value.code).startswith(
+        f"{kind} stops: there is no cluster 'nope'; there are default. `waybill clusters create`"
+    )
+    with tracker.transaction() as connection:
+        assert read_applications(connection) == {}
 
 
 def test_an_application_of_an_earlier_release_cannot_start_beside(tracker: TrackerStore) -> None:

@@ -22,6 +22,7 @@ from tests.support.clustered import (
 
 from waybill.access import Decision, read_audit
 from waybill.clusters import (
+    SET_BY_WAYBILL,
     ApplicationLease,
     Assignment,
     AssignmentWatcher,
@@ -48,6 +49,7 @@ from waybill.clusters.records import (
     read_capacities,
     read_demand_history,
     read_samples,
+    write_assignment,
 )
 from waybill.errors import InputError
 from waybill.ledger import FencedError
@@ -407,6 +409,9 @@ def test_settings_of_a_cluster_are_kept_and_checked(tracker: TrackerStore) -> No
     ):
         with pytest.raises(InputError, match=words):
             set_cluster(tracker, request, ANN)
+    for name in SET_BY_WAYBILL:
+        with pytest.raises(InputError, match=f"--spark-conf {name} is set by Waybill"):
+            set_cluster(tracker, ClusterRequest(name="big", spark_conf=[f"{name}=1"]), ANN)
     with pytest.raises(InputError, match="there is a cluster 'big' already"):
         create_cluster(tracker, ClusterRequest(name="big"), ANN)
     with pytest.raises(InputError, match="a name is made of"):
@@ -437,6 +442,17 @@ def test_decisions_and_rounds_at_once_take_turns(tracker: TrackerStore, log: Log
         versions = connection.execute(text("SELECT version FROM cluster_assignments ORDER BY 1"))
         numbers = [row.version for row in versions]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_versions_that_nobody_sees_are_trimmed(
+    tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waybill.clusters.records._KEPT_VERSIONS", 3)
+    with tracker.transaction() as connection:
+        for version in range(1, 6):
+            write_assignment(connection, Assignment(version, {}), made_by="coordinator")
+        rows = connection.execute(text("SELECT version FROM cluster_assignments ORDER BY 1"))
+        assert [row.version for row in rows] == [3, 4, 5]
 
 
 # Following it

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from waybill import __version__
 from waybill.access import read_audit
 from waybill.cli import app
-from waybill.clusters import ApplicationLease, DryRunInfra, coordinate
+from waybill.clusters import ApplicationLease, DryRunInfra, cluster_settings, coordinate
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 
@@ -68,6 +68,23 @@ def test_a_cluster_from_its_creation_until_it_is_drained(tracker: TrackerStore) 
     assert "red: in cluster default" in run("move", "red", "default", "--why", "back")
     assert "is being drained" in run("drain", "big")
     assert "takes teams in again" in run("drain", "big", "--undo")
+
+
+def test_configuration_of_before_that_waybill_sets_itself_stops_no_start(
+    tracker: TrackerStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tracker.transaction() as connection:  # an earlier release took it
+        conf = '{"spark.driver.memory": "4g", "spark.extra": "a"}'
+        connection.execute(text(f"UPDATE virtual_clusters SET spark_conf = '{conf}'"))
+    assert dict(cluster_settings(tracker, "default").spark_conf) == {"spark.extra": "a"}
+    takes_out = "`waybill clusters set default --spark-conf spark.driver.memory=` takes it out"
+    assert takes_out in caplog.text
+    shown = run("show", "default")
+    assert "spark.driver.memory=4g (of no effect: Waybill sets it)\nspark.extra=a\n" in shown
+    words = refused("set", "default", "--spark-conf", "spark.driver.memory=8g")
+    assert "spark.driver.memory is set by Waybill: use WAYBILL_SPARK__DRIVER_MEMORY" in words
+    run("set", "default", "--spark-conf", "spark.driver.memory=")
+    assert as_json("show", "default")["clusters"][0]["spark_conf"] == {"spark.extra": "a"}
 
 
 def test_a_cluster_is_deleted_once_nobody_is_in_it(tracker: TrackerStore) -> None:

@@ -10,19 +10,25 @@ from tests.support import children, orders, streams
 from tests.support.recorded import assert_traces_agree_with_the_books
 
 from waybill import services
+from waybill.access import Decision
+from waybill.clusters import ClusterRequest
 from waybill.services import applications
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 9_000
+ELSEWHERE = "spark.hadoop.fs.defaultFS=hdfs://127.0.0.1:1"
+"""As where HADOOP_CONF_DIR is set, or on YARN; nobody answers there."""
 
 
 @pytest.fixture
 def settings(stack_settings, tmp_path):
-    """Loads of 3,000 rows and more, by executors."""
+    """Loads of 3,000 rows and more, by executors; a path without a scheme is none of this disk."""
     made = streams.with_orders(stack_settings, tmp_path, rows=ROWS, max_events_per_batch=3_000)
     large = {"loaded_by": "executors", "min_rows": 2_500, "max_wait_s": 5.0}
     warehouse = made.destinations["warehouse"].model_copy(update=large)
     made = made.model_copy(update={"destinations": {"warehouse": warehouse}})
+    request = ClusterRequest(name="default", spark_conf=[ELSEWHERE])
+    services.set_cluster(made, request, Decision(who="ann"))
     with streams.stopped_at_end(made):
         yield made
 

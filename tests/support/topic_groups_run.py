@@ -25,7 +25,8 @@ from waybill.errors import StopError
 from waybill.events import Event, encode
 from waybill.processing.spark import plan_cache, topic_group
 from waybill.processing.spark.application import fresh_checkpoints
-from waybill.processing.spark.session import open_session
+from waybill.processing.spark.executor_watch import watch_executors
+from waybill.processing.spark.session import open_session, stop_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
 from waybill.processing.spark.topic_groups import TopicGroups
@@ -321,6 +322,16 @@ def ends_after_its_batch(application: Application) -> None:
     assert application.passed() == before | {"west": before["west"] + 20}
 
 
+def stop_spark(application: Application) -> None:
+    """Stop Spark as it does itself where its master drops an application: that is noticed."""
+    watch = watch_executors(application.spark)
+    assert watch.look(), "the driver does the work"
+    application.spark.sparkContext._jsc.sc().stop()
+    with pytest.raises(StopError, match=r"Spark has ended on local\["):
+        watch.look()
+    stop_session(application.spark)
+
+
 def main(settings: Settings) -> None:
     """Run all of it."""
     application = Application(settings)
@@ -333,5 +344,5 @@ def main(settings: Settings) -> None:
         ends_after_its_batch(application)
     finally:
         application.groups.stop()
-        application.spark.stop()
+        stop_spark(application)
         application.tracker.close()

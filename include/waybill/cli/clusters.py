@@ -8,7 +8,13 @@ import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision, takes
 from waybill.cli.output import counted, plain, print_json, print_line
-from waybill.clusters import ClusterRequest, DrainRequest, PlaceRequest, application_state
+from waybill.clusters import (
+    SET_BY_WAYBILL,
+    ClusterRequest,
+    DrainRequest,
+    PlaceRequest,
+    application_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -291,7 +297,9 @@ def _settings(one: ClusterLine) -> list[str]:
         lines.append(f"executors have {cluster.memory_mb} MiB")
     if cluster.scheduler_pool:
         lines.append(f"scheduler pool {cluster.scheduler_pool}")
-    lines += [f"{name}={value}" for name, value in sorted(cluster.spark_conf.items())]
+    for name, value in sorted(cluster.spark_conf.items()):
+        note = " (of no effect: Waybill sets it)" if name in SET_BY_WAYBILL else ""
+        lines.append(f"{name}={value}{note}")
     return lines + [_application(application) for application in one.applications]
 
 

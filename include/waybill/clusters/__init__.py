@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from waybill.clusters.loads import team_load as team_load
     from waybill.clusters.model import DEFAULT_CLUSTER as DEFAULT_CLUSTER
     from waybill.clusters.model import NO_ASSIGNMENT as NO_ASSIGNMENT
+    from waybill.clusters.model import SET_BY_WAYBILL as SET_BY_WAYBILL
     from waybill.clusters.model import Assignment as Assignment
     from waybill.clusters.model import Move as Move
     from waybill.clusters.model import Placement as Placement
@@ -139,6 +140,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "DEFAULT_CLUSTER",
             "Move",
             "NO_ASSIGNMENT",
+            "SET_BY_WAYBILL",
             "Placement",
             "TeamLoad",
             "VirtualCluster",

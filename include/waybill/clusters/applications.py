@@ -73,7 +73,8 @@ class Application:
     restart_epoch: int = 0
     """An application of this epoch, or an older one, is to be replaced by a newer."""
     at_work: bool = False
-    """Its loop came round: the session is there, topics or destinations are looked at."""
+    """Its loop came round: the session is there, with executors where it has any of its own; topics
+    or destinations are looked at."""
     started_s: float | None = None
     heartbeat_s: float | None = None
     """When it reported last; None: not yet."""
@@ -457,8 +458,34 @@ class ApplicationLease:
             raise FencedError(f"{kind} of {cluster!r} was started anew: epoch {epoch} is over")
         return cls(tracker, kind, cluster, row.epoch, row.started_at)
 
-    def renew(self, *, at_work: bool = False) -> bool:
+    def check(self, connection: Connection) -> None:
+        """Hold that no newer application serves the cluster, until the transaction ends.
+
+        Raises:
+            FencedError: one does.
+        """
+        query = select(applications.c.epoch).where(self._mine).with_for_update(read=True)
+        if connection.execute(query).one_or_none() is None:
+            raise self._fenced()
+
+    @property
+    def _mine(self) -> Any:
+        return (
+            _of(self.kind, self.cluster)
+            & (applications.c.epoch == self.epoch)
+            & (applications.c.started_at == self.started_at)
+        )
+
+    def _fenced(self) -> FencedError:
+        return FencedError(
+            f"{self.kind} of {self.cluster!r} was started anew: epoch {self.epoch} is over"
+        )
+
+    def renew(self, *, at_work: bool | None = None) -> bool:
         """Report; returns whether the application should go on.
+
+        Args:
+            at_work: whether it is; None: as it was.
 
         Raises:
             FencedError: a newer application serves the cluster.
@@ -466,20 +493,18 @@ class ApplicationLease:
         """
         statement = (
             update(applications)
-            .where(
-                _of(self.kind, self.cluster),
-                applications.c.epoch == self.epoch,
-                applications.c.started_at == self.started_at,
+            .where(self._mine)
+            .values(
+                heartbeat_at=_NOW,
+                at_work=applications.c.at_work if at_work is None else at_work,
+                ended_at=None,
             )
-            .values(heartbeat_at=_NOW, at_work=applications.c.at_work | at_work, ended_at=None)
             .returning(applications.c.wanted, applications.c.restart_epoch)
         )
         with self.tracker.transaction() as connection:
             row = connection.execute(statement).one_or_none()
         if row is None:
-            raise FencedError(
-                f"{self.kind} of {self.cluster!r} was started anew: epoch {self.epoch} is over"
-            )
+            raise self._fenced()
         return bool(row.wanted == "running" and row.restart_epoch < self.epoch)
 
 
@@ -515,17 +540,20 @@ class Heartbeat:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, name="heartbeat", daemon=True)
 
-    def beat(self) -> None:
+    def beat(self, *, at_work: bool = True) -> None:
         """Say that the loop goes on, and report. For the loop.
+
+        Args:
+            at_work: False: it can do no work now, and no team should come in.
 
         Raises:
             FencedError: a newer application serves the cluster.
             RetryError: the tracker does not answer.
         """
         self._beaten_at = time.monotonic()
-        self._renew(at_work=True)
+        self._renew(at_work=at_work)
 
-    def _renew(self, *, at_work: bool = False) -> None:
+    def _renew(self, *, at_work: bool | None = None) -> None:
         if not self._lease.renew(at_work=at_work):
             self._stop()
 

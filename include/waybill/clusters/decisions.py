@@ -28,6 +28,7 @@ from waybill.clusters.coordinator import current_loads, decide
 from waybill.clusters.model import (
     DEFAULT_CLUSTER,
     NO_ASSIGNMENT,
+    SET_BY_WAYBILL,
     Assignment,
     ClusterState,
     Move,
@@ -54,13 +55,6 @@ from waybill.errors import InputError
 from waybill.storage import TrackerStore
 
 _MOST_NAMED = 10
-_SET_BY_US = {
-    "spark.cores.max": "--cores",
-    "spark.executor.memory": "--memory-mb",
-    "spark.scheduler.mode": None,
-    "spark.sql.streaming.checkpointLocation": None,
-}
-"""What a cluster's own configuration may not say, and by which option it is set, if by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,11 +432,12 @@ def _spark_conf(before: Mapping[str, str], given: Sequence[str]) -> dict[str, st
         name = name.strip()
         if not equals or not name.startswith("spark."):
             raise InputError(f"--spark-conf {one[:120]!r}: write spark.<name>=<value>")
-        if name in _SET_BY_US:
-            option = _SET_BY_US[name]
-            instead = f": use {option}" if option else ""
-            raise InputError(f"--spark-conf {name} is set by Waybill{instead}")
-        after[name] = value
         if not value:
-            del after[name]
+            after.pop(name, None)
+            continue
+        if name in SET_BY_WAYBILL:
+            instead = SET_BY_WAYBILL[name]
+            rest = f": use {instead}" if instead else ", for every cluster alike: leave it out"
+            raise InputError(f"--spark-conf {name} is set by Waybill{rest}")
+        after[name] = value
     return after

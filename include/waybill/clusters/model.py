@@ -14,6 +14,34 @@ DEFAULT_CLUSTER = "default"
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _LONGEST_LAG_S = 86_400
 
+SET_BY_WAYBILL: Mapping[str, str] = {
+    "spark.cores.max": "--cores",
+    "spark.executor.memory": "--memory-mb",
+    "spark.master": "WAYBILL_SPARK__MASTER",
+    "spark.driver.memory": "WAYBILL_SPARK__DRIVER_MEMORY",
+    "spark.driver.host": "WAYBILL_SPARK__DRIVER_HOST",
+    "spark.driver.bindAddress": "WAYBILL_SPARK__DRIVER_HOST",
+    "spark.local.dir": "WAYBILL_SPARK__WORK_DIR",
+    "spark.sql.warehouse.dir": "WAYBILL_SPARK__WORK_DIR",
+    "spark.jars": "WAYBILL_SPARK__JARS_DIR",
+    "spark.ui.enabled": "",
+    "spark.ui.showConsoleProgress": "",
+    "spark.scheduler.mode": "",
+    "spark.speculation": "",
+    "spark.task.maxFailures": "",
+    "spark.python.daemon.module": "",
+    "spark.python.worker.reuse": "",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "",
+    "spark.sql.shuffle.partitions": "",
+    "spark.sql.streaming.checkpointLocation": "",
+    "spark.sql.streaming.metricsEnabled": "",
+    "spark.sql.streaming.minBatchesToRetain": "",
+    "spark.sql.streaming.stopTimeout": "",
+    "spark.yarn.maxAppAttempts": "",
+}
+"""What Waybill sets of Spark's configuration, and a cluster cannot: by which option or variable it
+is set instead; empty: by none. All that an application sets is here."""
+
 ClusterState = Literal["active", "draining"]
 MoveKind = Literal["new", "pin", "gone", "drain", "hot", "load", "asked"]
 """Why a team came into its cluster: ``new`` team, ``pin``, its cluster is ``gone`` or is drained,
@@ -43,7 +71,7 @@ class VirtualCluster:
     scheduler_pool: str = ""
     """Spark's scheduler pool of its queries; empty: one for each group of consumers."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
-    """More of Spark's configuration."""
+    """More of Spark's configuration; of names in ``SET_BY_WAYBILL`` nothing has an effect."""
     is_served: bool = True
     """An application of it is at work; else no team comes in. Measured, no setting."""
 

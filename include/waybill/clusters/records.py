@@ -35,7 +35,8 @@ _LOOKS_S = 86_400.0
 """For so long looks at teams are kept."""
 LATELY_S = 3_600.0
 """Measurements of which the load of a team is made."""
-_KEPT_VERSIONS = 1_000
+_KEPT_VERSIONS = 100
+"""Each names all teams: of 5,000 one is over a megabyte. People see the last 50 with a move."""
 _SETTINGS = ("max_consumers", "cores", "lag_objective_s", "state", "memory_mb", "scheduler_pool")
 _DEEPEST = 8
 _SAMPLES = text("""
@@ -176,7 +177,7 @@ class MovesOfVersion:
 def read_moves(connection: Connection, *, limit: int) -> list[MovesOfVersion]:
     """Return the newest versions that moved a team, the newest first.
 
-    Cost: reads no placements; at most the 1,000 versions that are kept.
+    Cost: reads no placements; at most the versions that are kept.
     """
     table = cluster_assignments.c
     query = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import psycopg
@@ -20,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from waybill.clusters.model import (
     DEFAULT_CLUSTER,
     NO_ASSIGNMENT,
+    SET_BY_WAYBILL,
     Assignment,
     VirtualCluster,
 )
@@ -206,6 +208,9 @@ def cluster_names(tracker: TrackerStore) -> list[str]:
 def cluster_settings(tracker: TrackerStore, name: str) -> VirtualCluster:
     """Return a cluster with its settings, for an application that starts.
 
+    What Waybill sets itself is left out of its ``spark_conf``, with a warning: earlier releases
+    took such names.
+
     Raises:
         InputError: there is no such cluster.
         RetryError: the tracker does not answer.
@@ -217,4 +222,15 @@ def cluster_settings(tracker: TrackerStore, name: str) -> VirtualCluster:
             f"there is no cluster {name[:120]!r}; there are {', '.join(sorted(known))}. "
             "`waybill clusters create` makes one"
         )
-    return known[name]
+    found = known[name]
+    for taken in sorted(found.spark_conf.keys() & SET_BY_WAYBILL.keys()):
+        _LOG.warning(
+            "cluster %s: its %s has no effect, Waybill sets that; `waybill clusters set %s "
+            "--spark-conf %s=` takes it out",
+            name,
+            taken,
+            name,
+            taken,
+        )
+    own = {one: value for one, value in found.spark_conf.items() if one not in SET_BY_WAYBILL}
+    return replace(found, spark_conf=own)

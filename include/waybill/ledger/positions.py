@@ -6,7 +6,7 @@ What a consumer of a topic got done lately, told from its committed batches.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
@@ -157,8 +157,22 @@ class StagedSum:
     bytes: int
 
 
-def acquire_lease(tracker: TrackerStore, consumer: str, *, holder: str) -> int:
-    """Take a consumer over and return the new epoch; every earlier holder's commits now fail."""
+def acquire_lease(
+    tracker: TrackerStore,
+    consumer: str,
+    *,
+    holder: str,
+    check: Callable[[Connection], None] | None = None,
+) -> int:
+    """Take a consumer over and return the new epoch; every earlier holder's commits now fail.
+
+    Args:
+        tracker: the books.
+        consumer: its name.
+        holder: who takes it over.
+        check: raises, in the transaction of the lease, if its application may take nothing over any
+            more; None: nobody could have replaced it.
+    """
     first = insert(consumers).values(name=consumer, epoch=1, holder=holder)
     statement = first.on_conflict_do_update(
         index_elements=[consumers.c.name],
@@ -170,6 +184,8 @@ def acquire_lease(tracker: TrackerStore, consumer: str, *, holder: str) -> int:
         },
     ).returning(consumers.c.epoch)
     with tracker.transaction() as connection:
+        if check is not None:
+            check(connection)
         return int(connection.execute(statement).scalar_one())
 
 

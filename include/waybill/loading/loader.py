@@ -70,9 +70,10 @@ class Loader:
         name: the destination's.
         recorder: for the traces of loads in this process.
         executors: carry out loads that are not small; None: all is done in this process.
+        check: see ``acquire_lease``.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with
         self,
         tracker: TrackerStore,
         objects: ObjectStore,
@@ -81,6 +82,7 @@ class Loader:
         name: str,
         recorder: Recorder | None = None,
         executors: Executors | None = None,
+        check: Callable[[Connection], None] | None = None,
     ) -> None:
         self._tracker = tracker
         self._objects = objects
@@ -91,7 +93,7 @@ class Loader:
         self._executors = executors
         self.name = name
         self.consumer = f"loading/{name}"
-        self._epoch = acquire_lease(tracker, self.consumer, holder=str(uuid.uuid4()))
+        self._epoch = acquire_lease(tracker, self.consumer, holder=str(uuid.uuid4()), check=check)
         self._reload = Reload(tracker, objects, self)
         self._expected: Expected | None = None
         """What the destination has at the least; None: not compared since it was opened."""

@@ -56,7 +56,7 @@ GROWTH: dict[str, Growth] = {
     "auto_replays": _lasts("marked partition", _NAMES),
     "batches": Growth("micro-batch", f"{_BOOKS} after its commit, loaded and audited"),
     "breaches": _lasts("breach", "lasts: what did not add up, and how it ended"),
-    "cluster_assignments": Growth("change of who serves whom", "the coordinator: 1,000 are kept"),
+    "cluster_assignments": Growth("change of who serves whom", "the coordinator: 100 are kept"),
     "cluster_loads": Growth("cluster and minute", "the coordinator, after three days"),
     "cluster_pins": _lasts("team that is pinned to a cluster", _NAMES),
     "commit_sequences": _lasts("destination, pipeline", _NAMES),

@@ -33,7 +33,7 @@ def no_surroundings(monkeypatch, tmp_path):
 def parts(master: str, setting: str = "local[2]") -> LoadingParts:
     settings = Settings(_env_file=None, destinations=DESTINATIONS, spark={"master": setting})  # type: ignore[arg-type]
     spark = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
-    return LoadingParts(settings, None, spark, None, None, "d1")  # type: ignore[arg-type]
+    return LoadingParts(settings, None, spark, None, None, "d1", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

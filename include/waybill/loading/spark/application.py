@@ -30,11 +30,15 @@ from waybill.processing.spark import (
     Consumers,
     ExecutorSettings,
     Stopping,
+    checkpoint_location,
     fresh_checkpoints,
     give_memory_back,
+    has_executors,
     keep_running,
     open_session,
     read_offsets,
+    stop_session,
+    watch_executors,
 )
 from waybill.settings import Settings
 from waybill.storage import (
@@ -86,7 +90,7 @@ class LoadingConsumer:
             .load()
             .writeStream.queryName(f"load-{self._name}")
             .foreachBatch(self._on_batch)
-            .option("checkpointLocation", str(self._checkpoint))
+            .option("checkpointLocation", checkpoint_location(self._checkpoint))
             .trigger(processingTime=f"{self._settings.spark.trigger_ms} milliseconds")
             .start()
         )
@@ -142,6 +146,7 @@ class LoadingParts:
     recorder: Recorder | None
     deployment: str
     """Its id."""
+    application: ApplicationLease
     _told: set[str] = field(default_factory=set)
     """Destinations of which the log says who loads them."""
 
@@ -163,6 +168,7 @@ class LoadingParts:
             name=name,
             recorder=self.recorder,
             executors=self.executors(name, pool=pool or f"load-{name}"),
+            check=self.application.check,
         )
         found = self.settings.destinations.get(name)
         patience = Patience(
@@ -181,9 +187,10 @@ class LoadingParts:
 
         Spark's real master counts, not the setting: the application may have been submitted.
         """
-        master = self.spark.sparkContext.master
-        has_executors = master.startswith("local-cluster[") or not master.startswith("local")
-        found = placement_of(self.settings.destinations.get(name), has_executors=has_executors)
+        found = placement_of(
+            self.settings.destinations.get(name),
+            has_executors=has_executors(self.spark.sparkContext.master),
+        )
         if name not in self._told:
             self._told.add(name)
             who = "executors load" if found.by_executors else "the driver loads"
@@ -205,7 +212,9 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
 
     Raises:
         InputError: there is no such cluster.
-        StopError: another application of the cluster was started, or one took a consumer over.
+        StopError: another application of the cluster was started, or one took a consumer over; or
+            Spark has no executors any more.
+        RetryError: Spark does not start; the supervisor starts it again.
     """
     stopping = Stopping()
     with open_tracker(settings.tracker) as tracker, ExitStack() as reporting:
@@ -223,8 +232,12 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             memory_mb=own.memory_mb,
             conf=own.spark_conf,
         )
+        reporting.callback(stop_session, spark)
         spark.dataSource.register(StagedSource)
-        parts = LoadingParts(settings, tracker, spark, objects, recorder, deployment_of(tracker))
+        parts = LoadingParts(
+            settings, tracker, spark, objects, recorder, deployment_of(tracker), lease
+        )
+        watch = watch_executors(spark)
 
         def start(name: str) -> tuple[LoadingConsumer, StreamingQuery]:
             checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
@@ -235,7 +248,7 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
-            heartbeat.beat()
+            heartbeat.beat(at_work=watch.look())
             return sorted(served.read_destinations())
 
         keep_running(
@@ -246,7 +259,7 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             sleep=reporting.enter_context(served.watcher).wait,
         )
         consumers.stop()
-        spark.stop()
+        stop_session(spark)
         consumers.close()
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
 from waybill.ledger import lease_holder
 from waybill.processing.spark.consumers import Stopping, keep_running
-from waybill.processing.spark.session import open_session
+from waybill.processing.spark.executor_watch import watch_executors
+from waybill.processing.spark.session import open_session, stop_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
 from waybill.processing.spark.topic_groups import TopicGroups
@@ -44,8 +45,9 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
     Raises:
         InputError: there is no such cluster.
         StopError: another application of the cluster was started, or one took a consumer over that
-            is this one's.
-        RetryError: Kafka did not answer for 10 min at the start; the supervisor starts it again.
+            is this one's; or Spark has no executors any more.
+        RetryError: Kafka did not answer for 10 min at the start, or Spark does not start; the
+            supervisor starts it again.
     """
     stopping = Stopping()
     log = open_log(settings.kafka)
@@ -64,9 +66,10 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             memory_mb=own.memory_mb,
             conf=own.spark_conf,
         )
+        reporting.callback(stop_session, spark)
         served, draining = ServedTopics(tracker, cluster, parts.pipelines), Draining(tracker, log)
         destinations: dict[str, str] = {}
-        handover = Handover(tracker, cluster)
+        handover, watch = Handover(tracker, cluster), watch_executors(spark)
 
         def open_consumer(topic: str) -> TopicConsumer | None:
             if not handover.is_free(topic):
@@ -76,6 +79,7 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
                 open_topic(tracker, log, topic),
                 destination=destinations[topic],
                 holder=f"{cluster}:{uuid.uuid4()}",
+                check=lease.check,
             )
             consumer.open()
             return consumer
@@ -87,7 +91,7 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             )
 
         def wanted() -> Iterable[str]:
-            heartbeat.beat()
+            heartbeat.beat(at_work=watch.look())
             topics = read_served(served, draining)
             destinations.update(topics)
             handover.forget_all_but(topics)
@@ -108,7 +112,6 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             sleep=reporting.enter_context(served.watcher).wait,
         )
         groups.stop()
-        spark.stop()
 
 
 def read_served(served: ServedTopics, draining: Draining) -> dict[str, str]:

@@ -166,6 +166,14 @@ def check_ranges_seen(
     return absent
 
 
+def checkpoint_location(checkpoint: Path) -> str:
+    """Return where Spark writes a query's checkpoint: on the driver's disk.
+
+    Without the scheme it is on ``fs.defaultFS``, where ``read_offsets`` does not look.
+    """
+    return f"file://{checkpoint.resolve()}"
+
+
 def read_offsets(checkpoint: Path, spark_batch_id: int) -> dict[str, Any]:
     """Return the end offsets that Spark wrote for a batch before it ran."""
     text = (checkpoint / "offsets" / str(spark_batch_id)).read_text(encoding="utf-8")

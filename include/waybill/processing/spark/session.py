@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from pyspark import SparkConf
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from waybill.errors import InputError
+from waybill.errors import InputError, RetryError
 from waybill.settings import SparkSettings
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
@@ -22,6 +25,8 @@ _PLACED = (
     "spark.local.dir",
 )
 """What a submission, or a cluster that runs the driver, knows better."""
+_WORDS = 400
+"""Most characters of what Spark says of a start that failed."""
 
 
 def open_session(
@@ -43,13 +48,56 @@ def open_session(
         max_cores: most cores of a cluster that it takes; ``None``: as the settings say. Of no
             effect on a master ``local[n]``.
         memory_mb: of an executor, in MiB; ``None``: Spark's default.
-        conf: more of Spark's configuration, of a virtual cluster.
+        conf: more of Spark's configuration, of a virtual cluster; what Waybill sets wins.
 
     Raises:
-        InputError: the connector's jars are not there, ``spark.speculation`` is on, or ``conf`` has
-            what Waybill sets itself.
+        InputError: the connector's jars are not there, or ``spark.speculation`` is on.
+        RetryError: Spark does not start: its master does not answer, or refuses.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run another Python
+    options = session_options(settings, max_cores=max_cores, memory_mb=memory_mb)
+    master = settings.master
+    if _SUBMITTED in os.environ:
+        SparkContext._ensure_initialized()  # else nobody knows what was submitted
+        submitted = SparkConf()
+        master = submitted.get("spark.master", master) or master
+        options = _beside_submitted(options, submitted)
+    else:
+        options["spark.master"] = master
+    builder = SparkSession.builder.appName(name).config(map={**(conf or {}), **options})
+    try:
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("WARN")
+    except (Py4JError, PySparkException) as error:
+        raise RetryError(
+            f"Spark did not start: {_first_words(error)}; see that its master {master} answers, "
+            "and what Spark wrote to the log before"
+        ) from error
+    _refuse_speculation(session)
+    return session
+
+
+def _first_words(error: Exception) -> str:
+    """Return what happened, without the stack of Java."""
+    return " ".join(str(error).partition("\tat ")[0].split())[:_WORDS]
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop Spark, also one that has ended, so that the log ends with why the application does."""
+    with suppress(Py4JError):
+        session.stop()
+
+
+def session_options(
+    settings: SparkSettings, *, max_cores: int | None = None, memory_mb: int | None = None
+) -> dict[str, str]:
+    """Return what Waybill sets of Spark's configuration; see ``open_session``.
+
+    Its names are in ``waybill.clusters.SET_BY_WAYBILL``: a cluster's own configuration has none.
+
+    Raises:
+        InputError: the connector's jars are not there.
+    """
     options = {
         **_own_jars(settings.jars_dir),
         "spark.driver.memory": settings.driver_memory,
@@ -73,20 +121,7 @@ def open_session(
     options["spark.cores.max"] = str(max_cores or settings.processing_max_cores)
     if memory_mb is not None:
         options["spark.executor.memory"] = f"{memory_mb}m"
-    if taken := sorted({"spark.master", *options} & (conf or {}).keys()):
-        raise InputError(
-            f"Waybill sets {', '.join(taken)} itself: take it out of the cluster's settings "
-            "(`waybill clusters set`), and set cores, memory and pool by their own options"
-        )
-    builder = SparkSession.builder.appName(name)
-    if _SUBMITTED in os.environ:
-        options = _beside_submitted(options, SparkConf())
-    else:
-        builder = builder.master(settings.master)
-    session = builder.config(map={**options, **(conf or {})}).getOrCreate()
-    _refuse_speculation(session)
-    session.sparkContext.setLogLevel("WARN")
-    return session
+    return options
 
 
 def _beside_submitted(options: Mapping[str, str], submitted: SparkConf) -> dict[str, str]:

@@ -136,10 +136,17 @@ class TopicConsumer:
         topic: that it reads.
         destination: of the topic's events.
         holder: of the lease.
+        check: see ``acquire_lease``.
     """
 
     def __init__(
-        self, parts: ProcessingParts, topic: TopicInfo, *, destination: str, holder: str
+        self,
+        parts: ProcessingParts,
+        topic: TopicInfo,
+        *,
+        destination: str,
+        holder: str,
+        check: Callable[[Connection], None] | None = None,
     ) -> None:
         self._tracker = parts.tracker
         self._log = parts.log
@@ -150,7 +157,7 @@ class TopicConsumer:
         self._in_use = parts.in_use.setdefault(topic.name, PipelinesInUse())
         self.topic = topic
         self.name = f"processing/{topic.name}"
-        self._epoch = acquire_lease(parts.tracker, self.name, holder=holder)
+        self._epoch = acquire_lease(parts.tracker, self.name, holder=holder, check=check)
         self._positions: dict[int, int] = {}
         self._holes: dict[int, list[tuple[int, int]]] = {}
         self._ends: Mapping[int, LogEnd] = {}

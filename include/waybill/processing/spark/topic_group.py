@@ -31,6 +31,7 @@ from waybill.processing import Storm, find_storms
 from waybill.processing.spark.batches import (
     Descriptor,
     Ranges,
+    checkpoint_location,
     gave_up,
     needed_by,
     read_offsets,
@@ -120,7 +121,7 @@ class TopicGroup:
         return (
             frame.writeStream.queryName(self.name)
             .foreachBatch(self._on_batch)
-            .option("checkpointLocation", f"file://{self._checkpoint.resolve()}")
+            .option("checkpointLocation", checkpoint_location(self._checkpoint))
             .trigger(processingTime=f"{settings.spark.trigger_ms} milliseconds")
             .start()
         )
