@@ -36,7 +36,8 @@ CRASHES = {
     "os._exit": "os._exit(0)",
     "sigkill": "os.kill(os.getpid(), signal.SIGKILL)",
     "segfault": "import ctypes; ctypes.string_at(0)",
-    "answers nonsense": "os.write(3, b'x' * 64); os.write(4, b'x' * 64); os.write(5, b'x' * 64)",
+    "answers nonsense": "\n        for file in (3, 4, 5):\n            try: os.write(file, b'x' * 64)\n"
+    "            except OSError: pass  # of these, one is of a fixed size",
 }
 
 
