@@ -71,7 +71,7 @@ SPIES = {
     "a lease": "import fcntl; fcntl.fcntl(os.open('own', os.O_CREAT), fcntl.F_SETLEASE, fcntl.F_RDLCK)",
     "a signal by a timer": f"{_C}; assert c.timer_create(1, None, bytes(8)) == 0",
     "a local datagram": "import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
-    "a file on its way": "import socket; socket.send_fds(socket.socketpair()[0], [b'x'], [0])",
+    "a file on its way": "import socket; a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0])",
     "files of one thread": f"{_C}; assert c.close_range(900, 901, 2) == 0",
     "a life after its server's": f"{_C}; assert c.prctl(1, 0, 0, 0, 0) == 0",
     "a process that nobody looks at": f"{_C}; assert c.prctl(4, 0, 0, 0, 0) == 0",
@@ -112,8 +112,10 @@ HOGS = {
 HOGS = {name: f"if n == 1:\n        {body}\n        time.sleep(9)" for name, body in HOGS.items()}
 
 
-def as_nobody() -> dict[str, str | None]:
-    """Return the error type of each spy and hog, by name; None: it came to its end.
+def as_nobody() -> dict[str, list[str | None]]:
+    """Return the error types of each spy, and of each hog and its neighbours, by name.
+
+    None: it came to its end.
 
     Skips where this is root, and no Python that others may use has what Waybill needs.
     """
@@ -148,7 +150,7 @@ def _main() -> None:
     from waybill.processing.sandbox import Sandbox
     from waybill.settings import SandboxSettings
 
-    found: dict[str, str | None] = {}
+    found: dict[str, list[str | None]] = {}
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         file = Path(folder) / "stack.env"
         file.write_text("canary")
@@ -156,12 +158,9 @@ def _main() -> None:
         box = Sandbox(SandboxSettings(file_mb=4, memory_mb=128), timeout_s=20)
         for name, spy in SPIES.items():
             [(_, _, fault)] = ran(code_of(spy.format(**names)), 1, box)
-            found[name] = fault and fault.code
+            found[name] = [fault and fault.code]
         for name, hog in HOGS.items():
-            first, found[name], last = codes(hog, 3, box)
-            assert first is last is None, name
-        assert file.read_text() == "canary"
-        assert file.stat().st_mode & 0o777 == 0o644
+            found[name] = codes(hog, 3, box)
         box.close()
     print(json.dumps(found))
 
