@@ -1,4 +1,4 @@
-"""User code that means harm, and what becomes of it where the platform runs as another user than root."""
+"""User code that means harm, and code that means none, as root and as another user."""
 
 from __future__ import annotations
 
@@ -112,8 +112,54 @@ HOGS = {
 HOGS = {name: f"if n == 1:\n        {body}\n        time.sleep(9)" for name, body in HOGS.items()}
 
 
+USES = {
+    "temporary files":
+    "import tempfile\n"
+    "    with tempfile.TemporaryDirectory() as d:\n"
+    "        os.makedirs(d + '/a/b'); open(d + '/a/b/c', 'w').write('x'); os.rename(d + '/a', d + '/e')\n"
+    "    with tempfile.NamedTemporaryFile() as f, tempfile.TemporaryFile() as g:\n"
+    "        f.write(b'x'); f.truncate(0); g.write(bytes(2**20)); g.flush()\n"
+    "    with tempfile.SpooledTemporaryFile(max_size=9) as f: f.write(bytes(99))",
+    "files that are mapped":
+    "import mmap\n"
+    "    with open('m', 'w+b') as f:\n"
+    "        f.truncate(4096); m = mmap.mmap(f.fileno(), 4096); m[0:1] = b'x'; m.flush(); m.close()\n"
+    "    os.unlink('m')",
+    "archives":
+    "import gzip, shutil, tarfile, zipfile; open('in', 'w').write('x'); shutil.copyfile('in', 'out')\n"
+    "    with tarfile.open('t', 'w:gz') as t: t.add('in')\n"
+    "    with tarfile.open('t') as t: t.extractall('of_t')\n"
+    "    with zipfile.ZipFile('z', 'w') as z: z.write('in')\n"
+    "    with zipfile.ZipFile('z') as z: z.extractall('of_z')\n"
+    "    assert open('of_t/in').read() == open('of_z/in').read() == 'x'; shutil.rmtree('of_t')",
+    "a database":
+    "import sqlite3\n"
+    "    with sqlite3.connect('db') as c: c.execute('create table if not exists t (a)'); c.execute('insert into t values (1)')",
+    "threads":
+    "import concurrent.futures as f\n"
+    "    with f.ThreadPoolExecutor(16) as pool: assert sum(pool.map(abs, range(100))) == 4950",
+    "asyncio":
+    "import asyncio\n"
+    "    async def main():\n"
+    "        await asyncio.gather(asyncio.sleep(0.01), asyncio.to_thread(time.sleep, 0.01))\n"
+    "    asyncio.run(main())",
+    "time zones":
+    "import zoneinfo, datetime; datetime.datetime.now(zoneinfo.ZoneInfo('Europe/Berlin'))",
+    "numpy":
+    "import numpy as np; a = np.ones((500, 500)); (a @ a).sum()\n"
+    "    m = np.memmap('n', dtype='u1', mode='w+', shape=(4096,)); m[:] = 1; m.flush(); np.save('s', a); np.load('s.npy', mmap_mode='r').sum()",
+    "Arrow":
+    "import pyarrow as pa, pyarrow.compute as pc, pyarrow.parquet as pq\n"
+    "    t = pa.table({'a': list(range(10_000))}); pq.write_table(t, 'p'); assert pq.read_table('p', memory_map=True).equals(t)\n"
+    "    assert pc.sum(t['a']).as_py() == 49_995_000",
+    "pandas":
+    "import pandas as pd; pd.DataFrame({'a': [1, 2]}).to_csv('c'); assert pd.read_csv('c')['a'].sum() == 3",
+}  # fmt: skip
+"""What code may do, in its own folder and memory."""
+
+
 def as_nobody() -> dict[str, list[str | None]]:
-    """Return the error types of each spy, and of each hog and its neighbours, by name.
+    """Return the error types of each spy and use, and of each hog and its neighbours, by name.
 
     None: it came to its end.
 
@@ -145,6 +191,7 @@ def as_nobody() -> dict[str, list[str | None]]:
 
 def _main() -> None:
     """Run all as the user that this process has, and print what became of them."""
+    from tests.support.user_code import sandbox
     from tests.unit.processing.test_sandbox import code_of, codes, ran
 
     from waybill.processing.sandbox import Sandbox
@@ -161,6 +208,8 @@ def _main() -> None:
             found[name] = [fault and fault.code]
         for name, hog in HOGS.items():
             found[name] = codes(hog, 3, box)
+        for name, use in USES.items():
+            found[f"use: {name}"] = codes(use, 1, sandbox())
         box.close()
     print(json.dumps(found))
 

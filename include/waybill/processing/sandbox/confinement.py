@@ -1,7 +1,8 @@
 """What a process of user code gives up before it runs any: files, network, other processes, uid.
 
 Landlock takes away the files and TCP, a seccomp filter the system calls that reach beyond the
-process (sockets, new processes, signals to others, tracing, mounts …); both need no privileges.
+process (sockets, new processes, signals to others, tracing, mounts …) or change modes and times of
+files, which Landlock leaves open to their owner; both need no privileges.
 Started as root, the process takes a uid of its own and loses all capabilities. Limits bound memory,
 CPU, files. What a machine does not have is left out and named: `waybill doctor` shows it.
 

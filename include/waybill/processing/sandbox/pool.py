@@ -761,7 +761,7 @@ class _Process:
             self._handle = -1
 
     def is_worn(self) -> bool:
-        """Tell whether it has used half of the memory or the CPU time that it may, or its disk."""
+        """Tell whether it has used half of the memory, CPU time or threads that it may, or its disk."""
         limits = self._order.limits
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -773,6 +773,7 @@ class _Process:
             usage.is_headless
             or usage.private_bytes > (limits.memory_mb + self._server.own_mb) * _MiB / 2
             or cpu_s > limits.cpu_s / 2
+            or usage.threads > _MOST_THREADS / 2
             or bool(usage.excess(limits, self._server.own_mb))
         )
 

@@ -82,6 +82,7 @@ def serve(control: int, folder: str, *, arrow: bool) -> None:
 
 
 def _start(order: Order, files: list[int], line: socket.socket, lock: int) -> int:
+    server = os.getpid()
     pid = os.fork()
     if pid:
         for number in files:
@@ -98,7 +99,7 @@ def _start(order: Order, files: list[int], line: socket.socket, lock: int) -> in
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             numpy_random.seed()  # or each child would draw the same numbers
-        main(channel, shared, order)
+        main(channel, shared, order, server)
     finally:
         os._exit(status)
 
