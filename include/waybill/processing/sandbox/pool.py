@@ -761,7 +761,7 @@ class _Process:
             self._handle = -1
 
     def is_worn(self) -> bool:
-        """Tell whether it has used half of the memory, CPU time or threads that it may, or its disk."""
+        """Tell whether it has used half of its memory, CPU time or threads, or all of its disk."""
         limits = self._order.limits
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()

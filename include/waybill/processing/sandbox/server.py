@@ -128,9 +128,9 @@ def new_folder() -> Path:
     root = tempfile.gettempdir()
     with os.scandir(root) as entries:
         left = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
-    for folder in left:
+    for path in left:
         with suppress(OSError):  # somebody else's, or another process removes it just now
-            _remove_left(folder)
+            _remove_left(path)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
     folder.chmod(0o711)
     return folder
