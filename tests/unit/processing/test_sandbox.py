@@ -452,6 +452,21 @@ def test_between_its_batches_a_process_is_stopped() -> None:
         assert sum(process.cpu_times()[:2]) == used
 
 
+def test_a_machine_that_cannot_stop_a_process_is_told_and_runs_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_handle(_pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", no_handle)
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        assert "a stop between its batches (pidfd, Linux 5.3 or newer)" in box.missing()
+        assert codes("if n == 1: os._exit(1)", 3, box) == [None, "interpreter_crashed", None]
+    finally:
+        box.close()
+
+
 DEEP = "for i in range(2100): os.mkdir('d'); os.chdir('d')"
 
 

@@ -125,7 +125,7 @@ def _end(pid: int, folder: str) -> int:
 
 def new_folder() -> Path:
     """Make the folder of a server, and remove those of servers that were killed."""
-    root = tempfile.gettempdir()
+    root = os.path.realpath(tempfile.gettempdir())  # as the kernel names it in maps of memory
     with os.scandir(root) as entries:
         left = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
     for path in left:
