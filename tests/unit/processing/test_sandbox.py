@@ -461,7 +461,7 @@ def test_a_machine_that_cannot_stop_a_process_is_told_and_runs_code(
     monkeypatch.setattr(os, "pidfd_open", no_handle)
     box = Sandbox(SandboxSettings(), timeout_s=20)
     try:
-        assert "a stop between its batches (pidfd, Linux 5.3 or newer)" in box.missing()
+        assert "stop between its batches (pidfd, Linux 5.3 or newer)" in box.missing()
         assert codes("if n == 1: os._exit(1)", 3, box) == [None, "interpreter_crashed", None]
     finally:
         box.close()

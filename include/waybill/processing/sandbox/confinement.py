@@ -71,7 +71,7 @@ class Confinement:
         """
         missing: list[str] = []
         if not _ends_first():
-            missing.append("being the first to end where memory runs out (oom_score_adj)")
+            missing.append("early end where memory runs out (oom_score_adj)")
         _limit(self.limits)
         closed = _landlock_version() > 0
         if os.geteuid() == 0 and not self._drop_root(closed=closed):

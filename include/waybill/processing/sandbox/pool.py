@@ -638,11 +638,12 @@ class _Process:
         except ProcessLookupError:
             raise
         except OSError:
-            missing.append("a stop between its batches (pidfd, Linux 5.3 or newer)")
+            missing.append("stop between its batches (pidfd, Linux 5.3 or newer)")
         try:
-            list(Path(f"/proc/{self.pid}/fd").iterdir())
+            Path(f"/proc/{self.pid}/fd/0").stat()
+            Path(f"/proc/{self.pid}/maps").read_bytes()
         except PermissionError:
-            missing.append("a look at the files it holds (as root: CAP_SYS_PTRACE)")
+            missing.append("count of unlinked files (as root: CAP_SYS_PTRACE)")
         return missing
 
     def _send_signal(self, number: int) -> None:
