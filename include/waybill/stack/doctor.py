@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -81,7 +82,10 @@ def _user_code(settings: Settings) -> Check:
     except (RetryError, StopError) as error:
         return Check("user code", ok=False, found=str(error), remedy=_NEWER_KERNEL)
     if not missing:
-        return Check("user code", ok=True, found="runs apart: files, network, processes are closed")
+        found = "runs apart: files, network, processes are closed"
+        if os.geteuid() != 0:
+            found += "; all teams' code runs as this user (started as root, each has its own)"
+        return Check("user code", ok=True, found=found)
     return Check(
         "user code", ok=False, found=f"not closed here: {'; '.join(missing)}", remedy=_NEWER_KERNEL
     )

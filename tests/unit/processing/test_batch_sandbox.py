@@ -29,7 +29,8 @@ CRASHES = {
     "os._exit": "os._exit(0)",
     "sigkill": "os.kill(os.getpid(), signal.SIGKILL)",
     "segfault": "import ctypes; ctypes.string_at(0)",
-    "answers nonsense": "[os.write(fd, b'x' * 64) for fd in (3, 4, 5)]",
+    "answers nonsense": "for file in (3, 4, 5):\n    try: os.write(file, b'x' * 64)\n"
+    "    except OSError: pass  # of these, one is of a fixed size",
 }
 SIZE = 1000
 

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.hostile_code import HOGS, SPIES, USES, as_nobody
 from tests.support.user_code import sandbox
 from tests.unit.processing.made import chained, event, faults, pipeline, results, rows, total
 
@@ -36,7 +38,8 @@ CRASHES = {
     "os._exit": "os._exit(0)",
     "sigkill": "os.kill(os.getpid(), signal.SIGKILL)",
     "segfault": "import ctypes; ctypes.string_at(0)",
-    "answers nonsense": "os.write(3, b'x' * 64); os.write(4, b'x' * 64); os.write(5, b'x' * 64)",
+    "answers nonsense": "\n        for file in (3, 4, 5):\n            try: os.write(file, b'x' * 64)\n"
+    "            except OSError: pass  # of these, one is of a fixed size",
 }
 
 
@@ -254,41 +257,15 @@ def secret_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def of_nobody() -> dict[str, list[str | None]]:
+    """Return what becomes of each spy and hog where the platform runs as uid 65534."""
+    return as_nobody()
+
+
+@pytest.fixture(scope="module")
 def listener() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
-
-
-SPIES = {
-    "environment": "event.data['x'] = dict(os.environ)",
-    "a file": "event.data['x'] = open({file!r}).read()",
-    "by its folder": "event.data['x'] = os.listdir(os.path.dirname({file!r}))",
-    "by a link": "os.symlink({file!r}, 'l'); event.data['x'] = open('l').read()",
-    "the environment of the platform": "event.data['x'] = open('/proc/{pid}/environ').read()",
-    "the command of the platform": "event.data['x'] = open('/proc/{pid}/cmdline').read()",
-    "memory of the platform": "event.data['x'] = open('/proc/{pid}/mem', 'rb').read(10)",
-    "files of the platform": "event.data['x'] = os.listdir('/proc/{pid}/fd')",
-    "its own memory map": "event.data['x'] = open('/proc/self/maps').read()",
-    "ptrace": "import ctypes; l = ctypes.CDLL(None, use_errno=True); "
-    "assert l.ptrace(16, {pid}, 0, 0) == 0",
-    "process_vm_readv": "import ctypes; assert ctypes.CDLL(None).syscall(310, {pid}, 0, 0, 0, 0, 0) == 0",
-    "TCP": "import socket; socket.create_connection(('127.0.0.1', {port}), 2)",
-    "UDP": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
-    "a local socket": "import socket; socket.socket(socket.AF_UNIX)",
-    "a raw socket": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
-    "a signal": "os.kill({pid}, 0)",
-    "a signal to all": "os.kill(-1, 0)",
-    "its server": "os.kill(os.getppid(), 0)",
-    "a process": "os.fork()",
-    "a command": "import subprocess; subprocess.run(['/bin/true'], check=True)",
-    "exec": "os.execv('/bin/true', ['true'])",
-    "a file elsewhere": "open({file!r} + '.spy', 'w')",
-    "a file in Waybill": "import waybill.errors as e; open(e.__file__, 'a')",
-    "a pid namespace": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
-    "a limit of others": "import resource; resource.prlimit({pid}, resource.RLIMIT_CORE)",
-    "its own limit": "import resource; resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))",
-    "root": "os.setuid(0)",
-}
 
 
 @pytest.mark.parametrize("spy", SPIES.values(), ids=SPIES)
@@ -310,6 +287,16 @@ def test_user_code_reaches_nothing_of_the_platform(
         allowed = {"io_error", "network_closed", "assertion_failed", "value_error"}
         assert fault.code in allowed, fault
     assert [path.name for path in secret_file.parent.iterdir()] == [secret_file.name]
+
+
+@pytest.mark.parametrize("name", SPIES)
+def test_as_another_user_than_root_it_reaches_nothing_either(
+    name: str, of_nobody: dict[str, list[str | None]]
+) -> None:
+    """Files and processes of the platform have the same uid there."""
+    allowed = {"io_error", "network_closed", "assertion_failed", "value_error"}
+    [code] = of_nobody[name]
+    assert name == "environment" or code in allowed
 
 
 def test_a_pipeline_that_declares_the_network_opens_connections_and_nothing_local(
@@ -403,6 +390,122 @@ def test_files_that_grow_end_with_their_event() -> None:
     )
     assert codes(body, 3, box) == [None, "interpreter_crashed", None]
     assert codes("if n == 1: open('x', 'wb').write(bytes(2**24))", 3, box)[1] == "io_error"
+
+
+@pytest.mark.parametrize("hog", HOGS.values(), ids=HOGS)
+def test_what_no_limit_of_the_kernel_bounds_ends_with_its_event(hog: str) -> None:
+    box = Sandbox(SandboxSettings(file_mb=4, memory_mb=128), timeout_s=20)
+    try:
+        found = codes(hog, 3, box)
+    finally:
+        box.close()  # its threads count for its team elsewhere
+    assert found[1] is not None
+    assert [found[0], found[2]] == [None, None]
+
+
+@pytest.mark.parametrize("name", HOGS)
+def test_nor_does_it_outlast_it_as_another_user(
+    name: str, of_nobody: dict[str, list[str | None]]
+) -> None:
+    assert of_nobody[name] == [None, "interpreter_crashed", None]
+
+
+@pytest.mark.parametrize("name", USES)
+def test_what_code_does_in_its_own_folder_and_memory_goes_on(
+    name: str, of_nobody: dict[str, list[str | None]]
+) -> None:
+    assert codes(USES[name], 1) == [None]
+    assert of_nobody[f"use: {name}"] == [None]
+
+
+def test_memory_that_runs_out_ends_user_code_first() -> None:
+    box = sandbox()
+    child = process_of(box)
+    assert Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == "1000"
+    server = child.parent()
+    assert server is not None
+    assert server.environ().keys() <= {"LD_LIBRARY_PATH", "LC_CTYPE"}
+
+
+def test_between_its_batches_a_process_is_stopped() -> None:
+    """A thread that is left behind has no time of its own."""
+    box = sandbox()
+    ran(
+        f"{HEAD}import threading\n"
+        "def work():\n    while True: time.sleep(0.001)\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "def transform(event): return event\n",
+        1,
+        box,
+        team="restless",
+    )
+    ask = code_of("event.data = {'id': n, 'pid': os.getpid()}")
+    for _ in range(3):
+        [(_, [child], _)] = ran(ask, 1, box, team="restless")
+        process = psutil.Process(child.data["pid"])
+        limit = time.monotonic() + 5
+        while process.status() != psutil.STATUS_STOPPED:
+            assert time.monotonic() < limit
+            time.sleep(0.005)
+        used = sum(process.cpu_times()[:2])
+        time.sleep(0.05)
+        assert sum(process.cpu_times()[:2]) == used
+
+
+def test_a_machine_that_cannot_stop_a_process_is_told_and_runs_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_handle(_pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", no_handle)
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        assert "stop between its batches (pidfd, Linux 5.3 or newer)" in box.missing()
+        assert codes("if n == 1: os._exit(1)", 3, box) == [None, "interpreter_crashed", None]
+    finally:
+        box.close()
+
+
+DEEP = "for i in range(2100): os.mkdir('d'); os.chdir('d')"
+
+
+def test_folders_of_any_depth_are_removed(tmp_path: Path) -> None:
+    """Their path is longer than any system call takes."""
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    folder = Path(process_of(box).cwd()).parent
+    codes(
+        f"if n == 1:\n        os.mkdir('e', 0); os.symlink({str(tmp_path)!r}, 'l')\n        {DEEP}",
+        2,
+        box,
+    )
+    (tmp_path / "kept").touch()
+    box.close()
+    assert not folder.exists()
+    assert (tmp_path / "kept").exists()
+
+
+def test_folders_that_dead_servers_left_are_removed_and_no_others() -> None:
+    boxes = [Sandbox(SandboxSettings(), timeout_s=20) for _ in range(3)]
+    long_ago = time.time() - 3600
+    try:
+        children = [process_of(box) for box in boxes[:2]]
+        used, left = (Path(child.cwd()).parent for child in children)
+        server = children[1].parent()
+        assert server is not None
+        server.kill()
+        assert psutil.wait_procs([children[1]], timeout=5)[1] == []
+        process_of(boxes[2])
+        assert left.exists(), "so young, its server may be on its way"
+        boxes[2].close()
+        for folder in (used, left):
+            os.utime(folder, (long_ago, long_ago))
+        process_of(boxes[2])
+        assert not left.exists()
+        assert used.exists()
+    finally:
+        for box in boxes:
+            box.close()
 
 
 def test_an_answer_that_drips_is_ended() -> None:
@@ -500,6 +603,72 @@ def test_the_filter_ends_each_call_one_way() -> None:
                     assert at + 1 + max(yes, no) < len(program)
             assert len(program) < 4096
             assert int.from_bytes(program[-1][4:], "little") == 0x7FFF0000
+
+
+EPERM, ENOTTY, ENOSYS = 1, 25, 38
+CALLS = [
+    (("mmap", 0, 4096, 3, 0x22), 0),
+    (("mmap", 0, 4096, 3, 0x20022), 0),
+    (("mmap", 0, 4096, 3, 0x01), 0),
+    (("mmap", 0, 4096, 3, 0x21), EPERM),
+    (("mmap", 0, 4096, 3, 0x23), EPERM),
+    (("mmap", 0, 4096, 3, 0x122), EPERM),
+    (("fcntl", 3, 1), 0),
+    (("fcntl", 3, 4, 0x800), 0),
+    (("fcntl", 3, 4, 0x2800), EPERM),
+    *((("fcntl", 3, command), EPERM) for command in (8, 10, 15, 1024, 1026)),
+    (("ioctl", 3, 0x5401), 0),
+    (("ioctl", 3, 0x541B), 0),
+    (("ioctl", 3, 0x8901), ENOTTY),
+    (("prctl", 15), 0),
+    (("prctl", 1), EPERM),
+    (("prctl", 4), EPERM),
+    (("clone", 0x3D0F00), 0),
+    (("clone", 0x3D0F00 - 0x400), EPERM),
+    (("clone", 0x1200011), EPERM),
+    (("clone3",), ENOSYS),
+    (("close_range", 3, 9, 0), 0),
+    (("close_range", 3, 9, 2), EPERM),
+    (("socketpair", 1, 0x80001), 0),
+    (("socketpair", 1, 2), EPERM),
+    (("socketpair", 1, 5), EPERM),
+    (("socketpair", 30, 1), EPERM),
+    (("kill", 4711), 0),
+    (("kill", 4712), EPERM),
+    (("sendmsg", 3), EPERM),
+]
+
+
+@pytest.mark.parametrize(("call", "expected"), CALLS, ids=str)
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_decides_by_arguments(
+    call: tuple[Any, ...], expected: int, machine: str
+) -> None:
+    name, *arguments = call
+    number = (confinement._SPECIAL | confinement._OF_ITSELF)[name][machine]
+    program = list(confinement._program(machine, 4711, network=False))
+    assert verdict(program, machine, number, arguments) == expected
+    assert verdict(program, machine, 0x3FFFFFFF, []) == ENOSYS
+    open_to_all = list(confinement._program(machine, 4711, network=True))
+    if name == "sendmsg":
+        assert verdict(open_to_all, machine, number, arguments) == 0
+
+
+def verdict(program: list[bytes], machine: str, number: int, arguments: list[int]) -> int:
+    """Run the filter's program as the kernel does; return the error number, or 0."""
+    data = struct.pack("<IIQ", number, confinement._ARCHITECTURES[machine], 0)
+    data += struct.pack("<6Q", *arguments, *[0] * (6 - len(arguments)))
+    at = loaded = 0
+    while True:
+        code, yes, no, value = struct.unpack("<HBBI", program[at])
+        if code == 0x06:
+            return 0 if value == 0x7FFF0000 else value & 0xFFFF
+        if code == 0x20:
+            (loaded,) = struct.unpack_from("<I", data, value)
+        else:
+            holds = {0x15: loaded == value, 0x35: loaded >= value, 0x45: bool(loaded & value)}
+            at += yes if holds[code] else no
+        at += 1
 
 
 # What comes back

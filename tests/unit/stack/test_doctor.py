@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +53,32 @@ def test_a_stack_that_is_down_is_no_fault(settings: Settings) -> None:
     services = named(examine(settings), "services")
     assert services.ok
     assert "down" in services.found
+
+
+@pytest.mark.parametrize(
+    ("missing", "user", "ok", "found"),
+    [
+        ([], 0, True, "files, network, processes are closed"),
+        ([], 50_000, True, "all teams' code runs as this user"),
+        (["closed files (Landlock)"], 0, False, "not closed here: closed files (Landlock)"),
+    ],
+)
+def test_it_says_how_user_code_is_closed_in(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    missing: list[str],
+    user: int,
+    *,
+    ok: bool,
+    found: str,
+) -> None:
+    box = SimpleNamespace(missing=lambda: missing)
+    monkeypatch.setattr(doctor, "shared_sandbox", lambda _settings: box)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: user)
+    check = doctor._user_code(settings)
+    assert check.ok is ok
+    assert found in check.found
+    assert ("this user" in check.found) is (user != 0)
 
 
 def test_a_busy_port_is_shown_with_its_setting(settings: Settings) -> None:

@@ -100,11 +100,13 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     """How tables are made of the events, for code that takes tables."""
 
 
-def main(channel: int, shared: int, order: Order) -> NoReturn:
-    """Confine this process and serve. Never returns."""
+def main(channel: int, shared: int, order: Order, server: int) -> NoReturn:
+    """Confine this process and serve, until its server ends. Never returns."""
     status = 1
     try:
-        _Child(channel, shared, order).serve()
+        child = _Child(channel, shared, order)
+        if os.getppid() == server:  # or it ended before this process was bound to end with it
+            child.serve()
         status = 0
     finally:
         os._exit(status)

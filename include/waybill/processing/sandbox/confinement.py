@@ -1,7 +1,8 @@
 """What a process of user code gives up before it runs any: files, network, other processes, uid.
 
 Landlock takes away the files and TCP, a seccomp filter the system calls that reach beyond the
-process (sockets, new processes, signals to others, tracing, mounts …); both need no privileges.
+process (sockets, new processes, signals to others, tracing, mounts …) or change modes and times of
+files, which Landlock leaves open to their owner; both need no privileges.
 Started as root, the process takes a uid of its own and loses all capabilities. Limits bound memory,
 CPU, files. What a machine does not have is left out and named: `waybill doctor` shows it.
 
@@ -69,6 +70,8 @@ class Confinement:
         It must have one thread, and be the leader of no others.
         """
         missing: list[str] = []
+        if not _ends_first():
+            missing.append("early end where memory runs out (oom_score_adj)")
         _limit(self.limits)
         closed = _landlock_version() > 0
         if os.geteuid() == 0 and not self._drop_root(closed=closed):
@@ -77,6 +80,7 @@ class Confinement:
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         rules = [(path, _READ) for path in (*_python(), *_SYSTEM, *self.readable)]
         rules += [(path, _READ | _WRITE_FILE) for path in _DEVICES]
+        rules.append(("/dev/zero", _READ))  # who may write maps it as memory that no limit counts
         if not _landlock([*rules, (self.folder, _ALL)], network=self.network):
             missing.append("closed files (Landlock, Linux 5.13 or newer)")
         if not _filter_calls(network=self.network):
@@ -125,6 +129,15 @@ def _is_open_to_all(path: str) -> bool:
         return True  # it is not there for anybody
 
 
+def _ends_first() -> bool:
+    """Have the kernel end this process before the platform's where memory runs out."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000", "ascii")
+    except OSError:
+        return False
+    return True
+
+
 def _limit(limits: Limits) -> None:
     for kind, most in (
         (resource.RLIMIT_CORE, 0),
@@ -161,7 +174,7 @@ _SYSTEM = (
     "/etc/timezone", "/etc/mime.types",
 )  # fmt: skip
 """Libraries, time zones, public certificates, names of hosts; no home of any application."""
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CAP_DAC_READ_SEARCH = 1 << 2
@@ -242,13 +255,15 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 # seccomp
 
-_EPERM, _ENOSYS = 1, 38
+_EPERM, _ENOTTY, _ENOSYS = 1, 25, 38
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-"""Offsets in ``struct seccomp_data``."""
+_NUMBER, _ARCHITECTURE = 0, 4
+_FIRST, _SECOND, _THIRD, _FOURTH = 16, 24, 32, 40
+"""Offsets in ``struct seccomp_data``; of arguments: their lower halves."""
 _X32 = 0x40000000
-_CLONE_THREAD = 0x00010000
+_UNKNOWN = 468
+"""The first system call that is newer than these tables: of Linux 6.17."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
@@ -325,17 +340,58 @@ open_by_handle_at 304 265
 name_to_handle_at 303 264
 shmget 29 194
 shmat 30 196
+shmctl 31 195
 semget 64 190
+semctl 66 191
+semop 65 193
+semtimedop 220 192
 msgget 68 186
+msgctl 71 187
+msgsnd 69 189
+msgrcv 70 188
 mq_open 240 180
+mq_unlink 241 181
+memfd_create 319 279
 memfd_secret 447 447
+timer_create 222 107
+chmod 90 -
+fchmod 91 52
+fchmodat 268 53
+fchmodat2 452 452
+chown 92 -
+fchown 93 55
+lchown 94 -
+fchownat 260 54
+utime 132 -
+utimes 235 -
+futimesat 261 -
+utimensat 280 88
+setxattr 188 5
+lsetxattr 189 6
+fsetxattr 190 7
+setxattrat 463 463
+removexattr 197 14
+lremovexattr 198 15
+fremovexattr 199 16
+removexattrat 466 466
+truncate 76 45
+inotify_init 253 -
+inotify_init1 294 26
+inotify_add_watch 254 27
 fanotify_init 300 262
+fanotify_mark 301 263
+quotactl_fd 443 443
+statmount 457 457
+listmount 458 458
+open_tree_attr 467 467
 lookup_dcookie 212 18
 personality 135 92
 iopl 172 -
 ioperm 173 -
 """)
-"""Refused with EPERM."""
+"""Refused with EPERM. What changes modes, owners, times and attributes of files is among them:
+Landlock covers none, and as another user than root, files of the platform have the same owner. A
+timer could wake a process that is stopped between its batches."""
 _OF_ITSELF = _table("""
 kill 62 129
 tgkill 234 131
@@ -348,12 +404,32 @@ sched_setattr 314 274
 """Refused but for this process itself: the first argument is its pid, or 0: for ``kill`` its group,
 where it is alone."""
 _SPECIAL = _table("""
-socket 41 198
+mmap 9 222
+fcntl 72 25
+ioctl 16 29
+prctl 157 167
 clone 56 220
 clone3 435 435
+close_range 436 436
+socket 41 198
+socketpair 53 199
+sendmsg 46 211
+sendmmsg 307 269
 """)
 _OPEN_FAMILIES = (2, 10)
 """AF_INET and AF_INET6: what a pipeline may open that declares the network; nothing local."""
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_GROWSDOWN = 0x01, 0x20, 0x100
+_CLONE_FILES, _CLONE_THREAD = 0x400, 0x10000
+_CLOSE_RANGE_UNSHARE = 2
+_F_SETFL, _O_ASYNC = 4, 0x2000
+_SIGNALS_AND_LEASES = (8, 10, 15, 1024, 1026)
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX: send a signal to any process of the same user; F_SETLEASE holds
+up who opens a file, F_NOTIFY watches a folder."""
+_OPEN_IOCTLS = (0x541B, 0x5421, 0x5450, 0x5451, 0x5401, 0x5413)
+"""FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, TCGETS, TIOCGWINSZ."""
+_PR_SET_DUMPABLE = 4
+_AF_UNIX, _NO_STREAM = 1, 0xE
+"""Bits of all types of sockets but SOCK_STREAM: one for datagrams sends to any path."""
 
 
 def _machine() -> str:
@@ -385,20 +461,50 @@ def _program(machine: str, pid: int, *, network: bool) -> Iterator[bytes]:
     if machine == "x86_64":
         yield _step(_AT_LEAST, _X32, 0, 1)
         yield _end(_EPERM)
+    yield _step(_AT_LEAST, _UNKNOWN, 0, 1)
+    yield _end(_ENOSYS)
+    for name, body in _bodies(network=network).items():
+        yield from _where(_SPECIAL[name][machine], body)
     for number in _numbers(_REFUSED, machine):
         yield from _where(number, [_end(_EPERM)])
     for number in _numbers(_OF_ITSELF, machine):
-        yield from _where(number, [*_unless_first_argument_is(0, pid), _end(_EPERM), _end(0)])
-    threads_only = [_step(_LOAD, _FIRST_ARGUMENT), _step(_ANY_BIT, _CLONE_THREAD, 1, 0)]
-    socket, clone, clone3 = _numbers(_SPECIAL, machine)
-    yield from _where(clone, [*threads_only, _end(_EPERM), _end(0)])
-    yield from _where(clone3, [_end(_ENOSYS)])  # libc takes clone then
-    if network:
-        families = _unless_first_argument_is(*_OPEN_FAMILIES)
-        yield from _where(socket, [*families, _end(_EPERM), _end(0)])
-    else:
-        yield from _where(socket, [_end(OFFLINE_ERRNO)])
+        yield from _where(number, [*_unless_argument_is(_FIRST, 0, pid), _end(_EPERM), _end(0)])
     yield _end(0)
+
+
+def _bodies(*, network: bool) -> dict[str, list[bytes]]:
+    """Return what is done for calls whose arguments decide, the frequent ones first."""
+    refuse, allow = _end(_EPERM), _end(0)
+    shared = [_step(_ANY_BIT, _MAP_ANONYMOUS, 0, 2), _step(_ANY_BIT, _MAP_SHARED, 0, 1)]
+    asynchronous = [_step(_LOAD, _THIRD), _step(_ANY_BIT, _O_ASYNC, 0, 1)]
+    threads = [_step(_ANY_BIT, _CLONE_THREAD, 0, 1), _step(_ANY_BIT, _CLONE_FILES, 1, 0)]
+    stream = [_step(_LOAD, _SECOND), _step(_ANY_BIT, _NO_STREAM, 0, 1)]
+    bodies = {
+        "mmap": [
+            _step(_LOAD, _FOURTH), _step(_ANY_BIT, _MAP_GROWSDOWN, 2, 0), *shared, refuse, allow
+        ],
+        "fcntl": [
+            *_unless_argument_is(_SECOND, *_SIGNALS_AND_LEASES, past=3),
+            _step(_EQUAL, _F_SETFL, 0, 3), *asynchronous, refuse, allow,
+        ],
+        "ioctl": [*_unless_argument_is(_SECOND, *_OPEN_IOCTLS), _end(_ENOTTY), allow],
+        "prctl": [
+            *_unless_argument_is(_FIRST, _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE), allow, refuse
+        ],
+        "clone": [_step(_LOAD, _FIRST), *threads, refuse, allow],
+        "clone3": [_end(_ENOSYS)],  # libc takes clone then
+        "close_range": [
+            _step(_LOAD, _THIRD), _step(_ANY_BIT, _CLOSE_RANGE_UNSHARE, 0, 1), refuse, allow
+        ],
+        "socketpair": [
+            _step(_LOAD, _FIRST), _step(_EQUAL, _AF_UNIX, 0, 2), *stream, refuse, allow
+        ],
+        "socket": [_end(OFFLINE_ERRNO)],
+    }  # fmt: skip
+    if network:
+        bodies["socket"] = [*_unless_argument_is(_FIRST, *_OPEN_FAMILIES), refuse, allow]
+        return bodies
+    return bodies | {"sendmsg": [refuse], "sendmmsg": [refuse]}  # a file on its way has no owner
 
 
 def _numbers(table: dict[str, dict[str, int]], machine: str) -> list[int]:
@@ -420,7 +526,8 @@ def _where(number: int, body: list[bytes]) -> Iterator[bytes]:
     yield from body
 
 
-def _unless_first_argument_is(*values: int) -> list[bytes]:
-    """Return what passes over the next instruction where the first argument is one of these."""
-    tests = [_step(_EQUAL, value, len(values) - at, 0) for at, value in enumerate(values)]
-    return [_step(_LOAD, _FIRST_ARGUMENT), *tests]
+def _unless_argument_is(place: int, *values: int, past: int = 1) -> list[bytes]:
+    """Return what passes over the next instructions where an argument is one of these values."""
+    last = len(values) - 1
+    tests = [_step(_EQUAL, value, last - at + past, 0) for at, value in enumerate(values)]
+    return [_step(_LOAD, place), *tests]

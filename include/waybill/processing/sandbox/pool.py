@@ -12,11 +12,11 @@ import logging
 import math
 import os
 import select
-import shutil
+import signal
 import socket
+import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from array import array
@@ -49,7 +49,7 @@ from waybill.processing.sandbox.frames import (
     unpack_outcomes,
     unpack_payloads,
 )
-from waybill.processing.sandbox.server import End, Start, start_command
+from waybill.processing.sandbox.server import End, Start, new_folder, remove_folder, start_command
 from waybill.processing.sandbox.table_frames import TABLE, unpack_table
 from waybill.processing.table_results import results_of
 from waybill.processing.transformation import Outcome, Retries, TooSlowError
@@ -68,12 +68,16 @@ _GRACE = 3
 """Times the time-out of an event: then a process that does not answer is ended."""
 _TICK_S = 0.25
 _FILE_BYTES = 4096
+_LONGEST_PATH = 2048
+"""Of a folder that code makes; below one with a longer path nothing could be counted."""
+_MOST_THREADS = 512
+_SLACK_MB = 32
+"""Memory that `Limits.memory_mb` does not count: the stack, constants of libraries."""
 _CPU_S = 3600
 _ARROW_MB = 128
 """That Arrow takes by itself; beside what user code may have."""
 _START_S = 60.0
 _MiB = 1024**2
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -507,8 +511,7 @@ class _Server:
         self.own_mb = _ARROW_MB if arrow else 0
         """Memory that its processes have beside what user code may have."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._folder = Path(tempfile.mkdtemp(prefix="waybill-code-"))
-        self._folder.chmod(0o711)
+        self._folder = new_folder()
         kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         with theirs:
             number = theirs.fileno()
@@ -565,7 +568,7 @@ class _Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_folder(str(self._folder))
 
 
 def _started(server: _Server, order: Order, shared: int) -> tuple[int, socket.socket]:
@@ -580,8 +583,17 @@ def _started(server: _Server, order: Order, shared: int) -> tuple[int, socket.so
         theirs.close()
 
 
+def _shared_memory() -> int:
+    """Return a file in memory whose size nobody can change."""
+    shared = os.memfd_create("waybill-marker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(shared, SHARED_BYTES)
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(shared, fcntl.F_ADD_SEALS, seals)
+    return shared
+
+
 class _Process:
-    """One process of user code."""
+    """One process of user code. It runs while it is asked, and is stopped all other time."""
 
     deadline = math.inf
     """When an answer has taken too long, by ``time.monotonic``."""
@@ -597,9 +609,7 @@ class _Process:
         """Batches that it was given."""
         self._markers = range(0)
         """Of the batch that it works on."""
-        shared = os.memfd_create("waybill-marker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(shared, SHARED_BYTES)
-        fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        shared = _shared_memory()
         memory = mmap(shared, SHARED_BYTES)
         self._marker = c_int64.from_buffer(memory)
         self.spent = c_double.from_buffer(memory, 8)
@@ -611,10 +621,35 @@ class _Process:
         self._poll = select.poll()
         self._poll.register(self._channel, select.POLLIN)
         self._marker.value = -1
+        self._handle = -1
+        """Its pidfd: a signal by number could meet another process, once its server has died."""
         try:
             self.missing: list[str] = unpack(self._receive(_START_S))
         except EndedError as error:
             raise OSError(str(error)) from error
+        self.missing += self._watched()
+
+    def _watched(self) -> list[str]:
+        """Stop it for the first time; return in words what this machine does not allow of that."""
+        missing = []
+        try:
+            self._handle = os.pidfd_open(self.pid)
+            signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
+        except ProcessLookupError:
+            raise
+        except OSError:
+            missing.append("stop between its batches (pidfd, Linux 5.3 or newer)")
+        try:
+            Path(f"/proc/{self.pid}/fd/0").stat()
+            Path(f"/proc/{self.pid}/maps").read_bytes()
+        except PermissionError:
+            missing.append("count of unlinked files (as root: CAP_SYS_PTRACE)")
+        return missing
+
+    def _send_signal(self, number: int) -> None:
+        if self._handle >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, number)
 
     def ask(self, asked: Load | Run, body: bytes) -> bytearray:
         """Send a request; return the answer.
@@ -630,6 +665,7 @@ class _Process:
         if isinstance(asked, Run) and asked.attempts > 1:
             limit_s += max(0.0, asked.budget_s)
         self._channel.settimeout(limit_s)
+        self._send_signal(signal.SIGCONT)
         try:
             self._channel.sendall(request(asked, body))
         except TimeoutError:
@@ -639,7 +675,9 @@ class _Process:
         most_s = math.inf
         if isinstance(asked, Run) and asked.tables is not None:
             most_s = limit_s * (asked.count + 2)  # the code may count up its marker by itself
-        return self._receive(limit_s, most_s)
+        answer = self._receive(limit_s, most_s)
+        self._send_signal(signal.SIGSTOP)
+        return answer
 
     def _receive(self, limit_s: float, most_s: float = math.inf) -> bytearray:
         last = time.monotonic() + most_s
@@ -659,7 +697,7 @@ class _Process:
                 looked = now
                 if seen < (reached := self._reached()):  # only on is further
                     seen, since = reached, now
-                self._check_limits(now - since, limit_s)
+                self._check_limits(now - since, limit_s, answers=bool(came))
                 if now > last:
                     self._marker.value = -1  # whatever it says
                     raise self._ended("its tables took too long together", timed_out=True)
@@ -679,7 +717,7 @@ class _Process:
         marker, known = self._marker.value, self._markers
         return (marker - known.start) // known.step if known.start <= marker < known.stop else -1
 
-    def _check_limits(self, waited_s: float, limit_s: float) -> None:
+    def _check_limits(self, waited_s: float, limit_s: float, *, answers: bool) -> None:
         if time.monotonic() > self.deadline:
             self.end()
             raise TooSlowError(
@@ -688,8 +726,13 @@ class _Process:
         if waited_s > limit_s:
             words = f"no result within {self._order.timeout_s:g} s, and it did not give up"
             raise self._ended(words, timed_out=True)
-        if self._is_full():
-            raise self._ended(f"it wrote more than {self._most_written // _MiB} MiB")
+        self._send_signal(signal.SIGSTOP)
+        usage = self._usage()
+        if words := usage.excess(self._order.limits, self._server.own_mb):
+            raise self._ended(words)
+        if usage.is_headless and not answers:  # all that is known of the others was its own
+            raise self._ended()
+        self._send_signal(signal.SIGCONT)
 
     def _ended(self, words: str = "", *, timed_out: bool = False) -> EndedError:
         marker = self._marker.value
@@ -700,7 +743,7 @@ class _Process:
         """End the process; return in words how it ended, if it had before."""
         if self.pid < 0:
             return ""
-        self._channel.close()
+        self.leave()
         status = self._server.end(self.pid)
         self.pid = -1
         if status is None:
@@ -714,33 +757,107 @@ class _Process:
     def leave(self) -> None:
         """Leave it to another process, or to its end."""
         self._channel.close()
-
-    @property
-    def _most_written(self) -> int:
-        return self._order.limits.file_mb * _MiB
-
-    def _is_full(self) -> bool:
-        """Tell whether its folder holds more than it may; a file counts as 4 KiB at the least."""
-        total, folders = 0, [self._order.folder]
-        while folders and total <= self._most_written:
-            with suppress(OSError), os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    total += max(_FILE_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-        return total > self._most_written
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
     def is_worn(self) -> bool:
-        """Tell whether it has used half of the memory or the CPU time that it may, or its disk."""
+        """Tell whether it has used half of its memory, CPU time or threads, or all of its disk."""
         limits = self._order.limits
         try:
-            pages = int(Path(f"/proc/{self.pid}/statm").read_bytes().split()[5])
             fields = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             return True
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
+        usage = self._usage()
         return (
-            pages * _PAGE > (limits.memory_mb + self._server.own_mb) * _MiB / 2
+            usage.is_headless
+            or usage.private_bytes > (limits.memory_mb + self._server.own_mb) * _MiB / 2
             or cpu_s > limits.cpu_s / 2
-            or self._is_full()
+            or usage.threads > _MOST_THREADS / 2
+            or bool(usage.excess(limits, self._server.own_mb))
         )
+
+    def _usage(self) -> _Usage:
+        """Return what it uses now. It must be stopped, or it could hide what it moves about."""
+        usage = _Usage()
+        with suppress(FileNotFoundError, ProcessLookupError):
+            usage.read_status(self.pid)
+            usage.count_files(self.pid, self._order.folder, self._order.limits.file_mb * _MiB)
+        return usage
+
+
+class _Usage:
+    """What one process uses of what no limit of the kernel bounds."""
+
+    def __init__(self) -> None:
+        self.private_bytes = 0
+        """Memory as RLIMIT_DATA counts it."""
+        self.held_bytes = 0
+        """Memory that is there: also what is shared, or private and no longer writable."""
+        self.threads = 0
+        self.is_headless = False
+        """Its main thread has ended: nothing else of it can be seen."""
+        self.written_bytes = 0.0
+
+    def excess(self, limits: Limits, own_mb: int) -> str:
+        """Say which limit it has passed, or nothing."""
+        memory_mb = limits.memory_mb + own_mb + limits.file_mb + _SLACK_MB
+        if self.held_bytes > memory_mb * _MiB:
+            return f"it holds more than {limits.memory_mb} MiB of memory"
+        if self.threads > _MOST_THREADS:
+            return f"it has more than {_MOST_THREADS} threads"
+        if self.written_bytes > limits.file_mb * _MiB:
+            return f"it wrote more than {limits.file_mb} MiB"
+        return ""
+
+    def read_status(self, pid: int) -> None:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+        status = dict(line.partition(":")[::2] for line in lines)
+        kib = {name: int(status[name].split()[0]) for name in _MEMORY if name in status}
+        self.private_bytes = kib.get("VmData", 0) * 1024
+        self.held_bytes = sum(kib.get(name, 0) for name in _MEMORY[1:]) * 1024
+        self.threads = int(status["Threads"])
+        self.is_headless = status["State"].split()[0] == "Z"
+
+    def count_files(self, pid: int, folder: str, most: int) -> None:
+        """Count what is in its folder, and what is in none any more but open or mapped.
+
+        A file counts as 4 KiB at the least; one that is mapped only, whose size cannot be known, as
+        ``most``; a folder that cannot be read, or is too deep, as more than any limit.
+        """
+        folders = [folder]
+        while folders and self.written_bytes <= most:
+            here = folders.pop()
+            try:
+                folders += self._count_folder(here)
+            except PermissionError:
+                self.written_bytes = math.inf
+            except OSError:  # it is gone
+                continue
+        if self.written_bytes <= most:
+            with suppress(PermissionError):  # ``missing`` tells
+                self._count_unlinked(pid, folder.encode(), most)
+
+    def _count_folder(self, folder: str) -> list[str]:
+        if len(folder) > _LONGEST_PATH:
+            self.written_bytes = math.inf
+            return []
+        with os.scandir(folder) as entries:
+            found = [(entry, entry.stat(follow_symlinks=False)) for entry in entries]
+        self.written_bytes += sum(max(_FILE_BYTES, facts.st_blocks * 512) for _, facts in found)
+        return [entry.path for entry, facts in found if stat.S_ISDIR(facts.st_mode)]
+
+    def _count_unlinked(self, pid: int, folder: bytes, most: int) -> None:
+        unlinked: dict[int, int] = {}
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            facts = entry.stat()
+            if not facts.st_nlink and stat.S_ISREG(facts.st_mode):
+                unlinked[facts.st_ino] = max(_FILE_BYTES, facts.st_blocks * 512)
+        for line in Path(f"/proc/{pid}/maps").read_bytes().splitlines():
+            if line.endswith(b" (deleted)") and folder in line:
+                unlinked.setdefault(int(line.split(None, 5)[4]), most)
+        self.written_bytes += sum(unlinked.values())
+
+
+_MEMORY = ("VmData", "RssAnon", "RssShmem", "VmSwap")
