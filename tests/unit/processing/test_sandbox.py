@@ -27,8 +27,9 @@ from tests.unit.processing.made import chained, event, faults, pipeline, results
 from waybill.errors import StopError
 from waybill.events import decode_head, encode, read_heads
 from waybill.processing import Fault, InProcess, Plan, Retries, outcomes_of
+from waybill.processing.failures import TooLargeError
 from waybill.processing.sandbox import Sandbox, confinement, pool
-from waybill.processing.sandbox.frames import pack, pack_reply, unpack
+from waybill.processing.sandbox.frames import pack, pack_reply, unpack, unpack_outcomes
 from waybill.settings import SandboxSettings
 
 HEAD = "import os, signal, sys, time\n"
@@ -541,8 +542,8 @@ def test_outcomes_are_those_of_code_that_runs_here() -> None:
 VALUES = [
     2**200, -(2**63) - 1, -(2**64), 2**63, 0.1, float("inf"), Decimal("1.20"), Decimal("1E+99"), b"\xff\0",
     datetime(2026, 1, 2, 3, 4, 5, 6, UTC), datetime(2026, 1, 2), date(2026, 1, 2),
-    clock_time(1, 2, 3), timedelta(days=-3, microseconds=5), {1, 2}, "\ud800", {"\udfff": ["\ud800"]},
-    {1: 2}, None, True, [], {}, "x" * 100_000, {"a": {"b": [Decimal(1), 2**80]}},
+    clock_time(1, 2, 3), timedelta(days=-3, microseconds=5), "\ud800", {"\udfff": ["\ud800"]},
+    {1: 2}, {"\udfff": {None: {0.5: 2**70}}}, None, True, [], {}, "x" * 100_000, {"a": {"b": [Decimal(1), 2**80]}},
 ]  # fmt: skip
 
 
@@ -573,6 +574,66 @@ def test_any_value_comes_back_as_it_is(value: Any) -> None:
 )
 def test_a_result_that_cannot_leave_its_process_is_named(value: str) -> None:
     assert codes(f"if n == 1: event.data = {value}", 3) == [None, "result_invalid", None]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[[{}] * 1000] * 6_000",
+        "[{'a': i} for i in range(1_400_000)]",
+        "{(i,): 1 for i in range(9)}",
+    ],
+)
+def test_a_result_that_grows_where_it_is_read_parks_alone(value: str) -> None:
+    """Six million empty objects are 6 MB on their way, and 430 MB for who has them."""
+    before = psutil.Process().memory_info().rss
+    found = ran(code_of(f"if n == 2: event.data['x'] = {value}"), 4)
+    assert [fault and fault.code for _, _, fault in found] == [None, None, "result_invalid", None]
+    assert psutil.Process().memory_info().rss - before < 64 * 2**20
+
+
+def test_more_children_than_a_worker_holds_are_not_made() -> None:
+    reply = pack_reply(b"c", [[["a", "upsert", None]] * 600_000], "")
+    kinds, bodies, _ = unpack(reply)
+    with pytest.raises(TooLargeError):
+        unpack_outcomes([event(1)], kinds, bodies)
+
+
+SAME_HASH = f"[k * {2**61 - 1} for k in range(20_000)]"
+
+
+def test_values_that_share_a_hash_cost_the_worker_no_time() -> None:
+    """They cost the square of their number, wherever they are put into a set or a dict."""
+    value = "type('Same', (set,), {'__iter__': lambda self: iter(SAME)})()"
+    began = time.process_time()
+    ran(f"{HEAD}SAME = {SAME_HASH}\n" + code_of(f"event.data['x'] = {value}"), 2)
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x81\x92\x01\x02\x00",
+        b"\xc7\x15\x08\x91\x92\xd8\x02" + b"\x7f" * 16 + b"\x00",
+        b"\xc7\x05\x08\x91\x92\x91\x01\x00",
+    ],
+    ids=["a list as a name", "a number of any size", "a list in pairs"],
+)
+def test_names_that_may_share_a_hash_are_not_read(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"invalid|ext_hook"):
+        unpack(content)
+
+
+def test_objects_with_strange_names_within_each_other_end() -> None:
+    """Each level copies what is in it."""
+    content = pack([])
+    for _ in range(9):
+        content = b"\xc9" + (len(content) + 3).to_bytes(4) + b"\x08\x91\x92\x01" + content
+    with pytest.raises(ValueError, match="ext_hook"):
+        unpack(content)
+    value = "{0: event.data}"
+    nested = f"for _ in range(20): event.data = {value}"
+    assert codes(f"if n == 1:\n        {nested}", 3) == [None, "result_invalid", None]
 
 
 def test_a_result_that_is_too_large_parks_alone() -> None:
@@ -698,8 +759,6 @@ def test_a_process_that_cannot_read_what_others_can_is_not_asked_for_ever(
 
 def test_a_fault_that_is_made_up_is_none() -> None:
     """What answers instead of our own code can name any error type, or none."""
-    from waybill.processing.sandbox.frames import unpack_outcomes
-
     for kinds, bodies in (
         (b"x", [["no_such_code", "m", "", "", []]]),
         (b"x", [[5, "m", "", "", []]]),
