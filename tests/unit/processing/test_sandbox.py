@@ -706,6 +706,24 @@ def test_a_budget_is_spent_once_also_across_crashes() -> None:
     assert time.monotonic() - began < 20
 
 
+SPENDS = """
+import sys
+def transform(event):
+    frame = sys._getframe()
+    while "again" not in frame.f_locals:
+        frame = frame.f_back
+    frame.f_locals["again"].retries._spent.value = float("%s")
+    raise ConnectionError("away")
+"""
+
+
+@pytest.mark.parametrize("number", ["1e300", "-1e300", "nan"])
+def test_code_that_says_what_it_spent_spends_at_most_what_it_has(number: str) -> None:
+    retries = Retries(1, budget_s=5.0)
+    chained(pipeline(SPENDS % number), [event(1)], retries=retries, code=sandbox())
+    assert retries.spent_s == 5.0
+
+
 def test_random_crashes_change_nothing_for_the_others() -> None:
     seed = 20261123
     rng = random.Random(seed)
