@@ -5,13 +5,13 @@ themselves. Each micro-batch: offsets against the ledger, one Spark action over 
 tracker transaction a topic. The action runs again for topics whose events taught something, once
 that is kept, for those with a storm, and for those with events of pipelines that tasks were not
 sent. A topic whose share is not committed is left out of the batches that follow; the application
-then gives it to another query (`TopicGroups`).
+then gives it to another query (`TopicGroups`). What waits of a topic that is alone in its query,
+and whose code is slow, is worked off in batches of some 20 s (`BatchSize`).
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 import threading
 import time
@@ -29,6 +29,7 @@ from waybill.deployment import DeployedOnTopic
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.parking import held_pipelines
 from waybill.processing import Storm, find_storms
+from waybill.processing.spark.batch_size import BatchSize
 from waybill.processing.spark.batches import (
     Descriptor,
     Ranges,
@@ -162,17 +163,31 @@ class TopicGroup:
             if self._ending:  # Spark forgets this batch with its checkpoint: it is read again
                 return
             offsets = read_offsets(self._checkpoint, spark_batch_id)
-            ranges = {
-                topic: consumer.ranges_until(offsets[topic])
-                for topic, consumer in self._consumers.items()
-                if topic in offsets and topic not in self._left_out
-            }
-            if fresh := {topic: own for topic, own in ranges.items() if own}:
+            while (fresh := self._fresh(offsets)) and not self._ending:
                 try:
                     self._take_effect(frame.sparkSession, fresh)
                 except RetryError as error:  # a server is away, for all of them
                     self._leave_out(dict.fromkeys(fresh, error))
                 give_memory_back()
+
+    def _fresh(self, ends: Mapping[str, Mapping[str, int]]) -> dict[str, Ranges]:
+        """Return what is to be read up to these offsets; of a topic with slow code some of it."""
+        ranges = {
+            topic: consumer.ranges_until(ends[topic])
+            for topic, consumer in self._consumers.items()
+            if topic in ends and topic not in self._left_out
+        }
+        if self._is_one:
+            ranges = {topic: self._size(topic).of(own) for topic, own in ranges.items()}
+        return {topic: own for topic, own in ranges.items() if own}
+
+    @property
+    def _is_one(self) -> bool:
+        """Whether a topic has the query to itself."""
+        return len(self._consumers) == 1
+
+    def _size(self, topic: str) -> BatchSize:
+        return self._consumers[topic].batch_size
 
     def _leave_out(self, errors: Mapping[str, WaybillError]) -> None:
         self._left_out.update(errors)
@@ -264,7 +279,9 @@ class TopicGroup:
             )
             for topic in ranges
         }
-        limit_s = BESIDE_OTHERS_S if len(self._consumers) > 1 else math.inf
+        limit_s = BESIDE_OTHERS_S
+        if self._is_one:
+            limit_s = min(self._size(topic).limit_s(own) for topic, own in ranges.items())
         shares = shares_of(ranges, self._most_tasks(spark, ranges))
         plan = TaskPlan(plans, shares, self._parts.executor_settings, context.held, limit_s)
         descriptors = run_tasks(self._numbers(spark, len(shares)), self._parts.task(plan))
@@ -289,7 +306,12 @@ class TopicGroup:
             for topic, own in plans.items()
             if topic not in undecided and topic not in learned
         }
-        self._left_out |= given_up
+        for topic in given_up:
+            self._size(topic).gave_up()
+        if self._is_one:
+            for topic, batch in batches.items():
+                self._size(topic).took(batch.events, batch.longest_s)
+        self._left_out |= set() if self._is_one else given_up
         self._apart.extend(given_up | self._topics_apart(batches))
         return batches, learned, needed
 
