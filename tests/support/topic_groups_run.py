@@ -36,6 +36,7 @@ TEAMS = ("north", "south", "west")
 SLOW = """
 import time
 def transform(event):
+    print("slow:", event.id)
     time.sleep(0.2)
     return event
 """

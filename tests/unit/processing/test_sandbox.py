@@ -313,6 +313,26 @@ def test_user_code_reaches_nothing_of_the_platform(
     assert [path.name for path in secret_file.parent.iterdir()] == [secret_file.name]
 
 
+def test_no_process_of_user_code_was_ever_given_an_environment_or_a_file(
+    secret_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at from outside: user code itself could not tell what its memory was made of."""
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://canary-1f3a@h/d")
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    with secret_file.open() as opened:
+        os.set_inheritable(opened.fileno(), True)
+        try:
+            process = process_of(box)
+            for pid in (process.pid, process.ppid()):
+                given = Path(f"/proc/{pid}/environ").read_bytes()
+                assert given.strip(b"\0").partition(b"=")[0] in {b"", b"LD_LIBRARY_PATH"}
+                files = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
+                assert str(secret_file) not in files
+                assert sum(name.startswith("socket:") for name in files) == 1, files
+        finally:
+            box.close()
+
+
 def test_a_pipeline_that_declares_the_network_opens_connections_and_nothing_local(
     listener: int,
 ) -> None:
@@ -447,6 +467,19 @@ def test_numbers_of_millions_of_digits_cost_the_worker_nothing() -> None:
 def test_what_is_printed_harms_nobody() -> None:
     body = "if n == 1: print('x' * 10**8); sys.stderr.write('y' * 10**7); os.write(1, b'z' * 10**7)"
     assert codes(body, 3) == [None] * 3
+
+
+def test_what_is_printed_is_logged_as_one_line_of_so_many_characters(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "waybill.user_code")
+    body = "print('\\x1b[2J\\rERROR forged\\n' + 'é' * 4_000 + 'x' * 9_000)"
+    assert codes(body, 1, team="loud") == [None]
+    [record] = [one for one in caplog.records if one.name == "waybill.user_code"]
+    start = r"team loud printed: '\x1b[2J\rERROR forged\n"
+    escaped = len(r"\x1b\r\n") - 3
+    assert record.getMessage().startswith(start + "é")
+    assert len(record.getMessage()) == len("team loud printed: ''") + 4096 + escaped
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,15 @@ from waybill.processing.event_tables import packed_facts
 from waybill.processing.failures import Fault, TooLargeError, cut
 from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
 from waybill.processing.plan import Plan
-from waybill.processing.sandbox.child import SHARED_BYTES, Load, Order, Run, TableOrder, request
+from waybill.processing.sandbox.child import (
+    PRINTED_CHARS,
+    SHARED_BYTES,
+    Load,
+    Order,
+    Run,
+    TableOrder,
+    request,
+)
 from waybill.processing.sandbox.confinement import Limits
 from waybill.processing.sandbox.frames import (
     LARGEST_REPLY_BYTES,
@@ -58,6 +66,7 @@ from waybill.processing.transformation import Outcome, Retries, TooSlowError
 from waybill.settings import SandboxSettings, Settings
 
 _LOG = logging.getLogger(__name__)
+_PRINTED = logging.getLogger("waybill.user_code")
 _FEW_PROCESSES, _MOST_PROCESSES = 64, 256
 """That wait for work at once, 4 MB each: always as many as the first, as the second while there is
 memory. A worker meets the teams of all queries, in turn; the process that waits longest is ended
@@ -289,14 +298,13 @@ class Sandbox:
             kinds, bodies, printed = answer
         except (ValueError, TypeError) as error:
             raise EndedError(-1, f"the code broke its process: {error}") from error
-        if printed:
-            _LOG.info("user code printed: %s", ascii(printed)[:_LOGGED_CHARS])
+        if printed and type(printed) is str:
+            _PRINTED.info("%s printed: %r", process.owner, printed[:PRINTED_CHARS])
         return kinds, bodies
 
 
 _MOST_DEADLY = 1000
 """Codes that ended their process while they were loaded, remembered."""
-_LOGGED_CHARS = 1000
 
 
 def shared_sandbox(settings: Settings) -> Sandbox:
@@ -626,6 +634,11 @@ class _Process:
             self.missing: list[str] = unpack(self._receive(_START_S))
         except EndedError as error:
             raise OSError(str(error)) from error
+
+    @property
+    def owner(self) -> str:
+        """Return whose it is, in words."""
+        return self._order.owner
 
     def ask(self, asked: Load | Run, body: bytes) -> bytearray:
         """Send a request; return the answer.
