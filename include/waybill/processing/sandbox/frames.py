@@ -127,7 +127,8 @@ def read_fault(body: Any) -> Fault:
         raise TypeError("a fault is made of texts")
     if code not in CATALOGUE:
         raise ValueError(f"no error type {code!r}")
-    return Fault(code, *map(cut, (message, where, stack_hash)), tuple(map(read_fault, others)))
+    known = tuple(map(read_fault, others))
+    return Fault(code, cut(message), cut(where), cut(stack_hash), known)
 
 
 def pack(values: Any) -> bytes:
