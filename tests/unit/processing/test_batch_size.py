@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.processing.batches_in_process import Application
+from tests.unit.processing.batches_in_process import Application, Consumer
 from tests.unit.processing.made import pipeline
 
+from waybill.processing import Counts
 from waybill.processing.spark import topic_group
 from waybill.processing.spark.batch_size import LONGEST_S
 
@@ -20,6 +21,8 @@ class SimulatedTasks:
 
     def __init__(self, event_s: float) -> None:
         self.event_s = event_s
+        self.fails = False
+        """Each event, unless its pipeline is held."""
         self.took_s: list[float] = []
         """Of each action."""
         self.then: Callable[[], object] = lambda: None
@@ -35,6 +38,11 @@ class SimulatedTasks:
                     ranges = [[number, start, end - 1, end - start, 0, ""]]
                     row = {"topic": topic, "took_s": took_s, "ranges": ranges, "counts": []}
                     row |= {"failures": [], "staged": None, "parked": None, "replayed": []}
+                    if self.fails and not plan.held:
+                        cause = ["p1", "transformation", "transformation_timeout", "", ""]
+                        counts = Counts()
+                        counts.add(("p1", "order", "transformation", 0), "in_first", end - start)
+                        row |= {"failures": [[*cause, end - start]], "counts": counts.to_json()}
                 told.setdefault(topic, []).append(row)
         self.took_s.append(longest_s)
         self.then()
@@ -79,6 +87,28 @@ def test_no_batch_holds_its_cores_for_longer_than_a_minute_or_an_event(run, even
     assert max(took_s) <= max(LONGEST_S, event_s)
     assert max(took_s[1:]) <= max(21, event_s)  # once it is known
     assert sum(took_s) < events * event_s * 1.1 + 2 * LONGEST_S  # and it goes on at its speed
+
+
+def test_what_fails_slowly_is_held_as_what_fails_at_once(run, monkeypatch):
+    storms = list[Any]()
+    commit = Consumer.commit
+
+    def noted(consumer: Any, batch: Any, found: Any, *, took_ms: int) -> int:
+        storms.extend(found)
+        return commit(consumer, batch, found, took_ms=took_ms)
+
+    monkeypatch.setattr(Consumer, "commit", noted)
+    tasks = SimulatedTasks(1.0)
+    tasks.fails = True
+    app, _ = run(SimulatedTasks(0.001), "t", events=1)
+    monkeypatch.setattr(
+        topic_group, "held_pipelines", lambda _: {one.pipeline_id for one in storms}
+    )
+    run(tasks, events=1_000, app=app)
+    least = app.group._parts.settings.parking.storm_min_events
+    assert [storm.pipeline_id for storm in storms] == ["p1"]
+    assert least <= storms[0].events < least + 100
+    assert positions(app) == {1_000}
 
 
 def test_a_query_that_is_to_end_does_so_after_the_batch_that_runs(run):

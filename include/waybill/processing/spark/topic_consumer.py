@@ -418,6 +418,11 @@ class TopicBatch:
         return sum(end - start for start, end in self.ranges.values())
 
     @property
+    def failures(self) -> list[Sequence[Any]]:
+        """Return what its tasks tallied; see ``Tally.rows``."""
+        return [row for descriptor in self.descriptors for row in descriptor["failures"]]
+
+    @property
     def took_s(self) -> float:
         """Return how long the topic's tasks worked on it, added up."""
         return sum(float(descriptor["took_s"]) for descriptor in self.descriptors)

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession
@@ -28,7 +29,7 @@ from pyspark.sql.streaming import StreamingQuery
 from waybill.deployment import DeployedOnTopic
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.parking import held_pipelines
-from waybill.processing import Storm, find_storms
+from waybill.processing import Counts, Storm, find_storms
 from waybill.processing.spark.batch_size import BatchSize
 from waybill.processing.spark.batches import (
     Descriptor,
@@ -98,6 +99,7 @@ class TopicGroup:
         self.errors: dict[str, WaybillError] = {}
         """By topic: why it is left out."""
         self._apart: deque[str] = deque()
+        self._parts_before = PartsBefore()
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query where the consumers stand."""
@@ -163,6 +165,7 @@ class TopicGroup:
             if self._ending:  # Spark forgets this batch with its checkpoint: it is read again
                 return
             offsets = read_offsets(self._checkpoint, spark_batch_id)
+            self._parts_before = PartsBefore()
             while (fresh := self._fresh(offsets)) and not self._ending:
                 try:
                     self._take_effect(frame.sparkSession, fresh)
@@ -212,6 +215,8 @@ class TopicGroup:
             decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
             if decided:
                 self._commit(decided, context.storms, began=began)
+                if self._is_one:
+                    self._parts_before.add(decided.values())
             if again := self._learn(learned, context) | self._need(needed):
                 context.deployed |= self._read_deployed(again)
             pending |= again
@@ -230,6 +235,7 @@ class TopicGroup:
                 _LOG.warning("%s: held, the batch runs again: %s", topic, storm)
                 context.storms[topic].append(storm)
                 stormy.add(topic)
+                self._parts_before = PartsBefore()
         context.held |= {storm.pipeline_id for topic in stormy for storm in context.storms[topic]}
         return stormy
 
@@ -349,8 +355,7 @@ class TopicGroup:
         return [
             storm
             for storm in find_storms(
-                batch.counts,
-                (row for descriptor in batch.descriptors for row in descriptor["failures"]),
+                *self._parts_before.and_of(batch),
                 share=parking.storm_share,
                 min_events=parking.storm_min_events,
             )
@@ -387,6 +392,30 @@ class TopicGroup:
         except Exception as error:  # noqa: BLE001 - one topic's defect is not its neighbours'
             _LOG.exception("%s: %s", topic, message)
             self._leave_out({topic: StopError(f"{type(error).__name__}: {error}")})
+
+
+class PartsBefore:
+    """What came of the earlier parts of a batch that is worked off in parts.
+
+    A storm is one of all of them: of slow code no part alone has as many events as a storm.
+    """
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+        self._failures: list[Sequence[Any]] = []
+
+    def add(self, batches: Iterable[TopicBatch]) -> None:
+        """Add what was committed."""
+        for batch in batches:
+            self._counts.merge(batch.counts)
+            self._failures += batch.failures
+
+    def and_of(self, batch: TopicBatch) -> tuple[Counts, list[Sequence[Any]]]:
+        """Return counts and tallies of failures of these parts and one more."""
+        counts = Counts()
+        counts.merge(self._counts)
+        counts.merge(batch.counts)
+        return counts, [*self._failures, *batch.failures]
 
 
 @dataclass(slots=True)
