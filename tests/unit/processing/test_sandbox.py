@@ -21,7 +21,6 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.children import wait_until
 from tests.support.user_code import sandbox
 from tests.unit.processing.made import chained, event, faults, pipeline, results, rows, total
 
@@ -156,25 +155,6 @@ def test_a_process_that_somebody_else_killed_parks_nothing() -> None:
         assert not victim.is_running()
     finally:
         box.close()
-
-
-def test_threads_of_user_code_run_only_while_it_is_asked() -> None:
-    """What burns CPU, or writes files, between batches is looked at by nobody."""
-    spin = "import threading\n    def spin():\n        while True: pass\n    "
-    burn = f"{spin}threading.Thread(target=spin, daemon=True).start()"
-    box = Sandbox(SandboxSettings(), timeout_s=20)
-    try:
-        assert codes(burn, 1, box) == [None]
-        process = process_of(box)
-        for _ in range(2):
-            wait_until(
-                lambda: process.status() == psutil.STATUS_STOPPED, limit_s=5, what="it stops"
-            )
-            assert codes("pass", 3, box) == [None] * 3
-        assert process_of(box) == process
-    finally:
-        box.close()
-    assert not process.is_running()
 
 
 def test_code_that_an_ended_process_could_not_load_is_not_at_fault() -> None:

@@ -13,7 +13,6 @@ import math
 import os
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -600,23 +599,11 @@ def _started(server: _Server, order: Order, shared: int) -> tuple[int, socket.so
         theirs.close()
 
 
-def _handle_of(pid: int) -> int | None:
-    """Return what signals reach this process by, and no later one of its number; None: nothing."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:  # a container's rules may not allow it
-        return None
-
-
 class _Process:
-    """One process of user code: stopped, with all threads of its own, but while it is asked."""
+    """One process of user code."""
 
     deadline = math.inf
     """When an answer has taken too long, by ``time.monotonic``."""
-    asked = 0
-    """Batches that it was given."""
-    _markers = range(0)
-    """Of the batch that it works on."""
 
     def __init__(self, server: _Server, order: Order) -> None:
         self._server = server
@@ -625,6 +612,10 @@ class _Process:
         """Code that was loaded, by its key, and what is wrong with it."""
         self.looked_at = time.monotonic()
         """When it was last seen how much it has used."""
+        self.asked = 0
+        """Batches that it was given."""
+        self._markers = range(0)
+        """Of the batch that it works on."""
         shared = os.memfd_create("waybill-marker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(shared, SHARED_BYTES)
         fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
@@ -636,13 +627,11 @@ class _Process:
             self.pid, self._channel = _started(server, order, shared)
         finally:
             os.close(shared)
-        self._handle = _handle_of(self.pid)
         self._poll = select.poll()
         self._poll.register(self._channel, select.POLLIN)
         self._marker.value = -1
         try:
             self.missing: list[str] = unpack(self._receive(_START_S))
-            self._signal(signal.SIGSTOP)
         except EndedError as error:
             raise OSError(str(error)) from error
 
@@ -659,12 +648,6 @@ class _Process:
             TooSlowError: the deadline is over.
         """
         self._refuse_late()
-        self._signal(signal.SIGCONT)
-        answer = self._answer_to(asked, body)
-        self._signal(signal.SIGSTOP)
-        return answer
-
-    def _answer_to(self, asked: Load | Run, body: bytes) -> bytearray:
         self.asked += isinstance(asked, Run)
         self._markers = _markers_of(asked)
         self._marker.value = -1
@@ -688,7 +671,8 @@ class _Process:
         last = time.monotonic() + most_s
         (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s, last))
         if size > LARGEST_REPLY_BYTES:
-            raise self._ended(f"its results have {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass")
+            words = f"the result has {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass"
+            raise self._ended(words, too_large=True)
         content = self._read(size, limit_s, last)
         if is_too_large(content):
             most = LARGEST_MEMORY_BYTES
@@ -742,11 +726,6 @@ class _Process:
                 f"user code of {self._order.owner} takes too long for its neighbours"
             )
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self._handle is not None:
-            with suppress(OSError):  # it has ended: whoever reads its answer finds out
-                signal.pidfd_send_signal(self._handle, number)
-
     def _ended(
         self, words: str = "", *, timed_out: bool = False, too_large: bool = False
     ) -> EndedError:
@@ -758,7 +737,7 @@ class _Process:
         """End the process; return in words how it ended, if it had before."""
         if self.pid < 0:
             return ""
-        self.leave()
+        self._channel.close()
         status = self._server.end(self.pid)
         self.pid = -1
         if status is None:
@@ -772,9 +751,6 @@ class _Process:
     def leave(self) -> None:
         """Leave it to another process, or to its end."""
         self._channel.close()
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
 
     @property
     def _most_written(self) -> int:
