@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.support import children
 
@@ -21,4 +23,5 @@ def test_topics_of_a_query_are_committed_apart_whoever_dies_or_wakes_up_late_or_
         }
     )
     code = "from tests.support.topic_groups_run import main\nmain(settings)"
-    children.run(settings, code, limit_s=500.0)
+    output = children.run(settings, code, limit_s=500.0)
+    assert re.search(r"INFO waybill.user_code team west-\w+ printed: 'slow: west-300\\n", output)

@@ -21,7 +21,7 @@ HEAD = """\
 Each parked event has one of these codes; with pipeline, event name and stage it names the parked partition. A
 transformation may use any of them in a `ParkError`; those marked *your code* are there for that. A *transient* error
 of a transformation is met again before its event parks: `transient_attempts` runs in all, with back-off, for at most
-`transient_budget_s` seconds a task (see [settings](settings.md)); the message says how many attempts there were. What
+`transient_budget_s` seconds a task and topic (see [settings](settings.md)); the message says how many attempts there were. What
 a destination refuses for a while (a deadlock, a lock, no connection) parks nothing: the load waits and is repeated.
 `waybill parked show` says the same for what is parked now.
 """

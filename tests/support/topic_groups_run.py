@@ -39,6 +39,7 @@ TASKS_A_CORE = 10
 SLOW = """
 import time
 def transform(event):
+    print("slow:", event.id)
     time.sleep(0.2)
     return event
 """

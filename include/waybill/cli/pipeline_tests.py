@@ -137,7 +137,7 @@ def _refuse_nothing(reports: list[_Report], root: Path) -> None:
 @contextmanager
 def _printed() -> Iterator[None]:
     """Show on standard error what user code prints; its process gives it to the log."""
-    logger = logging.getLogger("waybill.processing.sandbox")
+    logger = logging.getLogger("waybill.user_code")
     shown, level = logging.StreamHandler(sys.stderr), logger.level
     logger.addHandler(shown)
     logger.setLevel(logging.INFO)

@@ -18,6 +18,10 @@ class EventTimeoutError(BaseException):
     """User code took too long for one event. Not an Exception: user code must not swallow it."""
 
 
+class TooLargeError(Exception):
+    """What user code gave would take more memory here than results may have."""
+
+
 _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (EventTimeoutError, "transformation_timeout"),
     (SystemExit, "interpreter_crashed"),
@@ -72,7 +76,7 @@ def describe(error: BaseException) -> Fault:
         code, message, place = (_attribute(error, name) for name in names)
         if code not in CATALOGUE:
             code, message = "unexpected_error", f"{code}: {message}"
-        return Fault(code, _cut(message), _cut(place) or where, stack)
+        return Fault(code, cut(message), cut(place) or where, stack)
     words = words_of(error)
     return Fault(_code(error, words), words, where, stack)
 
@@ -81,7 +85,7 @@ def words_of(error: BaseException) -> str:
     """Return "Type: message", whatever the exception's own ``__str__`` does."""
     name = _name(type(error))
     try:
-        return _cut(f"{name}: {error}")
+        return cut(f"{name}: {error}")
     except (KeyboardInterrupt, EventTimeoutError):
         raise
     except BaseException as problem:  # noqa: BLE001 - the exception is user code as well
@@ -98,7 +102,8 @@ def _attribute(error: BaseException, name: str) -> str:
         return f"(no {name}: {_name(type(problem))})" if name != "where" else ""
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return a text of at most 4 KiB, with what it had if it had more."""
     if len(text) <= _LONGEST_CHARS:
         return text
     kept = text[: _CUT_CHARS if text.isascii() else _CUT_CHARS // 4]
@@ -131,4 +136,4 @@ def _where(error: BaseException) -> tuple[str, str]:
     text = f"{_name(type(error))}\n{path}".encode("utf-8", "surrogatepass")
     digest = hashlib.blake2b(text, digest_size=8).hexdigest()
     file = last.co_filename.removeprefix(CODE_FILE_PREFIX)
-    return _cut(f"{file}:{line} in {last.co_name}"), digest
+    return cut(f"{file}:{line} in {last.co_name}"), digest

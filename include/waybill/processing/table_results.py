@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from waybill.errors import ParkError
 from waybill.events import Event, loads
 from waybill.processing.conversion import FIRST_US, LAST_US
-from waybill.processing.failures import Fault, describe
+from waybill.processing.failures import Fault, TooLargeError, describe
 from waybill.processing.field_types import EVENT_NAME, OP, REST
 from waybill.processing.payload_columns import (
     ArrowColumns,
@@ -27,6 +27,7 @@ from waybill.processing.payload_columns import (
     values_of,
 )
 from waybill.processing.plan import Plan
+from waybill.processing.sandbox.reply_memory import is_json_too_large
 from waybill.processing.transformation import Outcome, check_child
 
 Column: TypeAlias = "pa.Array | list[Any]"
@@ -186,6 +187,9 @@ def results_of(
         plan: whose events they are.
         events: of one name.
         result: of them all.
+
+    Raises:
+        TooLargeError: its JSON texts would be more than a worker holds.
     """
     said = {name for name, _ in result.columns if name in (EVENT_NAME, OP)}
     if said or len(set(result.rows)) < len(result.rows):
@@ -247,6 +251,8 @@ def _merged(
     for column in columns:
         values = column if isinstance(column, list) else values_of(column)
         if is_json and _is_text(column):
+            if is_json_too_large(values):
+                raise TooLargeError("the JSON texts of the result take too much memory once read")
             values = [_read(name, text, wrong, place) for place, text in enumerate(values)]
         merged = values if not merged else [
             new if old is None else old for old, new in zip(merged, values, strict=True)

@@ -11,8 +11,8 @@ ends the interpreter is met by ``waybill.processing.sandbox``.
 Transient errors of user code: the event is run again, in place, before it is parked.
 
 In place, because events of its key that come after it have to wait for it. What all events of one
-task spend on it together, waits and repeated runs, is bounded: a service that is down for long
-costs a task that much once, and from then on its events park at the first error.
+topic spend on it together in a task, waits and repeated runs, is bounded: a service that is down
+for long costs its team that much once, and from then on its events park at the first error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TooSlowError(RetryError):
 
 
 class Retries:
-    """How often and how long one task tries again.
+    """How often and how long one task tries again for one topic.
 
     Args:
         attempts: runs of one event, the first included.
@@ -86,8 +86,9 @@ class Retries:
         return self._spent.value
 
     def charge(self, seconds: float) -> None:
-        """Count what another process spent."""
-        self._spent.value += seconds
+        """Count what another process says that it spent: what is left, where that cannot be."""
+        left_s = max(0.0, self.budget_s - self.spent_s)
+        self._spent.value += seconds if 0 <= seconds <= left_s else left_s
 
     def settle(self, outcome: T, run_again: Callable[[], T]) -> T | Fault:
         """Return the outcome of an event; after a transient fault, of its last run.

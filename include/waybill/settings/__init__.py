@@ -247,7 +247,8 @@ class ParkingSettings(Section):
     transient_backoff_s: float = Field(0.2, ge=0)
     """Wait before the second run; twice as long before each later one."""
     transient_budget_s: float = Field(5.0, ge=0)
-    """Longest that one task waits and runs again for all its events; then they park at once."""
+    """Longest that one task waits and runs again for all events of a topic; then they park at
+    once."""
     storm_share: float = Field(0.5, ge=0, le=1)
     """A pipeline is held when more than this share of a batch's events would park for one cause;
     0: never."""

@@ -1,4 +1,8 @@
-"""A pipeline's own tests: ``test_*.py`` in its folder, run by pytest in a process of its own."""
+"""A pipeline's own tests: ``test_*.py`` in its folder, run by pytest in a process of its own.
+
+They are a team's code, and whoever runs them may have the platform's settings in the environment:
+these they are not given. They have files and network of who runs them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from waybill.errors import InputError
+
+_SECRET = ("WAYBILL_", "AIRFLOW_", "AWS_")
+"""How variables begin that hold the platform's settings, connections and keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +68,13 @@ def run_own_tests(directory: Path) -> OwnTests | None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        env=_environment(),
         check=False,
     )
     names = tuple(path.name for path in files)
     return OwnTests(names, run.returncode, run.stdout.decode("utf-8", "replace"))
+
+
+def _environment() -> dict[str, str]:
+    kept = {n: value for n, value in os.environ.items() if not n.upper().startswith(_SECRET)}
+    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}

@@ -385,6 +385,21 @@ def test_own_tests_are_run_and_what_fails_is_shown(orders):
     assert not list(orders.glob("__pycache__")) + list(orders.glob(".pytest_cache"))
 
 
+def test_own_tests_have_nothing_of_the_platforms_settings(orders, monkeypatch):
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://canary@h/d")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", "canary")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
+    monkeypatch.setenv("TEAMS_OWN", "kept")
+    (orders / "test_orders.py").write_text(
+        "import os\ndef test_environment():\n"
+        "    assert 'canary' not in repr(dict(os.environ))\n"
+        "    assert os.environ['TEAMS_OWN'] == 'kept'\n"
+    )
+    own = own_tests.run_own_tests(orders)
+    assert own is not None
+    assert own.exit_code == 0, own.output
+
+
 def test_without_pytest_own_tests_are_an_error_that_says_how_to_get_it(orders, monkeypatch):
     write(orders, {"data": ORDER})
     (orders / "test_orders.py").write_text("def test_one():\n    pass\n")

@@ -27,6 +27,7 @@ from waybill.pipelines import Pipeline
 from waybill.processing import read_staged
 from waybill.processing.code_runner import InProcess
 from waybill.processing.spark import tasks, topic_group
+from waybill.processing.spark.batch_size import BatchSize
 from waybill.processing.spark.batches import read_descriptor
 from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import reports_by_name
@@ -94,7 +95,7 @@ class Consumer(TopicConsumer):
         self.name = name
         self.topic = SimpleNamespace(name=name)  # type: ignore[assignment]
         self._kept, self._texts, self._plans = kept, TaskTexts(), 0
-        self._in_use, self._positions = PipelinesInUse(), {}
+        self._in_use, self._positions, self.batch_size = PipelinesInUse(), {}, BatchSize()
         self.committed: list[TopicBatch] = []
         self.learned: list[dict[Any, Any]] = []
         self.away: Exception | None = None

@@ -138,6 +138,19 @@ def test_a_result_that_is_too_large_parks_alone() -> None:
     assert [row["s"] for row in rows(result)] == ["y", "y"]
 
 
+def test_json_texts_that_grow_where_they_are_read_park_alone() -> None:
+    """Of three characters is an object of 72 bytes; a worker reads none of too many."""
+    deed = (
+        "texts = ['[' + '{}' + ',{}' * 1_500_000 + ']' if n == 3 else '[]' for n in table['id'].to_pylist()]\n"
+        "return table.drop_columns('x').append_column('x', pa.array(texts))"
+    )
+    made = pipeline(when(tuple(range(8)), deed), n="int64", x="json")
+    before = psutil.Process().memory_info().rss
+    result = chained(made, [event(n) for n in range(8)], code=sandbox())
+    assert faults(result) == [(3, "transformation", "result_invalid")]
+    assert psutil.Process().memory_info().rss - before < 128 * 2**20
+
+
 def test_the_network_is_closed_and_said_so() -> None:
     code = batch("import socket\nsocket.create_connection(('127.0.0.1', 9), 1)")
     result = chained(pipeline(code), [event(1)], code=sandbox())

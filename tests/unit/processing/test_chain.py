@@ -36,7 +36,7 @@ def transform(event):
     if do == "missing": return event.data["absent"]
     if do == "wrong": return 5
     if do == "nothing": return []
-    if do == "unwritable": event.data["n"] = {1, 2}
+    if do == "unwritable": event.data["n"] = object()
     if do == "family":
         return [event.child(i, {"id": event.data["id"] * 10 + i, "n": i}) for i in range(3)]
     if do == "mixed":

@@ -301,6 +301,24 @@ def test_the_daemon_of_the_workers_drops_what_they_are_not_sent():
     assert "canary-" not in str(environment)
 
 
+def test_the_workers_log_warnings_and_what_user_code_prints():
+    code = (
+        "import logging\nfrom waybill.processing.spark import daemon\ndaemon.configure_logging()\n"
+        "for name in ('waybill.user_code', 'botocore', 'waybill.processing'):\n"
+        "    logging.getLogger(name).info('told')\n    logging.getLogger(name).warning('warned')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
+    )
+    lines = [line.split()[2:] for line in done.stderr.splitlines()]
+    assert lines == [
+        ["INFO", "waybill.user_code", "told"],
+        ["WARNING", "waybill.user_code", "warned"],
+        ["WARNING", "botocore", "warned"],
+        ["WARNING", "waybill.processing", "warned"],
+    ]
+
+
 def run_as_executor(
     task: StageTask, records: Records, folder: Path, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:

@@ -29,8 +29,9 @@ from tests.unit.processing.made import chained, event, faults, pipeline, results
 from waybill.errors import StopError
 from waybill.events import decode_head, encode, read_heads
 from waybill.processing import Fault, InProcess, Plan, Retries, outcomes_of
+from waybill.processing.failures import TooLargeError
 from waybill.processing.sandbox import Sandbox, confinement, pool
-from waybill.processing.sandbox.frames import pack, pack_reply, unpack
+from waybill.processing.sandbox.frames import pack, pack_reply, unpack, unpack_outcomes
 from waybill.settings import SandboxSettings
 
 HEAD = "import os, signal, sys, time\n"
@@ -299,6 +300,26 @@ def test_as_another_user_than_root_it_reaches_nothing_either(
     assert name == "environment" or code in allowed
 
 
+def test_no_process_of_user_code_was_ever_given_an_environment_or_a_file(
+    secret_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at from outside: user code itself could not tell what its memory was made of."""
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://canary-1f3a@h/d")
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    with secret_file.open() as opened:
+        os.set_inheritable(opened.fileno(), True)
+        try:
+            process = process_of(box)
+            for pid in (process.pid, process.ppid()):
+                given = Path(f"/proc/{pid}/environ").read_bytes()
+                assert given.strip(b"\0").partition(b"=")[0] in {b"", b"LD_LIBRARY_PATH"}
+                files = [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
+                assert str(secret_file) not in files
+                assert sum(name.startswith("socket:") for name in files) == 1, files
+        finally:
+            box.close()
+
+
 def test_a_pipeline_that_declares_the_network_opens_connections_and_nothing_local(
     listener: int,
 ) -> None:
@@ -551,6 +572,19 @@ def test_what_is_printed_harms_nobody() -> None:
     assert codes(body, 3) == [None] * 3
 
 
+def test_what_is_printed_is_logged_as_one_line_of_so_many_characters(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "waybill.user_code")
+    body = "print('\\x1b[2J\\rERROR forged\\n' + 'é' * 4_000 + 'x' * 9_000)"
+    assert codes(body, 1, team="loud") == [None]
+    [record] = [one for one in caplog.records if one.name == "waybill.user_code"]
+    start = r"team loud printed: '\x1b[2J\rERROR forged\n"
+    escaped = len(r"\x1b\r\n") - 3
+    assert record.getMessage().startswith(start + "é")
+    assert len(record.getMessage()) == len("team loud printed: ''") + 4096 + escaped
+
+
 @pytest.mark.parametrize(
     "deed",
     [
@@ -710,8 +744,8 @@ def test_outcomes_are_those_of_code_that_runs_here() -> None:
 VALUES = [
     2**200, -(2**63) - 1, -(2**64), 2**63, 0.1, float("inf"), Decimal("1.20"), Decimal("1E+99"), b"\xff\0",
     datetime(2026, 1, 2, 3, 4, 5, 6, UTC), datetime(2026, 1, 2), date(2026, 1, 2),
-    clock_time(1, 2, 3), timedelta(days=-3, microseconds=5), {1, 2}, "\ud800", {"\udfff": ["\ud800"]},
-    {1: 2}, None, True, [], {}, "x" * 100_000, {"a": {"b": [Decimal(1), 2**80]}},
+    clock_time(1, 2, 3), timedelta(days=-3, microseconds=5), "\ud800", {"\udfff": ["\ud800"]},
+    {1: 2}, {"\udfff": {None: {0.5: 2**70}}}, None, True, [], {}, "x" * 100_000, {"a": {"b": [Decimal(1), 2**80]}},
 ]  # fmt: skip
 
 
@@ -742,6 +776,66 @@ def test_any_value_comes_back_as_it_is(value: Any) -> None:
 )
 def test_a_result_that_cannot_leave_its_process_is_named(value: str) -> None:
     assert codes(f"if n == 1: event.data = {value}", 3) == [None, "result_invalid", None]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[[{}] * 1000] * 6_000",
+        "[{'a': i} for i in range(1_400_000)]",
+        "{(i,): 1 for i in range(9)}",
+    ],
+)
+def test_a_result_that_grows_where_it_is_read_parks_alone(value: str) -> None:
+    """Six million empty objects are 6 MB on their way, and 430 MB for who has them."""
+    before = psutil.Process().memory_info().rss
+    found = ran(code_of(f"if n == 2: event.data['x'] = {value}"), 4)
+    assert [fault and fault.code for _, _, fault in found] == [None, None, "result_invalid", None]
+    assert psutil.Process().memory_info().rss - before < 64 * 2**20
+
+
+def test_more_children_than_a_worker_holds_are_not_made() -> None:
+    reply = pack_reply(b"c", [[["a", "upsert", None]] * 600_000], "")
+    kinds, bodies, _ = unpack(reply)
+    with pytest.raises(TooLargeError):
+        unpack_outcomes([event(1)], kinds, bodies)
+
+
+SAME_HASH = f"[k * {2**61 - 1} for k in range(20_000)]"
+
+
+def test_values_that_share_a_hash_cost_the_worker_no_time() -> None:
+    """They cost the square of their number, wherever they are put into a set or a dict."""
+    value = "type('Same', (set,), {'__iter__': lambda self: iter(SAME)})()"
+    began = time.process_time()
+    ran(f"{HEAD}SAME = {SAME_HASH}\n" + code_of(f"event.data['x'] = {value}"), 2)
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x81\x92\x01\x02\x00",
+        b"\xc7\x15\x08\x91\x92\xd8\x02" + b"\x7f" * 16 + b"\x00",
+        b"\xc7\x05\x08\x91\x92\x91\x01\x00",
+    ],
+    ids=["a list as a name", "a number of any size", "a list in pairs"],
+)
+def test_names_that_may_share_a_hash_are_not_read(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"invalid|ext_hook"):
+        unpack(content)
+
+
+def test_objects_with_strange_names_within_each_other_end() -> None:
+    """Each level copies what is in it."""
+    content = pack([])
+    for _ in range(9):
+        content = b"\xc9" + (len(content) + 3).to_bytes(4) + b"\x08\x91\x92\x01" + content
+    with pytest.raises(ValueError, match="ext_hook"):
+        unpack(content)
+    value = "{0: event.data}"
+    nested = f"for _ in range(20): event.data = {value}"
+    assert codes(f"if n == 1:\n        {nested}", 3) == [None, "result_invalid", None]
 
 
 def test_a_result_that_is_too_large_parks_alone() -> None:
@@ -814,6 +908,24 @@ def test_a_budget_is_spent_once_also_across_crashes() -> None:
     assert time.monotonic() - began < 20
 
 
+SPENDS = """
+import sys
+def transform(event):
+    frame = sys._getframe()
+    while "again" not in frame.f_locals:
+        frame = frame.f_back
+    frame.f_locals["again"].retries._spent.value = float("%s")
+    raise ConnectionError("away")
+"""
+
+
+@pytest.mark.parametrize("number", ["1e300", "-1e300", "nan"])
+def test_code_that_says_what_it_spent_spends_at_most_what_it_has(number: str) -> None:
+    retries = Retries(1, budget_s=5.0)
+    chained(pipeline(SPENDS % number), [event(1)], retries=retries, code=sandbox())
+    assert retries.spent_s == 5.0
+
+
 def test_random_crashes_change_nothing_for_the_others() -> None:
     seed = 20261123
     rng = random.Random(seed)
@@ -867,8 +979,6 @@ def test_a_process_that_cannot_read_what_others_can_is_not_asked_for_ever(
 
 def test_a_fault_that_is_made_up_is_none() -> None:
     """What answers instead of our own code can name any error type, or none."""
-    from waybill.processing.sandbox.frames import unpack_outcomes
-
     for kinds, bodies in (
         (b"x", [["no_such_code", "m", "", "", []]]),
         (b"x", [[5, "m", "", "", []]]),

@@ -44,7 +44,7 @@ SHARED_BYTES = 16
 """The marker (int64), and the seconds spent on trying again (double)."""
 LOADING = 1 << 40
 """As a marker: code is being loaded."""
-_PRINTED_CHARS = 4096
+PRINTED_CHARS = 4096
 """Of what user code prints while a request is worked on; the rest is dropped."""
 _MOST_READERS = 1000
 """Of payloads, one for each event name."""
@@ -314,8 +314,8 @@ class _Printed(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        if self._chars < _PRINTED_CHARS:
-            self._parts.append(text[: _PRINTED_CHARS - self._chars])
+        if self._chars < PRINTED_CHARS:
+            self._parts.append(text[: PRINTED_CHARS - self._chars])
             self._chars += len(text)
         return len(text)
 

@@ -2,8 +2,11 @@
 
 Never pickle: what comes back is somebody else's, and building it must run nothing. All that JSON
 knows travels as it is; so do bytes, NaN, and the types that a mapping knows beside: whole numbers
-of any size, ``Decimal``, dates and times, sets, texts with lone surrogates. What nothing can write
-is the event's fault.
+of any size, ``Decimal``, dates and times, texts with lone surrogates. What nothing can write is the
+event's fault; so is a set, whose order is another in each process.
+
+Reading costs time and memory in proportion to the bytes, whatever these say: nothing is hashed of
+which many can be made that share a hash.
 """
 
 from __future__ import annotations
@@ -12,23 +15,28 @@ import struct
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import msgspec
 import ormsgpack
 
 from waybill.events import CATALOGUE, Event
-from waybill.processing.failures import Fault, words_of
+from waybill.processing.failures import Fault, TooLargeError, cut, words_of
 from waybill.processing.payload_columns import PayloadColumns
+from waybill.processing.sandbox import reply_memory
 from waybill.processing.transformation import Outcome, check_child
 
 LENGTH = struct.Struct("<Q")
 LARGEST_RESULT_BYTES = 64 * 1024**2
 """Of one event, all its children together."""
 LARGEST_REPLY_BYTES = 512 * 1024**2
+_MOST_CHILDREN = 500_000
+"""Of the events of one reply, together: each is some 500 bytes beside its payload."""
+_DEEPEST_PAIRS = 8
+"""Of objects with strange names, one within the other: each copies what is in it."""
 _WRITING = (
-    ormsgpack.OPT_NON_STR_KEYS
-    | ormsgpack.OPT_PASSTHROUGH_BIG_INT
+    ormsgpack.OPT_PASSTHROUGH_BIG_INT
     | ormsgpack.OPT_PASSTHROUGH_DATETIME
     | ormsgpack.OPT_SERIALIZE_NUMPY
 )
@@ -75,8 +83,12 @@ def unpack_outcomes(events: Sequence[Event], kinds: bytes, bodies: Sequence[Any]
     """Return the outcomes; of what an event is, only payload, name and op are taken.
 
     Raises:
+        TooLargeError: they have more children than a worker holds.
         Exception: it is not what ``pack_outcomes`` gave.
     """
+    children = sum(len(body) for kind, body in zip(kinds, bodies, strict=True) if kind == _CHILDREN)
+    if children > _MOST_CHILDREN:
+        raise TooLargeError(f"the result has {children:,} events; {_MOST_CHILDREN:,} may pass")
     return [
         _outcome(event, kind, body) for event, kind, body in zip(events, kinds, bodies, strict=True)
     ]
@@ -115,7 +127,8 @@ def read_fault(body: Any) -> Fault:
         raise TypeError("a fault is made of texts")
     if code not in CATALOGUE:
         raise ValueError(f"no error type {code!r}")
-    return Fault(code, message, where, stack_hash, tuple(map(read_fault, others)))
+    known = tuple(map(read_fault, others))
+    return Fault(code, cut(message), cut(where), cut(stack_hash), known)
 
 
 def pack(values: Any) -> bytes:
@@ -133,7 +146,12 @@ def unpack(content: bytes | bytearray | memoryview) -> Any:
     Raises:
         ValueError: it is not that.
     """
-    return ormsgpack.unpackb(content, ext_hook=_read, option=ormsgpack.OPT_NON_STR_KEYS)
+    return ormsgpack.unpackb(content, ext_hook=_read)
+
+
+def is_too_large(content: bytearray) -> bool:
+    """Tell whether what ``unpack`` makes of a reply is more than a worker holds."""
+    return reply_memory.is_too_large(content, within=_PAIRS)
 
 
 def pack_payloads(payloads: PayloadColumns, printed: str) -> bytes | None:
@@ -187,7 +205,7 @@ def written(body: Any) -> tuple[Any, Fault | None]:
         try:
             content = pack(body)
         except Exception:  # noqa: BLE001 - user data may refuse in any way
-            body = _without_surrogates(body)
+            body = _strange(body, _DEEPEST_PAIRS)
             content = pack(body)
     except Exception as error:  # noqa: BLE001 - user data may refuse in any way
         return None, Fault(
@@ -199,7 +217,9 @@ def written(body: Any) -> tuple[Any, Fault | None]:
     return body, None
 
 
-_DECIMAL, _INTEGER, _DATETIME, _DATE, _TIME, _DURATION, _SET, _TEXT, _PAIRS = range(1, 10)
+_DECIMAL, _INTEGER, _DATETIME, _DATE, _TIME, _DURATION, _TEXT, _PAIRS = range(1, 9)
+_FEW_SHARE_A_HASH = frozenset({str, int, float, bool, type(None)})
+"""Types of names in objects; of the others, whole numbers of any size among them, any number do."""
 
 
 def _extension(value: Any) -> Any:
@@ -207,11 +227,24 @@ def _extension(value: Any) -> Any:
     for kind, number, write in _TYPES:
         if isinstance(value, kind):
             return ormsgpack.Ext(number, write(value))
+    if isinstance(value, set | frozenset):
+        raise TypeError("a set has no order: write sorted(…)")
     raise TypeError(f"{type(value).__name__} is no type of JSON, nor one that a mapping knows")
 
 
-def _read(number: int, content: bytes) -> Any:
-    return _READERS[number](bytes(content))
+def _read(number: int, content: bytes, depth: int = 0) -> Any:
+    if number != _PAIRS:
+        return _READERS[number](bytes(content))
+    if depth == _DEEPEST_PAIRS:
+        raise ValueError("objects with strange names are nested too deeply")
+    pairs = ormsgpack.unpackb(bytes(content), ext_hook=partial(_read, depth=depth + 1))
+    if not all(map(_is_name, [name for name, _ in pairs])):
+        raise ValueError("names in objects are texts or numbers")
+    return dict(pairs)
+
+
+def _is_name(name: Any) -> bool:
+    return type(name) in _FEW_SHARE_A_HASH and (type(name) is not int or -(2**63) <= name < 2**64)
 
 
 def _integer(value: int) -> bytes:
@@ -229,7 +262,6 @@ _TYPES: tuple[tuple[type | tuple[type, ...], int, Callable[[Any], bytes]], ...] 
     (date, _DATE, lambda value: value.isoformat().encode()),
     (time, _TIME, lambda value: value.isoformat().encode()),
     (timedelta, _DURATION, _duration),
-    ((set, frozenset), _SET, lambda value: pack(list(value))),
 )
 _READERS: dict[int, Callable[[bytes], Any]] = {
     _DECIMAL: lambda content: Decimal(content.decode()),
@@ -238,14 +270,22 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
     _DATE: lambda content: date.fromisoformat(content.decode()),
     _TIME: lambda content: time.fromisoformat(content.decode()),
     _DURATION: lambda content: timedelta(*struct.unpack("<iii", content)),
-    _SET: lambda content: set(unpack(content)),
     _TEXT: lambda content: content.decode("utf-8", "surrogatepass"),
-    _PAIRS: lambda content: dict(unpack(content)),
 }
 
 
-def _without_surrogates(value: Any) -> Any:
-    """Return a value whose texts with lone surrogates are in a form that can be written."""
+def _strange(value: Any, depth: int) -> Any:
+    """Return a value in a form that can be written also where texts have lone surrogates.
+
+    And where names in objects are no texts.
+
+    Args:
+        value: any.
+        depth: how many objects with strange names may be one within the other.
+
+    Raises:
+        ValueError: they are more, or a name is neither a text nor a number.
+    """
     if isinstance(value, str):
         try:
             value.encode()
@@ -253,10 +293,15 @@ def _without_surrogates(value: Any) -> Any:
             return ormsgpack.Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
         return value
     if isinstance(value, dict):
-        if any(isinstance(_without_surrogates(key), ormsgpack.Ext) for key in value):
-            pairs = [[_without_surrogates(key), _without_surrogates(value[key])] for key in value]
-            return ormsgpack.Ext(_PAIRS, pack(pairs))
-        return {key: _without_surrogates(item) for key, item in value.items()}
+        plain = all(type(name) is str and name.isprintable() for name in value)
+        if plain:  # no lone surrogate is printable
+            return {name: _strange(item, depth) for name, item in value.items()}
+        names = [str(name) if isinstance(name, str) else name for name in value]
+        if depth == 0 or not all(map(_is_name, names)):
+            raise ValueError("names in objects are texts or numbers, and nested 8 deep if strange")
+        items = zip(names, value.values(), strict=True)
+        pairs = [[_strange(name, depth), _strange(item, depth - 1)] for name, item in items]
+        return ormsgpack.Ext(_PAIRS, pack(pairs))
     if isinstance(value, list | tuple):
-        return [_without_surrogates(item) for item in value]
+        return [_strange(item, depth) for item in value]
     return value

@@ -37,18 +37,28 @@ from waybill.events import Event, Heads
 from waybill.processing.batch_form import row_of, table_markers
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
 from waybill.processing.event_tables import packed_facts
-from waybill.processing.failures import Fault
+from waybill.processing.failures import Fault, TooLargeError, cut
 from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
 from waybill.processing.plan import Plan
-from waybill.processing.sandbox.child import SHARED_BYTES, Load, Order, Run, TableOrder, request
+from waybill.processing.sandbox.child import (
+    PRINTED_CHARS,
+    SHARED_BYTES,
+    Load,
+    Order,
+    Run,
+    TableOrder,
+    request,
+)
 from waybill.processing.sandbox.confinement import Limits
 from waybill.processing.sandbox.frames import (
     LARGEST_REPLY_BYTES,
     LENGTH,
+    is_too_large,
     unpack,
     unpack_outcomes,
     unpack_payloads,
 )
+from waybill.processing.sandbox.reply_memory import LARGEST_MEMORY_BYTES
 from waybill.processing.sandbox.server import End, Start, new_folder, remove_folder, start_command
 from waybill.processing.sandbox.table_frames import TABLE, unpack_table
 from waybill.processing.table_results import results_of
@@ -56,6 +66,7 @@ from waybill.processing.transformation import Outcome, Retries, TooSlowError
 from waybill.settings import SandboxSettings, Settings
 
 _LOG = logging.getLogger(__name__)
+_PRINTED = logging.getLogger("waybill.user_code")
 _FEW_PROCESSES, _MOST_PROCESSES = 64, 256
 """That wait for work at once, 4 MB each: always as many as the first, as the second while there is
 memory. A worker meets the teams of all queries, in turn; the process that waits longest is ended
@@ -88,18 +99,22 @@ class EndedError(Exception):
         marker: what it worked on: the index of an event, ``LOADING``, or -1: neither.
         message: how it ended.
         timed_out: it was ended because nothing came for too long.
+        too_large: it was ended because its results are more than may be held here.
     """
 
-    def __init__(self, marker: int, message: str, *, timed_out: bool = False) -> None:
+    def __init__(
+        self, marker: int, message: str, *, timed_out: bool = False, too_large: bool = False
+    ) -> None:
         super().__init__(message)
         self.marker = marker
         self.timed_out = timed_out
+        self.too_large = too_large
 
     @property
     def fault(self) -> Fault:
         """Return what the event at fault parks with."""
         code = "transformation_timeout" if self.timed_out else "interpreter_crashed"
-        return Fault(code, str(self))
+        return Fault("result_invalid" if self.too_large else code, str(self))
 
 
 class Sandbox:
@@ -287,14 +302,13 @@ class Sandbox:
             kinds, bodies, printed = answer
         except (ValueError, TypeError) as error:
             raise EndedError(-1, f"the code broke its process: {error}") from error
-        if printed:
-            _LOG.info("user code printed: %s", ascii(printed)[:_LOGGED_CHARS])
+        if printed and type(printed) is str:
+            _PRINTED.info("%s printed: %r", process.owner, printed[:PRINTED_CHARS])
         return kinds, bodies
 
 
 _MOST_DEADLY = 1000
 """Codes that ended their process while they were loaded, remembered."""
-_LOGGED_CHARS = 1000
 
 
 def shared_sandbox(settings: Settings) -> Sandbox:
@@ -401,6 +415,8 @@ class _Batch:
                 return
             try:
                 found = self._results(events, answer)
+            except TooLargeError as error:
+                raise EndedError(-1, str(error), too_large=True) from error
             except Exception as error:  # who runs user code may answer anything
                 raise EndedError(-1, f"the code broke its process: {error!r}") from error
         except EndedError as error:
@@ -460,6 +476,9 @@ class _Batch:
 
     def _blame(self, error: EndedError, at: int, end: int) -> None:
         """Decide who goes on alone after a process ended, or who is the culprit."""
+        if error.too_large and end - at > 1:
+            self._most_rows, self._doubted = (end - at) // 2, end
+            return
         marker = row_of(error.marker) if self._plan.takes_tables else error.marker
         index = at + marker if 0 <= marker < end - at else -1
         if index < 0 and end - at == 1:
@@ -468,9 +487,9 @@ class _Batch:
             self._most_rows, self._doubted = (end - at) // 2, end
         elif index < 0:
             self._careful = True
-        elif error.timed_out or (index == self._suspect and end - at == 1):
+        elif error.timed_out or error.too_large or (index == self._suspect and end - at == 1):
             self._culprits[index] = error.fault
-            if self._plan.takes_tables:  # where one is, others are near
+            if self._plan.takes_tables or error.too_large:  # where one is, others are near
                 self._most_rows, self._doubted = 1, 0
         else:
             self._suspect = index
@@ -497,7 +516,7 @@ def _is_out_of_memory(outcome: Outcome) -> bool:
 
 def _text(content: bytes | bytearray) -> str:
     words = unpack(content)
-    return words if type(words) is str else "the code broke its process"
+    return cut(words) if type(words) is str else "the code broke its process"
 
 
 class _Server:
@@ -651,12 +670,19 @@ class _Process:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, number)
 
+    @property
+    def owner(self) -> str:
+        """Return whose it is, in words."""
+        return self._order.owner
+
     def ask(self, asked: Load | Run, body: bytes) -> bytearray:
         """Send a request; return the answer.
 
         Raises:
             EndedError: the process ended; it is gone.
+            TooSlowError: the deadline is over.
         """
+        self._refuse_late()
         self.asked += isinstance(asked, Run)
         self._markers = _markers_of(asked)
         self._marker.value = -1
@@ -683,8 +709,14 @@ class _Process:
         last = time.monotonic() + most_s
         (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s, last))
         if size > LARGEST_REPLY_BYTES:
-            raise self._ended(f"its results have {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass")
-        return self._read(size, limit_s, last)
+            words = f"the result has {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass"
+            raise self._ended(words, too_large=True)
+        content = self._read(size, limit_s, last)
+        if is_too_large(content):
+            most = LARGEST_MEMORY_BYTES
+            words = f"the result has {size:,} bytes, but more than {most:,} once it is read"
+            raise self._ended(words, too_large=True)
+        return content
 
     def _read(self, size: int, limit_s: float, last: float) -> bytearray:
         content = bytearray(size)
@@ -718,11 +750,7 @@ class _Process:
         return (marker - known.start) // known.step if known.start <= marker < known.stop else -1
 
     def _check_limits(self, waited_s: float, limit_s: float, *, answers: bool) -> None:
-        if time.monotonic() > self.deadline:
-            self.end()
-            raise TooSlowError(
-                f"user code of {self._order.owner} takes too long for its neighbours"
-            )
+        self._refuse_late()
         if waited_s > limit_s:
             words = f"no result within {self._order.timeout_s:g} s, and it did not give up"
             raise self._ended(words, timed_out=True)
@@ -734,10 +762,19 @@ class _Process:
             raise self._ended()
         self._send_signal(signal.SIGCONT)
 
-    def _ended(self, words: str = "", *, timed_out: bool = False) -> EndedError:
-        marker = self._marker.value
+    def _refuse_late(self) -> None:
+        if time.monotonic() > self.deadline:
+            self.end()
+            raise TooSlowError(
+                f"user code of {self._order.owner} takes too long for its neighbours"
+            )
+
+    def _ended(
+        self, words: str = "", *, timed_out: bool = False, too_large: bool = False
+    ) -> EndedError:
+        marker = -1 if too_large else self._marker.value
         how = self.end()
-        return EndedError(marker, words or how, timed_out=timed_out)
+        return EndedError(marker, words or how, timed_out=timed_out, too_large=too_large)
 
     def end(self) -> str:
         """End the process; return in words how it ended, if it had before."""

@@ -4,6 +4,8 @@ Spark runs it (``spark.python.daemon.module``) once an application. What is load
 is in memory once for all workers, and no worker spends a second on loading it. Only modules:
 whatever has a connection, a thread or a lock is made by the worker itself, after the fork.
 
+What workers log goes to their stderr, a file of the executor: warnings, and what user code prints.
+
 On ``local[n]`` it inherits the driver's environment. It drops the settings that tasks are not sent,
 before any worker is forked.
 """
@@ -11,6 +13,7 @@ before any worker is forked.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import MutableMapping
 from importlib import import_module
@@ -33,9 +36,16 @@ def drop_settings(environment: MutableMapping[str, str]) -> None:
             del environment[name]
 
 
+def configure_logging() -> None:
+    """Log warnings, and what user code prints, to stderr."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("waybill.user_code").setLevel(logging.INFO)
+
+
 def main() -> None:
     """Load the modules and serve until Spark ends."""
     drop_settings(os.environ)
+    configure_logging()
     for name in _NEEDED:
         import_module(name)
     os.register_at_fork(after_in_child=np.random.seed)  # else all workers draw the same numbers

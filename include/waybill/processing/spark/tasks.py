@@ -169,8 +169,6 @@ class StageTask:
         worker = this_worker(self._plan.settings)
         shares = dict[str, TopicShare | NeededPipelines]()
         unread = dict[str, Unread]()
-        attempts, backoff_s, budget_s = worker.settings.transient
-        retries = Retries(attempts, backoff_s=backoff_s, budget_s=budget_s)
         for found in records:
             topic = found.topic
             if isinstance(found, Unread):
@@ -178,7 +176,7 @@ class StageTask:
                 shares.pop(topic, None)
             elif topic not in unread:
                 with blamed_on(topic):
-                    share = shares.pop(topic, None) or self._share(worker, topic, retries)
+                    share = shares.pop(topic, None) or self._share(worker, topic)
                     shares[topic] = _taken(share, found, worker.topics[topic])
                     del share
                     if shares[topic].is_through and unwanted is not None:
@@ -198,8 +196,10 @@ class StageTask:
         del traces
         give_memory_back()
 
-    def _share(self, worker: Worker, topic: str, retries: Retries) -> TopicShare:
+    def _share(self, worker: Worker, topic: str) -> TopicShare:
         plan, settings = self._plan.topics[topic], worker.settings
+        attempts, backoff_s, budget_s = settings.transient
+        retries = Retries(attempts, backoff_s=backoff_s, budget_s=budget_s)  # no neighbour's too
         plans = worker.plans(topic, learns=plan.learns)
         plans.take(plan.pipelines, plan.ids)
         chain = Chain(

@@ -30,6 +30,7 @@ from waybill.ledger import (
 from waybill.mappings import InForce, LearnedFields, NameRules, learn_once
 from waybill.parking import Parking, record_storm
 from waybill.processing import Counts, Storm, destination_rules
+from waybill.processing.spark.batch_size import BatchSize
 from waybill.processing.spark.batches import (
     Descriptor,
     HoleError,
@@ -156,6 +157,8 @@ class TopicConsumer:
         self._texts = TaskTexts()
         self._in_use = parts.in_use.setdefault(topic.name, PipelinesInUse())
         self.topic = topic
+        self.batch_size = BatchSize()
+        """Of its batches when it is alone in its query."""
         self.name = f"processing/{topic.name}"
         self._epoch = acquire_lease(parts.tracker, self.name, holder=holder, check=check)
         self._positions: dict[int, int] = {}
@@ -422,6 +425,16 @@ class TopicBatch:
         return sum(end - start for start, end in self.ranges.values())
 
     @property
+    def failures(self) -> list[Sequence[Any]]:
+        """Return what its tasks tallied; see ``Tally.rows``."""
+        return [row for descriptor in self.descriptors for row in descriptor["failures"]]
+
+    @property
     def took_s(self) -> float:
         """Return how long the topic's tasks worked on it, added up."""
         return sum(float(descriptor["took_s"]) for descriptor in self.descriptors)
+
+    @property
+    def longest_s(self) -> float:
+        """Return how long the task worked on it that took the longest."""
+        return max((float(descriptor["took_s"]) for descriptor in self.descriptors), default=0.0)

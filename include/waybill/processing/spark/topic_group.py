@@ -5,13 +5,13 @@ themselves. Each micro-batch: offsets against the ledger, one Spark action over 
 tracker transaction a topic. The action runs again for topics whose events taught something, once
 that is kept, for those with a storm, and for those with events of pipelines that tasks were not
 sent. A topic whose share is not committed is left out of the batches that follow; the application
-then gives it to another query (`TopicGroups`).
+then gives it to another query (`TopicGroups`). What waits of a topic that is alone in its query,
+and whose code is slow, is worked off in batches of some 20 s (`BatchSize`).
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 import time
 from collections import Counter, defaultdict, deque
@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +28,8 @@ from pyspark.sql.streaming import StreamingQuery
 from waybill.deployment import DeployedOnTopic
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.parking import held_pipelines
-from waybill.processing import Storm, find_storms
+from waybill.processing import Counts, Storm, find_storms
+from waybill.processing.spark.batch_size import BatchSize
 from waybill.processing.spark.batches import (
     Descriptor,
     Ranges,
@@ -96,6 +98,7 @@ class TopicGroup:
         self.errors: dict[str, WaybillError] = {}
         """By topic: why it is left out."""
         self._apart: deque[str] = deque()
+        self._parts_before = PartsBefore()
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query where the consumers stand."""
@@ -149,17 +152,32 @@ class TopicGroup:
             if not is_wanted:  # Spark forgets this batch with its checkpoint: it is read again
                 return
             offsets = read_offsets(self._checkpoint, spark_batch_id)
-            ranges = {
-                topic: consumer.ranges_until(offsets[topic])
-                for topic, consumer in self._consumers.items()
-                if topic in offsets and topic not in self._left_out
-            }
-            if fresh := {topic: own for topic, own in ranges.items() if own}:
+            self._parts_before = PartsBefore()
+            while (fresh := self._fresh(offsets)) and not self._ending:
                 try:
                     self._take_effect(frame.sparkSession, fresh)
                 except RetryError as error:  # a server is away, for all of them
                     self._leave_out(dict.fromkeys(fresh, error))
                 give_memory_back()
+
+    def _fresh(self, ends: Mapping[str, Mapping[str, int]]) -> dict[str, Ranges]:
+        """Return what is to be read up to these offsets; of a topic with slow code some of it."""
+        ranges = {
+            topic: consumer.ranges_until(ends[topic])
+            for topic, consumer in self._consumers.items()
+            if topic in ends and topic not in self._left_out
+        }
+        if self._is_one:
+            ranges = {topic: self._size(topic).of(own) for topic, own in ranges.items()}
+        return {topic: own for topic, own in ranges.items() if own}
+
+    @property
+    def _is_one(self) -> bool:
+        """Whether a topic has the query to itself."""
+        return len(self._consumers) == 1
+
+    def _size(self, topic: str) -> BatchSize:
+        return self._consumers[topic].batch_size
 
     def _leave_out(self, errors: Mapping[str, WaybillError]) -> None:
         self._left_out.update(errors)
@@ -184,6 +202,8 @@ class TopicGroup:
             decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
             if decided:
                 self._commit(decided, context.storms, began=began)
+                if self._is_one:
+                    self._parts_before.add(decided.values())
             if again := self._learn(learned, context) | self._need(needed):
                 context.deployed |= self._read_deployed(again)
             pending |= again
@@ -202,6 +222,7 @@ class TopicGroup:
                 _LOG.warning("%s: held, the batch runs again: %s", topic, storm)
                 context.storms[topic].append(storm)
                 stormy.add(topic)
+                self._parts_before = PartsBefore()
         context.held |= {storm.pipeline_id for topic in stormy for storm in context.storms[topic]}
         return stormy
 
@@ -251,7 +272,9 @@ class TopicGroup:
             )
             for topic in ranges
         }
-        limit_s = BESIDE_OTHERS_S if len(self._consumers) > 1 else math.inf
+        limit_s = BESIDE_OTHERS_S
+        if self._is_one:
+            limit_s = min(self._size(topic).limit_s(own) for topic, own in ranges.items())
         shares = shares_of(ranges, self._most_tasks(spark, ranges))
         plan = TaskPlan(plans, shares, self._parts.executor_settings, context.held, limit_s)
         descriptors = run_tasks(self._numbers(spark, len(shares)), self._parts.task(plan))
@@ -276,7 +299,12 @@ class TopicGroup:
             for topic, own in plans.items()
             if topic not in undecided and topic not in learned
         }
-        self._left_out |= given_up
+        for topic in given_up:
+            self._size(topic).gave_up()
+        if self._is_one:
+            for topic, batch in batches.items():
+                self._size(topic).took(batch.events, batch.longest_s)
+        self._left_out |= set() if self._is_one else given_up
         self._apart.extend(given_up | self._topics_apart(batches))
         return batches, learned, needed
 
@@ -314,8 +342,7 @@ class TopicGroup:
         return [
             storm
             for storm in find_storms(
-                batch.counts,
-                (row for descriptor in batch.descriptors for row in descriptor["failures"]),
+                *self._parts_before.and_of(batch),
                 share=parking.storm_share,
                 min_events=parking.storm_min_events,
             )
@@ -352,6 +379,30 @@ class TopicGroup:
         except Exception as error:  # noqa: BLE001 - one topic's defect is not its neighbours'
             _LOG.exception("%s: %s", topic, message)
             self._leave_out({topic: StopError(f"{type(error).__name__}: {error}")})
+
+
+class PartsBefore:
+    """What came of the earlier parts of a batch that is worked off in parts.
+
+    A storm is one of all of them: of slow code no part alone has as many events as a storm.
+    """
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+        self._failures: list[Sequence[Any]] = []
+
+    def add(self, batches: Iterable[TopicBatch]) -> None:
+        """Add what was committed."""
+        for batch in batches:
+            self._counts.merge(batch.counts)
+            self._failures += batch.failures
+
+    def and_of(self, batch: TopicBatch) -> tuple[Counts, list[Sequence[Any]]]:
+        """Return counts and tallies of failures of these parts and one more."""
+        counts = Counts()
+        counts.merge(self._counts)
+        counts.merge(batch.counts)
+        return counts, [*self._failures, *batch.failures]
 
 
 @dataclass(slots=True)

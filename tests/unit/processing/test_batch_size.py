@@ -1,0 +1,139 @@
+"""A topic with slow code that is alone in its query lets go of its cores in bounded time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.processing.batches_in_process import Application, Consumer
+from tests.unit.processing.made import pipeline
+
+from waybill.processing import Counts
+from waybill.processing.spark import topic_group
+from waybill.processing.spark.batch_size import LONGEST_S
+
+PARTITIONS = 3
+
+
+class SimulatedTasks:
+    """Tasks that take so long an event, one for each partition, all at once."""
+
+    def __init__(self, event_s: float) -> None:
+        self.event_s = event_s
+        self.fails = False
+        """Each event, unless its pipeline is held."""
+        self.took_s: list[float] = []
+        """Of each action."""
+        self.then: Callable[[], object] = lambda: None
+
+    def run(self, frame: Any, task: Any) -> dict[str, list[dict[str, Any]]]:
+        plan, told, longest_s = task._plan, dict[str, list[dict[str, Any]]](), 0.0
+        for share in plan.shares:
+            for topic, number, start, end in share:
+                took_s = (end - start) * self.event_s
+                longest_s = max(longest_s, min(took_s, plan.limit_s))
+                row: dict[str, Any] = {"topic": topic, "gave_up": True, "parked": None}
+                if took_s <= plan.limit_s:
+                    ranges = [[number, start, end - 1, end - start, 0, ""]]
+                    row = {"topic": topic, "took_s": took_s, "ranges": ranges, "counts": []}
+                    row |= {"failures": [], "staged": None, "parked": None, "replayed": []}
+                    if self.fails and not plan.held:
+                        cause = ["p1", "transformation", "transformation_timeout", "", ""]
+                        counts = Counts()
+                        counts.add(("p1", "order", "transformation", 0), "in_first", end - start)
+                        row |= {"failures": [[*cause, end - start]], "counts": counts.to_json()}
+                told.setdefault(topic, []).append(row)
+        self.took_s.append(longest_s)
+        self.then()
+        return told
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Application, list[float]]]:
+    """Run a batch of so many events a partition; return what was committed and how long it took."""
+
+    def run(
+        tasks: SimulatedTasks, *topics: str, events: int, app: Application | None = None
+    ) -> tuple[Application, list[float]]:
+        if app is None:
+            app = Application(monkeypatch, **{topic: pipeline() for topic in topics})
+        monkeypatch.setattr(topic_group, "run_tasks", tasks.run)
+        monkeypatch.setattr(type(app.group), "_most_tasks", lambda *args: PARTITIONS)
+        ends = {topic: {str(n): events for n in range(PARTITIONS)} for topic in app.consumers}
+        monkeypatch.setattr(topic_group, "read_offsets", lambda *args: ends)
+        app.group._on_batch(SimulatedTasks, 0)  # type: ignore[arg-type]
+        return app, tasks.took_s
+
+    monkeypatch.setattr(SimulatedTasks, "sparkSession", None, raising=False)
+    return run
+
+
+def positions(app: Application, topic: str = "t") -> set[int]:
+    return set(app.consumers[topic].positions.values())
+
+
+def test_quick_code_is_one_batch(run):
+    app, took_s = run(SimulatedTasks(0.0001), "t", events=70_000)
+    assert len(took_s) == 1
+    assert positions(app) == {70_000}
+
+
+@pytest.mark.parametrize("event_s", [0.001, 0.2, 29, 300])
+def test_no_batch_holds_its_cores_for_longer_than_a_minute_or_an_event(run, event_s):
+    events = 100_000 if event_s < 1 else 100
+    app, took_s = run(SimulatedTasks(event_s), "t", events=events)
+    assert positions(app) == {events}
+    assert max(took_s) <= max(LONGEST_S, event_s)
+    assert max(took_s[1:]) <= max(21, event_s)  # once it is known
+    assert sum(took_s) < events * event_s * 1.1 + 2 * LONGEST_S  # and it goes on at its speed
+
+
+def test_what_fails_slowly_is_held_as_what_fails_at_once(run, monkeypatch):
+    storms = list[Any]()
+    commit = Consumer.commit
+
+    def noted(consumer: Any, batch: Any, found: Any, *, took_ms: int) -> int:
+        storms.extend(found)
+        return commit(consumer, batch, found, took_ms=took_ms)
+
+    monkeypatch.setattr(Consumer, "commit", noted)
+    tasks = SimulatedTasks(1.0)
+    tasks.fails = True
+    app, _ = run(SimulatedTasks(0.001), "t", events=1)
+    monkeypatch.setattr(
+        topic_group, "held_pipelines", lambda _: {one.pipeline_id for one in storms}
+    )
+    run(tasks, events=1_000, app=app)
+    least = app.group._parts.settings.parking.storm_min_events
+    assert [storm.pipeline_id for storm in storms] == ["p1"]
+    assert least <= storms[0].events < least + 100
+    assert positions(app) == {1_000}
+
+
+def test_a_query_that_is_to_end_does_so_after_the_batch_that_runs(run):
+    tasks = SimulatedTasks(29)
+    app, took_s = run(SimulatedTasks(29), "t", events=2)
+
+    def end() -> None:
+        assert app.group.end(None) is False  # type: ignore[arg-type]
+
+    tasks.then = end
+    _, took_s = run(tasks, events=1_000, app=app)
+    assert took_s == [29]
+    assert positions(app) == {3}
+
+
+def test_what_was_given_up_beside_others_is_the_least_when_it_is_alone(run):
+    app, _ = run(SimulatedTasks(1), "t", "u", events=1_000)
+    assert app.group.take_apart() == {"t", "u"}
+    assert app.consumers["t"].committed == []
+    size = app.consumers["t"].batch_size
+    assert size.of({0: (5, 1_000), 1: (7, 7_000)}) == {0: (5, 6), 1: (7, 8)}
+
+
+def test_code_that_becomes_quick_again_gets_large_batches_again(run):
+    app, _ = run(SimulatedTasks(29), "t", events=2)
+    _, took_s = run(SimulatedTasks(0.0001), events=70_002, app=app)
+    assert len(took_s) < 8
+    assert positions(app) == {70_002}
