@@ -84,6 +84,8 @@ _LONGEST_PATH = 2048
 _MOST_THREADS = 512
 _SLACK_MB = 32
 """Memory that `Limits.memory_mb` does not count: the stack, constants of libraries."""
+_NO_RESULTS_BYTES = 1 << 40
+"""More than all events of a request could give: what came is no length, but the code's own doing."""
 _CPU_S = 3600
 _ARROW_MB = 128
 """That Arrow takes by itself; beside what user code may have."""
@@ -710,7 +712,7 @@ class _Process:
         (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s, last))
         if size > LARGEST_REPLY_BYTES:
             words = f"the result has {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass"
-            raise self._ended(words, too_large=True)
+            raise self._ended(words, too_large=size < _NO_RESULTS_BYTES)
         content = self._read(size, limit_s, last)
         if is_too_large(content):
             most = LARGEST_MEMORY_BYTES

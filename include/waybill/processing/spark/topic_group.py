@@ -153,7 +153,7 @@ class TopicGroup:
                 return
             offsets = read_offsets(self._checkpoint, spark_batch_id)
             self._parts_before = PartsBefore()
-            while (fresh := self._fresh(offsets)) and not self._ending:
+            while (fresh := self._fresh(offsets)) and not self._gate.is_closed:
                 try:
                     self._take_effect(frame.sparkSession, fresh)
                 except RetryError as error:  # a server is away, for all of them
