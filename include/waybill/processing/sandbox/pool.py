@@ -85,7 +85,7 @@ _MOST_THREADS = 512
 _SLACK_MB = 32
 """Memory that `Limits.memory_mb` does not count: the stack, constants of libraries."""
 _NO_RESULTS_BYTES = 1 << 40
-"""More than all events of a request could give: what came is no length, but the code's own doing."""
+"""More than all events of a request could give: what came is no length, but the code's doing."""
 _CPU_S = 3600
 _ARROW_MB = 128
 """That Arrow takes by itself; beside what user code may have."""
