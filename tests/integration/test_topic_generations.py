@@ -461,6 +461,7 @@ def test_a_topic_is_grown_by_the_command_which_adopts_what_a_killed_one_left(sho
     assert shop.json(*grow, "8", "--yes")["name"] == generation_name(shop.topic, 3)
 
 
+@pytest.mark.campaign
 def test_an_ended_generation_is_deleted_once_its_records_are_and_its_name_does_not_come_back(
     shop: Shop,
 ) -> None:
