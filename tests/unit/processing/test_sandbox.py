@@ -473,13 +473,14 @@ def test_between_its_batches_a_process_is_stopped() -> None:
         assert sum(process.cpu_times()[:2]) == used
 
 
+@pytest.mark.parametrize("module, name", [(os, "pidfd_open"), (signal, "pidfd_send_signal")])
 def test_a_machine_that_cannot_stop_a_process_is_told_and_runs_code(
-    monkeypatch: pytest.MonkeyPatch,
+    module: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_handle(_pid: int) -> int:
+    def refused(*_given: int) -> int:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(os, "pidfd_open", no_handle)
+    monkeypatch.setattr(module, name, refused)
     box = Sandbox(SandboxSettings(), timeout_s=20)
     try:
         assert "stop between its batches (pidfd, Linux 5.3 or newer)" in box.missing()

@@ -362,6 +362,22 @@ def test_no_topic_is_read_by_two_queries_while_a_batch_goes_on():
 
 
 @pytest.mark.usefixtures("clock")
+def test_a_query_that_only_ends_gets_no_topic():
+    app = Application(most_topics=50)
+    app.groups.look("abc")
+    app.query_of("b").group.apart = {"b"}
+    app.groups.look("abc")
+    app.query_of("a").group.busy = app.query_of("b").group.busy = True
+    app.query_of("c").group.apart = {"c"}
+    app.groups.look("ac")
+    assert app.query_of("b").group.ending
+    app.query_of("a").group.busy = False
+    app.groups.look("ac")
+    app.groups.look("ac")
+    assert app.running == [["a"], ["b"], ["c"]]  # "c" waits for no batch of "b"
+
+
+@pytest.mark.usefixtures("clock")
 def test_a_topic_that_went_to_another_application_is_let_go():
     app = Application(most_topics=2)
     app.groups.look("ab")

@@ -657,8 +657,10 @@ class _Process:
             self._handle = os.pidfd_open(self.pid)
             signal.pidfd_send_signal(self._handle, signal.SIGSTOP)
         except ProcessLookupError:
+            self.leave()
             raise
         except OSError:
+            self._close_handle()
             missing.append("stop between its batches (pidfd, Linux 5.3 or newer)")
         try:
             Path(f"/proc/{self.pid}/fd/0").stat()
@@ -796,6 +798,9 @@ class _Process:
     def leave(self) -> None:
         """Leave it to another process, or to its end."""
         self._channel.close()
+        self._close_handle()
+
+    def _close_handle(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

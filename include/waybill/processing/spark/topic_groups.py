@@ -273,10 +273,11 @@ class TopicGroups:
             try_later(topic, state.retry, error)
 
     def _place(self, topic: str) -> None:
-        """Put a topic into a group with room, or into a new one."""
+        """Put a topic into a group with room, or into a new one; into none that only ends."""
         most = self._topics[topic].most_topics
         for slot in self._slots:
-            if slot.most_topics == most and len(slot.topics) < most:
+            is_ending = slot.read and not slot.topics
+            if slot.most_topics == most and len(slot.topics) < most and not is_ending:
                 break
         else:
             names = {slot.name for slot in self._slots}
