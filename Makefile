@@ -23,7 +23,7 @@ down:  ## stop every process that was started here, and no other (ARGS=--wipe: d
 	@if [ -x $(BIN)/waybill ]; then $(BIN)/waybill down $(ARGS); else echo "nothing was started here"; fi
 
 quick: venv  ## tests that need no server and no Java, in less than three minutes
-	$(PYTEST) $(TOGETHER) tests/unit tests/dags
+	$(PYTEST) $(TOGETHER) -m "not campaign and not serves" tests/unit tests/dags
 
 test: venv java chromium  ## the tests of each commit, with the real servers (ARGS=<paths or options>: these, one by one)
 	$(PYTEST) $(or $(ARGS),$(TOGETHER) tests)
