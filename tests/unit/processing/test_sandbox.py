@@ -489,6 +489,12 @@ def test_a_machine_that_cannot_stop_a_process_is_told_and_runs_code(
         box.close()
 
 
+@pytest.mark.parametrize("made", ["{1, 'a'}", "frozenset('ab')", "[{'n': {1}}]"])
+def test_a_set_whose_order_is_another_each_time_parks(made: str) -> None:
+    code = f"if n == 1: event.data['s'] = {made}"
+    assert codes(code, 3) == [None, "result_invalid", None]
+
+
 DEEP = "for i in range(2100): os.mkdir('d'); os.chdir('d')"
 
 
