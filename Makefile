@@ -9,7 +9,8 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 # Tests wait as much as they compute: one worker more than there are cores.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
-PYTEST := $(BIN)/python -m pytest
+# Tests start hundreds of Pythons: what one compiled the next ones need not.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 TOGETHER := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not campaign"
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 
@@ -111,6 +112,7 @@ $(STAMP): requirements.txt requirements-dev.txt pyproject.toml Makefile
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.txt requirements-dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q include plugins dags spark_jobs tests
 	@touch $@
 
 java: venv  ## Java 17 or newer, from the system's packages where that is possible

@@ -22,9 +22,11 @@ hypothesis.settings.register_profile("commit", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "commit"))
 
-# No test may read the developer's own settings, nor write to their state folder.
+# No test may read the developer's own settings, nor write to their state folder; and tests that
+# run pytest read its words, which options of this run would change.
 for _name in [name for name in os.environ if name.startswith("WAYBILL_")]:
     del os.environ[_name]
+os.environ.pop("PYTEST_ADDOPTS", None)
 
 # Java that lives for seconds: compiled once and quickly, collected by one thread; half the CPU.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -73,7 +73,7 @@ def kill_each(settings, kinds, rows):
     for kind in kinds:
         before = delivered(settings)
         children.wait_until(
-            lambda before=before: has_moved_on(settings, before, rows), limit_s=120.0, what="a load"
+            lambda before=before: has_moved_on(settings, before, rows), limit_s=300.0, what="a load"
         )
         time.sleep(chance.uniform(0.0, 1.0))
         kill_one(settings, chance, kind)
