@@ -355,7 +355,8 @@ def test_topics_whose_tasks_do_not_keep_up_grow_and_what_keeps_one_from_it_keeps
         (topic_of("green"), 2, 4),
         (topic_of("blue"), 2, 4),
     ]
-    assert found.problems == (f"topic {topic_of('red')} needs 4 partitions, and: its log seems dead",)
+    words = f"topic {topic_of('red')} needs 4 partitions, and: its log seems dead"
+    assert found.problems == (words,)
     assert "3.5 of 8 cores of default are free" in found.growths[0].reason
     one = replace(policy, growths=1)
     assert len(coordinate(tracker, log, DryRunInfra(), grow, policy=one).growths) == 1
@@ -384,12 +385,15 @@ def test_a_topic_that_drains_or_has_just_drained_does_not_grow_nor_does_any_whil
     with tracker.transaction() as connection:
         flip_generation(connection, lock_generations(connection, red, alone=True), partitions=4)
     assert round_asks() == ["green"], "red drains"
+    assert read_samples_of(tracker, "red").consumers == 1, "one generation is read at a time"
     second = generation_name(red, 2)
     log.ends[second] = log.ends.pop(red)
     log.came_at_s[second] = log.came_at_s[red]
     with tracker.transaction() as connection:
-        connection.execute(text("UPDATE batches SET consumer = :consumer WHERE consumer = :before"),
-                           {"consumer": f"processing/{second}", "before": f"processing/{red}"})  # fmt: skip
+        connection.execute(
+            text("UPDATE batches SET consumer = :after WHERE consumer = :before"),
+            {"after": f"processing/{second}", "before": f"processing/{red}"},
+        )
         ended = "UPDATE topic_generations SET state = 'ended', ends = '{}', ended_at = now()"
         connection.execute(text(f"{ended} WHERE state = 'draining'"))
     assert round_asks() == ["green"], "red rests"

@@ -23,6 +23,7 @@ from waybill.clusters.measurement import (
     BatchSums,
     Measurement,
     TopicLog,
+    count_consumers,
     measure,
     read_batches,
     team_topics,
@@ -50,7 +51,7 @@ from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
 _LATELY_S = 600.0
-"""Over so long it is summed up what the tasks of topics took: some batches, however long they are."""
+"""Over so long the core seconds of topics are summed up: some batches, however long they are."""
 _NOBODY_GROWS = GrowthPolicy(limit=0)
 
 Grow = Callable[[TopicGrowth], object]
@@ -264,7 +265,7 @@ def current_loads(
     if samples is None:
         samples = read_samples(connection)
     topics = sorted(team_topics(connection).items())
-    return [_load(team, len(names), samples) for team, names in topics]
+    return [_load(team, count_consumers(names), samples) for team, names in topics]
 
 
 def _load(team: str, consumers: int, samples: Mapping[str, Sequence[LoadSample]]) -> TeamLoad:

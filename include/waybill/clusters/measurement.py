@@ -18,7 +18,7 @@ from waybill.clusters.records import last_look_s, now_s, read_topic_looks
 from waybill.deployment import team_destinations
 from waybill.errors import WaybillError
 from waybill.ledger import live_names
-from waybill.pipelines import topic_name
+from waybill.pipelines import base_topic, topic_name
 from waybill.storage import TopicSpan, TrackerStore
 from waybill.storage.tracker import topic_offsets
 
@@ -155,6 +155,11 @@ def team_topics(connection: Connection) -> dict[str, set[str]]:
     return {team: {name for topic in own for name in names[topic]} for team, own in topics.items()}
 
 
+def count_consumers(names: Iterable[str]) -> int:
+    """Return how many topics these are generations of: one of each is read at a time."""
+    return len({base_topic(name) for name in names})
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """One topic in one look."""
@@ -230,7 +235,7 @@ def _sample(team: str, names: set[str], looks: Sequence[_Look], now: float) -> L
     sample = LoadSample(
         team,
         now,
-        consumers=len(names),
+        consumers=count_consumers(names),
         written=sum(look.known.written for look in looks),
         read=sum(look.known.read for look in looks),
         lag_s=max((look.known.lag_s for look in looks), default=0.0),
