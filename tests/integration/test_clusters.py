@@ -380,6 +380,7 @@ def test_a_topic_that_drains_or_has_just_drained_does_not_grow_nor_does_any_whil
         coordinate(tracker, log, DryRunInfra(), grow, policy=GrowthPolicy(limit=16))
         return list(asked)
 
+    assert round_asks() == [], "nobody knows yet whether they catch up"
     assert round_asks() == ["red"]
     red = topic_of("red")
     with tracker.transaction() as connection:

@@ -493,9 +493,7 @@ def test_the_coordinator_grows_a_topic_whose_tasks_do_not_keep_up_and_runs_move_
     assert shop.json(*coordinate)["growths"] == [], "the first generation drains"
     [newest, *_] = shop.json("clusters", "show", "default")["decisions"]
     assert (newest["kind"], newest["made_by"]) == ("grow", "coordinator")
-    assert newest["reason"] == (
-        f"{shop.topic} has 4 partitions in place of 2: {growth['reason']}"
-    )
+    assert newest["reason"] == (f"{shop.topic} has 4 partitions in place of 2: {growth['reason']}")
     assert f"coordinator: team {newest['team']}: " in shop.run("clusters", "show", "default")
 
     shop.run("pipelines", "reread", "orders", "--why", "x", "--yes")

@@ -187,6 +187,7 @@ def _topic_loads(
             cores,
             cores - busy.get(cluster.name, 0.0),
             one.partitions,
+            one.waiting_before,
             core_s_per_event=own.core_s / own.events if own.events else 0.0,
             busy_cores=own.core_s / _LATELY_S,
             is_draining=any(g.state == "draining" for g in generations.get(topic, ())),

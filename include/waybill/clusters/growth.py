@@ -6,7 +6,8 @@ the cluster, and what came in meanwhile keeps ``full`` of a core busy. A topic g
 
 1. more than half of its partitions are full. Where it is fewer, it is their keys, and a key stays
    in one partition however many there are: that is said, and nothing is grown;
-2. its tasks were at work for ``busy`` of the last minutes: else something else holds it up;
+2. what waits does not get less, and its tasks were at work for ``busy`` of the last minutes: else
+   it catches up, or something else holds it up;
 3. its cluster has more cores than the topic has partitions, and one of them is free;
 4. no older generation of it is to be read first, and the last one ended ``rest_s`` ago.
 
@@ -79,6 +80,8 @@ class TopicLoad:
     """and those of them that no task kept busy over the last minutes."""
     backlogs: Mapping[int, PartitionBacklog]
     """Of each partition that there is."""
+    waiting_before: int | None
+    """Events that waited at the look before; None: not known."""
     core_s_per_event: float
     """Core seconds that an event took over the last minutes; 0: not known."""
     busy_cores: float
@@ -149,14 +152,16 @@ def _full_partitions(load: TopicLoad, policy: GrowthPolicy) -> list[int]:
 
 
 def _can_use_more(load: TopicLoad, policy: GrowthPolicy) -> bool:
-    """Tell whether it is the number of tasks that holds a topic up, and there are cores for more.
-
-    A core is free where one could run a task of it more, all of the time.
-    """
+    """Tell whether the number of tasks holds a topic up, and there are cores for more."""
     there = len(load.backlogs)
-    return (
-        load.busy_cores >= policy.busy * there and there < load.cores and load.free_cores >= 1.0
-    )
+    is_held_up = load.busy_cores >= policy.busy * there and not _catches_up(load)
+    return is_held_up and there < load.cores and load.free_cores >= 1.0
+
+
+def _catches_up(load: TopicLoad) -> bool:
+    """Tell whether less waits than a round ago; also where that is not known."""
+    waiting = sum(one.waiting for one in load.backlogs.values())
+    return load.waiting_before is None or waiting < load.waiting_before
 
 
 def _reason(load: TopicLoad, full: Sequence[int]) -> str:

@@ -81,6 +81,8 @@ class TopicBacklog:
     """As Kafka names the generation."""
     partitions: Mapping[int, PartitionBacklog]
     """Of all partitions."""
+    waiting_before: int | None
+    """Events that waited at the look before; None: not known."""
 
     @property
     def lag_s(self) -> float:
@@ -135,11 +137,15 @@ def measure(tracker: TrackerStore, log: TopicLog) -> Measurement:
         sample = _sample(team, own, [looks[name] for name in sorted(own & there)], found.at_s)
         found.samples.append(_with_batches(sample, own, batches))
         found.backlogs += [
-            TopicBacklog(team, name, looks[name].backlogs)
+            TopicBacklog(team, name, looks[name].backlogs, _waiting(before.get(name)))
             for name in sorted(own & there)
             if any(one.waiting for one in looks[name].backlogs.values())
         ]
     return found
+
+
+def _waiting(look: TopicLook | None) -> int | None:
+    return None if look is None else max(0, look.written - look.read)
 
 
 def team_topics(connection: Connection) -> dict[str, set[str]]:

@@ -258,9 +258,7 @@ def _processed_per_s(samples: Sequence[LoadSample]) -> float:
 def _decisions(connection: Connection, assignment: Assignment) -> list[DecisionLine]:
     """Return the newest moves of teams and growths of topics, the newest first."""
     found = [
-        DecisionLine(
-            one.version, one.made_at, one.made_by, **asdict(move), problems=one.problems
-        )
+        DecisionLine(one.version, one.made_at, one.made_by, **asdict(move), problems=one.problems)
         for one in read_moves(connection, limit=_DECISIONS)
         for move in one.moves
     ]

@@ -26,7 +26,7 @@ EVEN = PartitionBacklog(waiting=4_000, lag_s=4.0)
 BEHIND = TopicLoad(
     "events.red.warehouse", "red", "default",
     lag_objective_s=60.0, cores=8, free_cores=6.0, backlogs={0: FULL, 1: FULL},
-    core_s_per_event=0.001, busy_cores=1.8,
+    waiting_before=790_000, core_s_per_event=0.001, busy_cores=1.8,
 )  # fmt: skip
 
 
@@ -55,6 +55,8 @@ def test_a_topic_whose_tasks_do_not_keep_up_gets_twice_as_many_with_its_reason()
         {"backlogs": {0: PartitionBacklog(400_000, None), 1: PartitionBacklog(400_000, None)}},
         {"lag_objective_s": 101.0},
         {"busy_cores": 0.9},
+        {"waiting_before": 800_001},
+        {"waiting_before": None},
         {"cores": 2, "free_cores": 0.2},
         {"free_cores": 0.9},
     ],
@@ -81,7 +83,9 @@ def test_growth_stops_at_the_limit_that_is_no_double():
 @pytest.mark.parametrize("hot", [1, 2, 4])
 def test_a_few_hot_partitions_grow_nothing_and_it_is_said_why(hot):
     backlogs = {number: FULL if number < hot else EVEN for number in range(8)}
-    load = replace(BEHIND, backlogs=backlogs, cores=32, free_cores=20, busy_cores=6.0)
+    load = replace(
+        BEHIND, backlogs=backlogs, waiting_before=0, cores=32, free_cores=20, busy_cores=6.0
+    )
     found = decide_growth(load, POLICY)
     assert isinstance(found, str)
     assert f"is hot in {hot} of 8 partitions ({', '.join(map(str, range(hot)))})" in found
@@ -104,6 +108,7 @@ LOADS = st.builds(
     cores=st.integers(1, 40),
     free_cores=st.floats(-5, 40),
     backlogs=BACKLOGS | st.integers(1, 30).map(lambda n: dict.fromkeys(range(n), FULL)),
+    waiting_before=st.none() | st.integers(0, 10_000_000),
     core_s_per_event=st.sampled_from([0.0, 0.0001, 0.001, 1.0]),
     busy_cores=st.floats(0, 40),
     is_draining=st.booleans(),
@@ -124,6 +129,7 @@ def test_whatever_is_measured_it_never_shrinks_nor_passes_the_limit_nor_grows_wh
     assert not load.is_draining
     assert load.rested_s >= policy.rest_s
     assert load.core_s_per_event > 0
+    assert load.waiting_before is not None
     assert there < load.cores
     late = [one for one in load.backlogs.values() if one.lag_s and one.lag_s > policy.late_s]
     assert 2 * len(late) > there
@@ -164,6 +170,7 @@ class World:
     """(minute, partitions)."""
     said: set[str] = field(default_factory=set)
     lags: list[float] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
 
     def run(
         self, minutes: int, cores_in: Callable[[int], float], paused: range = range(0)
@@ -181,6 +188,7 @@ class World:
                 generations[0].ended_s = now
             load = self.look(generations, batches, now)
             self.lags.append(load.lag_s)
+            self.waiting.append(generations[0].waiting)
             found = decide_growth(load, self.policy)
             if isinstance(found, TopicGrowth):
                 self.growths.append((minute, found.partitions))
@@ -222,6 +230,7 @@ class World:
                 number: PartitionBacklog(sum(n for _, n in own), now - own[0][0] if own else None)
                 for number, own in enumerate(read.partitions)
             },
+            waiting_before=self.waiting[-1] if self.waiting else None,
             core_s_per_event=COST_S if sum(batches) else 0.0,
             busy_cores=busy,
             is_draining=len(generations) > 1,
