@@ -2,8 +2,8 @@
 
 Measures what comes in for each team, what it costs and for how long it waits; moves teams where a
 cluster is over its limits, one is hot, or a person pinned, drained or moved something; computes the
-cores that each cluster needs. Applications follow the newest version of the assignment by
-themselves: `waybill clusters`.
+cores that each cluster needs; gives topics whose tasks do not keep up more partitions. Applications
+follow the newest version of the assignment by themselves: `waybill clusters`.
 """
 
 from __future__ import annotations

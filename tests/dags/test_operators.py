@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from waybill.clusters import CapacityDemand, CoordinatorReport, Move
+from waybill.clusters import CapacityDemand, CoordinatorReport, Move, TopicGrowth
 from waybill.errors import InputError
 from waybill.parking import ParkedFilter
 from waybill.replay import ReplayRequest
@@ -335,14 +335,20 @@ def probed(calls, rows, *, ti=None):
     return ProbeHeldPipelinesOperator(task_id="probe").execute(context(ti=ti))
 
 
-def test_a_round_of_the_coordinator_returns_its_report_and_logs_what_it_could_not_do(calls, caplog):
+def test_a_round_of_the_coordinator_returns_its_report_and_logs_what_it_could_not_do(calls, capsys):
     move = Move("red", "a", "b", "hot", "hot: it took 3.10 of 4 cores of a; alone in b")
-    report = CoordinatorReport(7, (move,), ("cluster a is over its limits",), CapacityDemand(()))
+    grown = TopicGrowth("events.red.warehouse", "red", 2, 4, "2 of its 2 partitions")
+    problems = ("cluster a is over its limits",)
+    report = CoordinatorReport(7, (move,), problems, CapacityDemand(()), (grown,))
     calls.record("run_coordinator", report)
-    with caplog.at_level("INFO"):
-        result = CoordinateOperator(task_id="coordinate").execute(context())
+    result = CoordinateOperator(task_id="coordinate").execute(context())
     assert (result["version"], len(result["moves"])) == (7, 1)
     assert result["problems"] == ["cluster a is over its limits"]
+    assert [one["partitions"] for one in result["growths"]] == [4]
+    assert (
+        "topic events.red.warehouse: 2 -> 4 partitions: 2 of its 2 partitions"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_round_with_nothing_to_send_back_launches_nothing(calls):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,11 @@ from waybill.clusters import (
     ClusterRequest,
     DrainRequest,
     DryRunInfra,
+    GrowthPolicy,
     Heartbeat,
     PlaceRequest,
     ServedTopics,
+    TopicGrowth,
     cluster_status,
     coordinate,
     create_cluster,
@@ -51,8 +54,9 @@ from waybill.clusters.records import (
     read_samples,
     write_assignment,
 )
-from waybill.errors import InputError
-from waybill.ledger import FencedError
+from waybill.errors import InputError, RetryError
+from waybill.ledger import FencedError, flip_generation, lock_generations
+from waybill.pipelines import generation_name
 from waybill.processing.spark import keep_running
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
@@ -318,6 +322,90 @@ def test_capacity_is_written_for_each_cluster_and_asked_for_as_a_sum(
         rows = read_capacities(connection)
     assert {row["cluster"] for row in rows} == {"default", "second"}
     assert sum(row["needed_cores"] for row in rows) == demand.cores >= 6
+
+
+# Topics that grow
+
+
+def fall_behind(tracker: TrackerStore, log: LogInMemory, team: str, *, for_s: float) -> None:
+    """Have a team's two partitions get more than a task each can process."""
+    log.ends[topic_of(team)] = {0: 1_000, 1: 1_000}
+    log.came_at_s[topic_of(team)] = time.time() - for_s
+    process(tracker, team, {0: (0, 100), 1: (0, 100)}, tasks_ms=900_000)
+
+
+def test_topics_whose_tasks_do_not_keep_up_grow_and_what_keeps_one_from_it_keeps_no_other(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    set_cluster(tracker, ClusterRequest(name="default", cores=8), ANN)
+    for number, team in enumerate(("red", "green", "blue")):
+        fall_behind(tracker, log, team, for_s=1_000 - number)
+    asked: list[str] = []
+
+    def grow(growth: TopicGrowth) -> None:
+        asked.append(growth.team)
+        if growth.team == "red":
+            raise InputError("its log seems dead")
+
+    policy = GrowthPolicy(limit=16)
+    assert round_of(tracker, log).growths == (), "nobody would do it"
+    found = coordinate(tracker, log, DryRunInfra(), grow, policy=policy)
+    assert asked == ["red", "green", "blue"], "what is behind most comes first"
+    assert [(one.topic, one.before, one.partitions) for one in found.growths] == [
+        (topic_of("green"), 2, 4),
+        (topic_of("blue"), 2, 4),
+    ]
+    words = f"topic {topic_of('red')} needs 4 partitions, and: its log seems dead"
+    assert found.problems == (words,)
+    assert "3.5 of 8 cores of default are free" in found.growths[0].reason
+    one = replace(policy, growths=1)
+    assert len(coordinate(tracker, log, DryRunInfra(), grow, policy=one).growths) == 1
+    assert asked[3:] == ["red", "green"]
+
+
+def test_a_topic_that_drains_or_has_just_drained_does_not_grow_nor_does_any_while_kafka_is_away(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    set_cluster(tracker, ClusterRequest(name="default", cores=8), ANN)
+    for number, team in enumerate(("red", "green", "blue")):
+        fall_behind(tracker, log, team, for_s=1_000 - number)
+    asked: list[str] = []
+
+    def grow(growth: TopicGrowth) -> None:
+        asked.append(growth.team)
+        raise RetryError("Kafka does not answer")
+
+    def round_asks() -> list[str]:
+        asked.clear()
+        coordinate(tracker, log, DryRunInfra(), grow, policy=GrowthPolicy(limit=16))
+        return list(asked)
+
+    assert round_asks() == [], "nobody knows yet whether they catch up"
+    assert round_asks() == ["red"]
+    red = topic_of("red")
+    with tracker.transaction() as connection:
+        flip_generation(connection, lock_generations(connection, red, alone=True), partitions=4)
+    assert round_asks() == ["green"], "red drains"
+    assert read_samples_of(tracker, "red").consumers == 1, "one generation is read at a time"
+    second = generation_name(red, 2)
+    log.ends[second] = log.ends.pop(red)
+    log.came_at_s[second] = log.came_at_s[red]
+    with tracker.transaction() as connection:
+        connection.execute(
+            text("UPDATE batches SET consumer = :after WHERE consumer = :before"),
+            {"after": f"processing/{second}", "before": f"processing/{red}"},
+        )
+        ended = "UPDATE topic_generations SET state = 'ended', ends = '{}', ended_at = now()"
+        connection.execute(text(f"{ended} WHERE state = 'draining'"))
+    assert round_asks() == round_asks() == ["green"], "red rests"
+    with tracker.transaction() as connection:
+        connection.execute(
+            text("UPDATE topic_generations SET ended_at = ended_at - interval '31 minutes'")
+        )
+    assert round_asks() == ["red"]
+
+
+# What people decide
 
 
 def test_a_pin_takes_effect_at_once_and_is_audited(tracker: TrackerStore, log: LogInMemory) -> None:

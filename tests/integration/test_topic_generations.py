@@ -258,7 +258,7 @@ class Shop:
         [name] = read_served(ServedTopics(self.tracker, "default"), self.draining)
         return name
 
-    def process(self) -> int:
+    def process(self, **more: Any) -> int:
         """Commit some of what the application would read, as it does, but for Spark."""
         name = self.reading()
         topic = self.log.describe(name)
@@ -286,6 +286,7 @@ class Shop:
             topic_id=topic.topic_id,
             cluster_id=topic.cluster_id,
             ranges=[OffsetRange(n, a, b, b - a) for n, (a, b) in ranges.items()],
+            **more,
         )
         commit_batch(self.tracker, done, nothing_parked)
         self.read += found
@@ -459,6 +460,52 @@ def test_a_topic_is_grown_by_the_command_which_adopts_what_a_killed_one_left(sho
     assert (check.ok, check.found) == (False, f"{second}: {altered['altered']}")
     assert "has 6 partitions" in shop.run(*grow, "5", "--yes", code=1)
     assert shop.json(*grow, "8", "--yes")["name"] == generation_name(shop.topic, 3)
+
+
+def test_the_coordinator_grows_a_topic_whose_tasks_do_not_keep_up_and_runs_move_on(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services.run_ingest(shop.settings, "orders")
+    shop.process(tasks_ms=900_000)
+    real = KafkaLog.first_times
+
+    def earlier(log: KafkaLog, offsets: Any) -> Any:
+        found = real(log, offsets)
+        return {
+            name: {n: None if at is None else at - 1_000_000 for n, at in own.items()}
+            for name, own in found.items()
+        }
+
+    monkeypatch.setattr(KafkaLog, "first_times", earlier)
+    coordinate = ("clusters", "coordinate")
+    assert shop.json(*coordinate)["growths"] == [], "the cluster has as many cores as partitions"
+    shop.run("clusters", "set", "default", "--cores", "4")
+    with monkeypatch.context() as never:
+        never.setenv("WAYBILL_KAFKA__MAX_TOPIC_PARTITIONS", "0")
+        found = shop.json(*coordinate)
+        assert found["growths"] == []
+        assert f"topic {shop.topic} needs more partitions" in "".join(found["problems"])
+    second = generation_name(shop.topic, 2)
+    shop.log.create_topic(second, 4)  # as a round that was killed before its transaction
+    [growth] = shop.json(*coordinate)["growths"]
+    assert (growth["topic"], growth["before"], growth["partitions"]) == (shop.topic, 2, 4)
+    assert "2 of its 2 partitions get more than one task each can process" in growth["reason"]
+    assert shop.json(*coordinate)["growths"] == [], "the first generation drains"
+    [newest, *_] = shop.json("clusters", "show", "default")["decisions"]
+    assert (newest["kind"], newest["made_by"]) == ("grow", "coordinator")
+    assert newest["reason"] == (f"{shop.topic} has 4 partitions in place of 2: {growth['reason']}")
+    assert f"coordinator: team {newest['team']}: " in shop.run("clusters", "show", "default")
+
+    shop.run("pipelines", "reread", "orders", "--why", "x", "--yes")
+    child = children.start(shop.settings, INGEST)
+    child.communicate(timeout=180)
+    assert shop.written(2) == ROWS, "a run in another process writes to the next generation"
+    shop.drain()
+    assert shop.reading() == second
+    for key in {key for key, _ in shop.read}:
+        own = [number for other, number in shop.read if other == key]
+        assert own == 2 * sorted(set(own)), key
+    assert shop.json(*coordinate)["growths"] == []
 
 
 @pytest.mark.campaign

@@ -6,8 +6,9 @@ import pytest
 from tests.support import web_app
 from tests.support.clustered import serve, set_load
 
-from waybill.access import Decision
+from waybill.access import Decision, write_audit
 from waybill.clusters import ClusterRequest, PlaceRequest, create_cluster, pin_team, set_cluster
+from waybill.ledger import flip_generation, lock_generations
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
@@ -116,6 +117,26 @@ def test_what_was_not_known_at_a_decision_is_for_who_may_view_every_team(cluster
     assert problems == {"topic t did not answer"}
     hidden = clusters.get("otto", "/api/clusters")["decisions"]
     assert [one["problems"] for one in hidden] == [[]]
+
+
+def test_a_topic_that_grew_is_a_decision_about_its_team(clusters):
+    topic, tracker = "events.shipping.warehouse", clusters.lot.tracker
+    with tracker.transaction() as connection:
+        flip_generation(connection, lock_generations(connection, topic, alone=True), partitions=4)
+        write_audit(
+            connection, who="coordinator", action="grow_topic", target=f"topic {topic}",
+            team="shipping", why="it is full", before={"partitions": 2}, after={"partitions": 4},
+        )  # fmt: skip
+    [newest, *_] = clusters.get("otto", "/api/clusters/default")["decisions"]
+    assert newest | {"at": ""} == {
+        "version": None, "at": "", "made_by": "coordinator", "team": "shipping", "kind": "grow",
+        "old": "default", "new": "default", "problems": [],
+        "reason": f"{topic} has 4 partitions in place of 2: it is full",
+    }  # fmt: skip
+    assert "it is full" in str(clusters.get("ann", "/api/clusters"))
+    assert "it is full" not in str(clusters.get("ann", "/api/clusters/second"))
+    clusters.lot.sql("DELETE FROM topic_generations")
+    clusters.lot.sql("DELETE FROM audit_log WHERE action = 'grow_topic'")
 
 
 def test_the_page_is_there_for_who_may_view(clusters):

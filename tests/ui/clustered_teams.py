@@ -74,6 +74,23 @@ class ClusteredTeams:
             at=json.dumps(at), moves=json.dumps(moves), by=by, ago=ago,
         )  # fmt: skip
 
+    def grew(self, team: str, *, ago: int) -> None:
+        """Write down that a topic of a team got more partitions, so many minutes ago."""
+        topic = f"events.{team}.warehouse"
+        self.lot.sql(
+            "INSERT INTO topic_generations (topic, generation, name, partitions) "
+            "VALUES (:topic, 2, :name, 4)",
+            topic=topic, name=topic.replace("events.", "events-g2.", 1),
+        )  # fmt: skip
+        detail = {"team": team, "why": "it is full", "before": {"partitions": 2}}
+        self.lot.sql(
+            "INSERT INTO audit_log (at, who, action, target, detail) VALUES (now() - "
+            "make_interval(mins => :ago), 'coordinator', 'grow_topic', :target, "
+            "CAST(:detail AS jsonb))",
+            target=f"topic {topic}", ago=ago,
+            detail=json.dumps(detail | {"after": {"partitions": 4}}),
+        )  # fmt: skip
+
     def others(self) -> int:
         """Return how many teams other tests left: they are in ``default``, without a load."""
         [[number]] = self.lot.sql(
@@ -86,6 +103,8 @@ class ClusteredTeams:
         """Leave the one cluster that there was, and nothing measured."""
         for table in ("cluster_pins", "cluster_assignments", "cluster_loads", "team_loads"):
             self.lot.sql(f"TRUNCATE {table}")
+        self.lot.sql("DELETE FROM topic_generations WHERE topic LIKE 'events.cl-%'")
+        self.lot.sql("DELETE FROM audit_log WHERE action = 'grow_topic'")
         self.lot.sql("DELETE FROM pipeline_versions WHERE pipeline_id LIKE 'pl-cl-%'")
         self.lot.sql("DELETE FROM pipelines WHERE id LIKE 'pl-cl-%'")
         self.lot.sql("DELETE FROM virtual_clusters WHERE name <> 'default'")

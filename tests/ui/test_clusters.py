@@ -54,6 +54,7 @@ def teams(web):
           "reason": "moved by ann: <b>slow</b>"}],
         by="ann", ago=30,
     )  # fmt: skip
+    made.grew("cl-red", ago=120)
     yield made
     made.forget()
 
@@ -108,12 +109,16 @@ def test_the_pointer_and_the_arrow_keys_read_a_chart(open_clusters):
 
 def test_each_decision_says_who_what_and_why_and_names_are_text(open_clusters):
     one = open_clusters()
-    newest, before = one.frame.locator(".decisions > li").all()
+    newest, before, grown = one.frame.locator(".decisions > li").all()
     expect(newest).to_contain_text(HOSTILE)
     expect(newest).to_contain_text("nowhere → second")
     expect(newest).to_contain_text("moved by ann: <b>slow</b>")
     expect(newest).to_contain_text("ann, version 2")
     expect(before).to_contain_text("hot: it took 1.50 of 4 cores of default; alone in second")
+    expect(grown).to_contain_text(
+        "events.cl-red.warehouse has 4 partitions in place of 2: it is full"
+    )
+    expect(grown).to_contain_text("more partitions")
     expect(one.frame.locator("img, b")).to_have_count(0)
 
 

@@ -14,7 +14,7 @@ from waybill.storage.tracker import audit_log, json_value, pipelines, text_value
 from waybill.storage.tracker import parked_partitions as partitions
 
 _DEEPEST = 32
-_OF_A_TEAM = ("see_personal_messages", "pin_team", "unpin_team", "move_team")
+_OF_A_TEAM = ("see_personal_messages", "pin_team", "unpin_team", "move_team", "grow_topic")
 """Actions whose detail names the team that they are about."""
 
 

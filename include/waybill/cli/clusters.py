@@ -247,6 +247,8 @@ def coordinate(*, as_json: AsJson = False) -> None:
     print_line(f"version {report.version}: {counted(len(report.moves), 'move')}")
     for one in report.moves:
         print_line(f"  {one.team}: {one.old or 'nowhere'} -> {one.new}: {one.reason}")
+    for growth in report.growths:
+        print_line(f"  {growth}")
     for problem in report.problems:
         print_line(problem)
     for cluster in report.demand.clusters:
@@ -333,11 +335,9 @@ def _print_hot(clusters: Sequence[ClusterLine]) -> None:
 
 def _print_decisions(found: ClusterStatus) -> None:
     for one in found.decisions[:10]:
-        move = one.move
-        print_line(
-            f"{one.at:%Y-%m-%d %H:%M} UTC, {one.made_by}: {move.team} from {move.old or 'nowhere'} "
-            f"to {move.new}: {move.reason}"
-        )
+        moved = f"{one.team} from {one.old or 'nowhere'} to {one.new}"
+        words = f"team {one.team}" if one.kind == "grow" else moved
+        print_line(f"{one.at:%Y-%m-%d %H:%M} UTC, {one.made_by}: {words}: {one.reason}")
 
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -2,8 +2,9 @@
 
 Each minute the coordinator looks at every team (how much comes in, what an event costs, what waits
 and for how long), decides which cluster serves it (``packing``), writes that down as the next
-version of the assignment, computes the cores that each cluster needs (``capacity``), and asks for
-the sum. Applications follow the newest version (``watching``).
+version of the assignment, computes the cores that each cluster needs (``capacity``), asks for the
+sum, and gives a topic that needs it more partitions (``growth``). Applications follow the newest
+version (``watching``).
 
 Invariants
   I1  A version never changes; the newest is in force. It names each team at most once, so that no
@@ -14,7 +15,7 @@ Invariants
   I3  What nobody configured is as before: one cluster, ``default``, serves all teams.
   I4  Deciding is pure: the same measurements, clusters, pins and time give the same assignment.
   I5  Every change that a person makes is in the audit log, in its transaction; every move has its
-      reason in the version that made it.
+      reason in the version that made it, and every topic that grew in the audit log.
   I6  Teams stay where they are while the coordinator is away.
 
 A cluster's two applications have a row each (``applications``) with epoch, heartbeat and what they
@@ -53,6 +54,11 @@ if TYPE_CHECKING:
     from waybill.clusters.decisions import stop_cluster as stop_cluster
     from waybill.clusters.decisions import unpin_team as unpin_team
     from waybill.clusters.forecast import Forecast as Forecast
+    from waybill.clusters.growth import GrowthPolicy as GrowthPolicy
+    from waybill.clusters.growth import PartitionBacklog as PartitionBacklog
+    from waybill.clusters.growth import TopicGrowth as TopicGrowth
+    from waybill.clusters.growth import TopicLoad as TopicLoad
+    from waybill.clusters.growth import decide_growth as decide_growth
     from waybill.clusters.history import MOST_TEAMS as MOST_TEAMS
     from waybill.clusters.history import History as History
     from waybill.clusters.history import HistorySpan as HistorySpan
@@ -75,6 +81,7 @@ if TYPE_CHECKING:
     from waybill.clusters.packing import check_pin as check_pin
     from waybill.clusters.processes import process_identity as process_identity
     from waybill.clusters.processes import process_state as process_state
+    from waybill.clusters.records import COORDINATOR as COORDINATOR
     from waybill.clusters.records import read_topic_looks as read_topic_looks
     from waybill.clusters.request import ClusterRequest as ClusterRequest
     from waybill.clusters.request import DrainRequest as DrainRequest
@@ -127,6 +134,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unpin_team",
         ],
         "forecast": ["Forecast"],
+        "growth": [
+            "GrowthPolicy",
+            "PartitionBacklog",
+            "TopicGrowth",
+            "TopicLoad",
+            "decide_growth",
+        ],
         "history": [
             "History",
             "HistorySpan",
@@ -147,7 +161,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "packing": ["PackingPolicy", "assign", "check_pin"],
         "processes": ["process_identity", "process_state"],
-        "records": ["read_topic_looks"],
+        "records": ["COORDINATOR", "read_topic_looks"],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
         "status": ["ClusterLine", "ClusterStatus", "cluster_status"],
         "supervision": [

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection, select, text
 
+from waybill.clusters.growth import PartitionBacklog
 from waybill.clusters.loads import HotPartition, LoadSample, TopicLook
 from waybill.clusters.records import last_look_s, now_s, read_topic_looks
 from waybill.deployment import team_destinations
 from waybill.errors import WaybillError
 from waybill.ledger import live_names
-from waybill.pipelines import topic_name
+from waybill.pipelines import base_topic, topic_name
 from waybill.storage import TopicSpan, TrackerStore
 from waybill.storage.tracker import topic_offsets
 
@@ -47,10 +48,13 @@ ORDER BY batch.commit_number DESC
 """Where tasks did not say what they took, it is the whole batch on a core a partition: too much."""
 
 
-class _Batches(NamedTuple):
+class BatchSums(NamedTuple):
+    """What a consumer committed in some time."""
+
     batches: int = 0
     events: int = 0
     core_s: float = 0.0
+    """That its tasks took."""
 
 
 class TopicLog(Protocol):
@@ -68,6 +72,24 @@ class TopicLog(Protocol):
         """Return {topic: {partition: time of its first record at or after an offset, in ms}}."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicBacklog:
+    """What a topic is behind with, by partition."""
+
+    team: str
+    name: str
+    """As Kafka names the generation."""
+    partitions: Mapping[int, PartitionBacklog]
+    """Of all partitions."""
+    waiting_before: int | None
+    """Events that waited at the look before; None: not known."""
+
+    @property
+    def lag_s(self) -> float:
+        """Return for how long its oldest unread event waits."""
+        return max((one.lag_s or 0.0 for one in self.partitions.values()), default=0.0)
+
+
 @dataclass(slots=True)
 class Measurement:
     """What one look gave."""
@@ -78,6 +100,8 @@ class Measurement:
     """Of all teams."""
     topics: list[TopicLook] = field(default_factory=list)
     """Of those that answered."""
+    backlogs: list[TopicBacklog] = field(default_factory=list)
+    """Of those that answered and have something waiting."""
 
 
 def measure(tracker: TrackerStore, log: TopicLog) -> Measurement:
@@ -104,7 +128,7 @@ def measure(tracker: TrackerStore, log: TopicLog) -> Measurement:
         found = Measurement(now_s(connection))
         since = last_look_s(connection) or found.at_s - _FIRST_LOOK_S
         since = max(since, found.at_s - _LONGEST_LOOK_S)
-        batches = _read_batches(connection, since, found.at_s)
+        batches = read_batches(connection, since, found.at_s)
         known = _read_positions(connection, names)
         before = read_topic_looks(connection, names)
     looks = _looks(log, names, known, found.at_s, before)
@@ -112,7 +136,16 @@ def measure(tracker: TrackerStore, log: TopicLog) -> Measurement:
     for team, own in sorted(topics.items()):
         sample = _sample(team, own, [looks[name] for name in sorted(own & there)], found.at_s)
         found.samples.append(_with_batches(sample, own, batches))
+        found.backlogs += [
+            TopicBacklog(team, name, looks[name].backlogs, _waiting(before.get(name)))
+            for name in sorted(own & there)
+            if any(one.waiting for one in looks[name].backlogs.values())
+        ]
     return found
+
+
+def _waiting(look: TopicLook | None) -> int | None:
+    return None if look is None else max(0, look.written - look.read)
 
 
 def team_topics(connection: Connection) -> dict[str, set[str]]:
@@ -128,6 +161,11 @@ def team_topics(connection: Connection) -> dict[str, set[str]]:
     return {team: {name for topic in own for name in names[topic]} for team, own in topics.items()}
 
 
+def count_consumers(names: Iterable[str]) -> int:
+    """Return how many topics these are generations of: one of each is read at a time."""
+    return len({base_topic(name) for name in names})
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """One topic in one look."""
@@ -135,7 +173,7 @@ class _Look:
     known: TopicLook
     unseen: str = ""
     """Why it did not answer: ``known`` is older."""
-    waiting: Mapping[int, int] = field(default_factory=dict)
+    backlogs: Mapping[int, PartitionBacklog] = field(default_factory=dict)
     """By partition."""
 
 
@@ -165,8 +203,7 @@ def _looks(
         if not isinstance(span, TopicSpan):
             looks[name] = _Look(last, str(span))
         else:
-            lag = _lag_s(behind.get(name, {}), times.get(name, {}), now, last.lag_s)
-            looks[name] = _seen(span, positions[name], lag, now)
+            looks[name] = _seen(span, positions[name], times.get(name, {}), now, last.lag_s)
     return looks
 
 
@@ -178,24 +215,25 @@ def _positions(
     return {n: min(high, max(low, own.get(n, 0))) for n, (low, high) in span.marks.items()}
 
 
-def _lag_s(
-    behind: Collection[int], times: Mapping[int, int | None], now: float, last_s: float
-) -> float:
-    """Return for how long the oldest unread event waits.
+def _seen(
+    span: TopicSpan,
+    positions: Mapping[int, int],
+    times: Mapping[int, int | None],
+    now: float,
+    last_lag_s: float,
+) -> _Look:
+    """Return a topic that answered.
 
-    A partition that gave no record in time counts as what was known of the topic last.
+    A partition that gave no record in time counts as what was known of the topic's lag last.
     """
-    lags = [max(0.0, now - at_ms / 1000) for at_ms in times.values() if at_ms is not None]
-    if set(behind) - times.keys():
-        lags.append(last_s)
-    return max(lags, default=0.0)
-
-
-def _seen(span: TopicSpan, positions: Mapping[int, int], lag_s: float, now: float) -> _Look:
     ends = {number: high for number, (_, high) in span.marks.items()}
+    waiting = {number: max(0, end - positions[number]) for number, end in ends.items()}
+    lags = {n: max(0.0, now - at_ms / 1000) for n, at_ms in times.items() if at_ms is not None}
+    silent = {number for number, events in waiting.items() if events} - times.keys()
+    lag_s = max([*lags.values(), *([last_lag_s] if silent else [])], default=0.0)
     known = TopicLook(span.topic.name, now, sum(ends.values()), sum(positions.values()), lag_s)
     return _Look(
-        known, waiting={number: max(0, ends[number] - positions[number]) for number in ends}
+        known, backlogs={n: PartitionBacklog(own, lags.get(n)) for n, own in waiting.items()}
     )
 
 
@@ -203,7 +241,7 @@ def _sample(team: str, names: set[str], looks: Sequence[_Look], now: float) -> L
     sample = LoadSample(
         team,
         now,
-        consumers=len(names),
+        consumers=count_consumers(names),
         written=sum(look.known.written for look in looks),
         read=sum(look.known.read for look in looks),
         lag_s=max((look.known.lag_s for look in looks), default=0.0),
@@ -214,13 +252,14 @@ def _sample(team: str, names: set[str], looks: Sequence[_Look], now: float) -> L
 
 def _hot_partitions(looks: Sequence[_Look], waiting: int) -> Iterable[HotPartition]:
     for look in looks:
-        for number, own in look.waiting.items():
-            if len(look.waiting) > 1 and own >= _HOT_WAITING and own > _HOT_SHARE * waiting:
+        for number, backlog in look.backlogs.items():
+            own = backlog.waiting
+            if len(look.backlogs) > 1 and own >= _HOT_WAITING and own > _HOT_SHARE * waiting:
                 yield HotPartition(look.known.topic, number, own, round(own / waiting, 3))
 
 
 def _with_batches(
-    sample: LoadSample, names: set[str], batches: Mapping[str, _Batches]
+    sample: LoadSample, names: set[str], batches: Mapping[str, BatchSums]
 ) -> LoadSample:
     own = [batches[f"processing/{name}"] for name in names if f"processing/{name}" in batches]
     return replace(
@@ -231,14 +270,17 @@ def _with_batches(
     )
 
 
-def _read_batches(connection: Connection, since_s: float, now: float) -> dict[str, _Batches]:
-    """Return what each consumer committed since a time."""
-    found: dict[str, _Batches] = {}
+def read_batches(connection: Connection, since_s: float, now: float) -> dict[str, BatchSums]:
+    """Return what each consumer committed since a time.
+
+    Cost: a thousand commits of each destination, or those since then.
+    """
+    found: dict[str, BatchSums] = {}
     for destination, last in connection.execute(_DESTINATIONS).all():
         asked = {"destination": destination, "since_s": since_s, "now_s": now, "chunk": _CHUNK}
         for row in _newest_batches(connection, asked, int(last)):
-            sums = found.get(row.consumer, _Batches())
-            found[row.consumer] = _Batches(
+            sums = found.get(row.consumer, BatchSums())
+            found[row.consumer] = BatchSums(
                 sums.batches + 1, sums.events + int(row.events or 0), sums.core_s + row.core_s
             )
     return found

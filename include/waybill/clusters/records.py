@@ -57,6 +57,14 @@ _OLD_VERSIONS = text(
     "DELETE FROM cluster_assignments "
     "WHERE version <= (SELECT max(version) FROM cluster_assignments) - :kept"
 )
+_GROWTHS = text("""
+SELECT at, who, detail->>'team', substr(target, length('topic ') + 1),
+  (detail->'before'->>'partitions')::int, (detail->'after'->>'partitions')::int, detail->>'why'
+FROM audit_log WHERE action = 'grow_topic' AND detail ? 'team'
+  AND id > (SELECT max(id) FROM audit_log) - 100000
+  AND EXISTS (SELECT FROM topic_generations WHERE generation > 1)
+ORDER BY id DESC LIMIT :limit
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +204,27 @@ def read_moves(connection: Connection, *, limit: int) -> list[MovesOfVersion]:
         )
         for row in connection.execute(query)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class GrownTopic:
+    """A topic that got more partitions: the coordinator's decision, or a person's."""
+
+    at: datetime
+    made_by: str
+    team: str
+    topic: str
+    before: int
+    partitions: int
+    why: str
+
+
+def read_growths(connection: Connection, *, limit: int) -> list[GrownTopic]:
+    """Return the newest growths of topics, the newest first.
+
+    Cost: nothing where none ever grew; else the newest 100,000 entries of the audit log.
+    """
+    return [GrownTopic(*row) for row in connection.execute(_GROWTHS, {"limit": limit})]
 
 
 def write_assignment(connection: Connection, assignment: Assignment, *, made_by: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection
 
@@ -15,18 +15,19 @@ from waybill.clusters.loads import HotPartition, LoadSample
 from waybill.clusters.model import (
     NO_ASSIGNMENT,
     Assignment,
-    Move,
+    MoveKind,
     TeamLoad,
     VirtualCluster,
 )
 from waybill.clusters.packing import assign
 from waybill.clusters.records import (
-    MovesOfVersion,
+    GrownTopic,
     Pin,
     now_s,
     read_assignment,
     read_capacities,
     read_clusters,
+    read_growths,
     read_moves,
     read_pins,
     read_samples,
@@ -119,31 +120,31 @@ class ClusterLine:
         }
 
 
+DecisionKind = Literal[MoveKind, "grow"]
+"""Why a team was moved; ``grow``: a topic of it got more partitions, where the team is."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionLine:
-    """One move that was decided."""
+    """One decision: a team was moved, or a topic of it got more partitions."""
 
-    version: int
+    version: int | None
+    """Of the assignment; None: it made none."""
     at: datetime
     made_by: str
-    move: Move
-    problems: tuple[str, ...]
+    team: str
+    old: str | None
+    """Cluster that the team left; None: it was in none."""
+    new: str | None
+    """The one that it is in since then; None: none serves it."""
+    kind: DecisionKind
+    reason: str
+    problems: tuple[str, ...] = ()
     """What could not be done, or was not known, when it was made."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        move = self.move
-        return {
-            "version": self.version,
-            "at": rfc3339(self.at),
-            "made_by": self.made_by,
-            "team": move.team,
-            "old": move.old,
-            "new": move.new,
-            "kind": move.kind,
-            "reason": move.reason,
-            "problems": list(self.problems),
-        }
+        return asdict(self) | {"at": rfc3339(self.at), "problems": list(self.problems)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +194,12 @@ def cluster_status(tracker: TrackerStore, name: str | None = None) -> ClusterSta
         lines = _lines(connection, clusters, assignment, loads, (pins, samples))
         pinned = {team: pin.cluster for team, pin in pins.items()}
         now = assign(assignment, loads, clusters, pinned, now_s=now_s(connection))
-        decided = read_moves(connection, limit=_DECISIONS)
+        decisions = _decisions(connection, assignment)
         drawn = read_capacities(connection, name, since_s=_DRAWN_S) if name else []
     return ClusterStatus(
         assignment.version,
         tuple(one for one in lines if name in {None, one.cluster.name}),
-        tuple(_decisions(decided, name)),
+        tuple(one for one in decisions if name in {None, one.old, one.new}),
         now.problems,
         tuple(drawn),
     )
@@ -254,10 +255,20 @@ def _processed_per_s(samples: Sequence[LoadSample]) -> float:
     return max(0.0, (after.read - before.read) / max(1e-9, after.at_s - before.at_s))
 
 
-def _decisions(decided: Sequence[MovesOfVersion], name: str | None) -> list[DecisionLine]:
-    return [
-        DecisionLine(one.version, one.made_at, one.made_by, move, one.problems)
-        for one in decided
+def _decisions(connection: Connection, assignment: Assignment) -> list[DecisionLine]:
+    """Return the newest moves of teams and growths of topics, the newest first."""
+    found = [
+        DecisionLine(one.version, one.made_at, one.made_by, **asdict(move), problems=one.problems)
+        for one in read_moves(connection, limit=_DECISIONS)
         for move in one.moves
-        if name in {None, move.old, move.new}
     ]
+    found += [_growth(one, assignment) for one in read_growths(connection, limit=_DECISIONS)]
+    return sorted(found, key=lambda one: one.at, reverse=True)
+
+
+def _growth(one: GrownTopic, assignment: Assignment) -> DecisionLine:
+    """Return the growth of a topic; its cluster is the one that the team is in now."""
+    cluster = assignment.cluster_of(one.team)
+    why = f": {one.why}" if one.why else ""
+    reason = f"{one.topic} has {one.partitions} partitions in place of {one.before}{why}"
+    return DecisionLine(None, one.at, one.made_by, one.team, cluster, cluster, "grow", reason)

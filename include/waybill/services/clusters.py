@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         CoordinatorReport,
         DrainRequest,
         PlaceRequest,
+        TopicGrowth,
         VirtualCluster,
     )
     from waybill.storage import TrackerStore
@@ -29,10 +30,22 @@ T = TypeVar("T")
 
 def run_coordinator(settings: Settings) -> CoordinatorReport:
     """Run one round of the coordinator; capacity is asked for in the log only."""
-    from waybill.clusters import DryRunInfra, coordinate
+    from waybill import topics
+    from waybill.access import Decision
+    from waybill.clusters import COORDINATOR, DryRunInfra, GrowthPolicy, coordinate
 
+    log = open_log(settings.kafka)
+    policy = GrowthPolicy(
+        settings.kafka.max_topic_partitions, default_cores=settings.spark.processing_max_cores
+    )
     with open_tracker(settings.tracker) as tracker:
-        return coordinate(tracker, open_log(settings.kafka), DryRunInfra())
+
+        def grow(growth: TopicGrowth) -> None:
+            asked = topics.GrowRequest(topic=growth.topic, partitions=growth.partitions)
+            plan = topics.plan_growth(tracker, log, asked)
+            topics.grow(tracker, log, plan, Decision(COORDINATOR, growth.reason))
+
+        return coordinate(tracker, log, DryRunInfra(), grow, policy=policy)
 
 
 def cluster_status(settings: Settings, name: str | None = None) -> ClusterStatus:

@@ -69,6 +69,7 @@ class Growth:
     """What growing a topic does."""
 
     topic: str
+    team: str
     number: int
     """Of the generation that begins."""
     name: str
@@ -171,7 +172,8 @@ def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> G
         RetryError: a server does not answer.
     """
     topic = request.topic
-    if topic not in {topic_of(one) for one in active_pipelines(tracker).values()}:
+    teams = {topic_of(one): one.team for one in active_pipelines(tracker).values()}
+    if topic not in teams:
         raise InputError(f"no pipeline writes to topic {topic!r}; `waybill topics list` shows all")
     with tracker.transaction() as connection:
         generations = generations_of(connection, topic)
@@ -196,6 +198,7 @@ def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> G
     name = generation_name(topic, writing.number + 1)
     return Growth(
         topic,
+        teams[topic],
         writing.number + 1,
         name,
         there,
@@ -277,6 +280,7 @@ def grow(tracker: TrackerStore, log: KafkaLog, plan: Growth, decision: Decision)
             who=decision.who,
             action="grow_topic",
             target=f"topic {plan.topic}",
+            team=plan.team,
             why=decision.why,
             before={"topic": writing.name, "partitions": plan.before},
             after={"topic": made.name, "partitions": made.partitions},

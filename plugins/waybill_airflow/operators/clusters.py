@@ -28,7 +28,7 @@ class ListClustersOperator(BaseOperator):
 
 
 class CoordinateOperator(BaseOperator):
-    """Run one round of the coordinator: measure, assign teams to clusters, ask for capacity.
+    """Run one round of the coordinator: measure, assign teams, ask for capacity, grow topics.
 
     What it cannot do (no cluster has room, a topic does not answer) fails nothing: it is logged,
     and in the result. Safe to kill and to retry, and beside another round: they take turns.
@@ -45,6 +45,8 @@ class CoordinateOperator(BaseOperator):
             report = run_coordinator(read_settings())
         for move in report.moves:
             self.log.info("team %s: %s -> %s: %s", move.team, move.old, move.new, move.reason)
+        for growth in report.growths:
+            self.log.info("topic %s", growth)
         for problem in report.problems:
             self.log.warning("%s", problem)
         return report.to_json()

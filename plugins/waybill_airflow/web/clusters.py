@@ -1,4 +1,4 @@
-"""Routes of virtual clusters: which serves which team, how each is, and why teams were moved.
+"""Routes of virtual clusters: which serves which team, how each is, and what was decided and why.
 
 Who may view a team's parked events sees where the team is and why; other teams, a cluster's Spark
 configuration, names of hosts and what the coordinator could not do are for who may view every team.
@@ -116,15 +116,15 @@ class ClusterOut(BaseModel):
 
 
 class DecisionOut(BaseModel):
-    """A team was moved."""
+    """A team was moved, or a topic of it got more partitions (`grow`)."""
 
-    version: int = Field(description="Of the assignment.")
+    version: int | None = Field(description="Of the assignment; null: of a topic that grew.")
     at: str
     made_by: str = Field(description="coordinator, or who decided.")
     team: str
-    old: str | None
-    new: str
-    kind: Literal["new", "pin", "gone", "drain", "hot", "load", "asked"]
+    old: str | None = Field(description="Its cluster before; null: none.")
+    new: str | None = Field(description="Its cluster since then; null: none.")
+    kind: Literal["new", "pin", "gone", "drain", "hot", "load", "asked", "grow"]
     reason: str
     problems: list[str] = Field(
         description="What could not be done, or was not known, when it was made; for who may view "

@@ -1,4 +1,4 @@
-// One virtual cluster as the page "Clusters" shows it, and the decisions about teams.
+// One virtual cluster as the page "Clusters" shows it, and the decisions about teams and topics.
 
 import { chart } from "./chart.js";
 import { h, icon } from "./dom.js";
@@ -6,7 +6,7 @@ import { ago, count, duration, many, plain, time } from "./words.js";
 
 const TOP_TEAMS = 5;
 const TOP_PROBLEMS = 3;
-const KINDS = { new: "new team", pin: "pinned", gone: "cluster gone", drain: "drained", hot: "hot", load: "load", asked: "by hand" };
+const KINDS = { new: "new team", pin: "pinned", gone: "cluster gone", drain: "drained", hot: "hot", load: "load", asked: "by hand", grow: "more partitions" };
 
 /** Seconds → "40 s", "1 min", "3 min 5 s". */
 export function span(seconds) {
@@ -78,7 +78,7 @@ function figures(cluster, own) {
 }
 
 function charts(cluster, grid, series, decisions) {
-  const marks = decisions.filter((one) => one.old === cluster.name || one.new === cluster.name)
+  const marks = decisions.filter((one) => one.kind !== "grow" && (one.old === cluster.name || one.new === cluster.name))
     .map((one) => [Date.parse(one.at), `${one.team}: ${one.old ?? "nowhere"} → ${one.new}`])
     .filter(([ms]) => ms >= Date.parse(grid.since));
   const objective = series.lag_s.map(() => cluster.lag_objective_s);
@@ -113,12 +113,12 @@ export function problemList(problems) {
 
 /** Return the decisions, the newest first. */
 export function decisionList(decisions) {
-  if (!decisions.length) return h("p", { class: "muted" }, "Nobody was moved.");
+  if (!decisions.length) return h("p", { class: "muted" }, "Nothing was decided.");
   return h("ol", { class: "decisions" }, decisions.map((one) => h("li", {},
     h("time", { datetime: one.at, title: `${time(one.at)} UTC` }, ago(one.at)),
     h("div", {},
-      h("p", {}, h("strong", {}, one.team), " ", h("span", { class: "way" }, one.old ?? "nowhere", " → ", one.new), " ", h("span", { class: `state ${one.kind === "hot" ? "hot" : ""}` }, KINDS[one.kind] ?? plain(one.kind))),
+      h("p", {}, h("strong", {}, one.team), " ", one.kind !== "grow" && [h("span", { class: "way" }, one.old ?? "nowhere", " → ", one.new), " "], h("span", { class: `state ${one.kind === "hot" ? "hot" : ""}` }, KINDS[one.kind] ?? plain(one.kind))),
       h("p", { class: "reason" }, one.reason),
-      h("p", { class: "muted by" }, `${one.made_by}, version ${count(one.version)}, ${time(one.at)} UTC`),
+      h("p", { class: "muted by" }, `${one.made_by}, ${one.version === null ? "" : `version ${count(one.version)}, `}${time(one.at)} UTC`),
       one.problems.length > 0 && h("details", {}, h("summary", {}, `${many(one.problems.length, "problem")} at the time`), one.problems.map((words) => h("p", { class: "muted" }, words)))))));
 }
