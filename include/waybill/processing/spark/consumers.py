@@ -65,7 +65,7 @@ _LONGEST_AWAY_WAIT_S = 15.0
 """Longest wait after a read of the tracker that failed: when it is back, work goes on soon."""
 LAST_BATCH_S = 20.0
 """How long an application that is to end lets the batches at work go on."""
-_CUT_OFF_S = 4.0
+_CUT_OFF_S = 3.0
 """What Spark is waited for after that, for all queries together: it has 2 s for each."""
 _STOPPING_S = 5.0
 """What is not wanted any more and has not ended after so long is left to the next look."""
