@@ -76,7 +76,7 @@ def test_of_a_broker_that_freezes_amid_the_question_all_topics_are_named_in_time
     log: KafkaLog, frozen: Callable[[], None], monkeypatch: pytest.MonkeyPatch, amid: str
 ) -> None:
     monkeypatch.setattr(storage_log, "_SOON_S", 1.0)
-    monkeypatch.setattr(storage_log, "_SPANS_S", 6.0)
+    monkeypatch.setattr(storage_log, "_SPANS_S", 4.0)
     ask = getattr(log, amid)
 
     def freeze_first(*given: Any) -> Any:
@@ -86,7 +86,7 @@ def test_of_a_broker_that_freezes_amid_the_question_all_topics_are_named_in_time
     monkeypatch.setattr(log, amid, freeze_first)
     began = time.monotonic()
     found = log.spans(NAMES)
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 8  # the client by itself takes 10
     assert sorted(found) == NAMES
     for name, error in found.items():
         assert isinstance(error, AwayError)
