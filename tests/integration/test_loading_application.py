@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,7 +13,9 @@ from tests.support.recorded import assert_traces_agree_with_the_books
 from waybill import services
 from waybill.access import Decision
 from waybill.clusters import ClusterRequest
+from waybill.ledger import acquire_lease, lease_holder
 from waybill.services import applications
+from waybill.storage import open_tracker
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 9_000
@@ -36,8 +39,23 @@ def settings(stack_settings, tmp_path):
 def keep_running(settings) -> None:
     """Keep processing in this host's cores, and loading with two executors."""
     services.start_application(settings, "processing", "default")
+    keep_loading(settings)
+
+
+def keep_loading(settings) -> int:
+    """Keep loading with two executors; return its process id."""
     spark = settings.spark.model_copy(update={"master": "local-cluster[2,1,1024]"})
-    services.start_application(settings.model_copy(update={"spark": spark}), "loading", "default")
+    own = settings.model_copy(update={"spark": spark})
+    return services.start_application(own, "loading", "default")
+
+
+def move_away_and_back(settings) -> None:
+    """Let another cluster's application have the destination between two looks of this one."""
+    with open_tracker(settings.tracker) as tracker:
+        consumer = "loading/warehouse"
+        what = "it is loaded here"
+        children.wait_until(lambda: lease_holder(tracker, consumer), limit_s=120, what=what)
+        acquire_lease(tracker, consumer, holder="another cluster's")
 
 
 def kill_executors(settings) -> int:
@@ -55,8 +73,12 @@ def kill_executors(settings) -> int:
     return killed
 
 
-def test_executors_killed_amid_loads_change_no_count(settings, monkeypatch):
+def test_executors_killed_amid_loads_and_a_lease_that_was_lost_change_no_count(
+    settings, monkeypatch
+):
     monkeypatch.setattr(streams, "keep_running", keep_running)
+    pid = keep_loading(settings)
+    move_away_and_back(settings)
     services.run_ingest(settings, "orders")
 
     def delivered() -> int:
@@ -65,11 +87,13 @@ def test_executors_killed_amid_loads_change_no_count(settings, monkeypatch):
 
     try:
         children.wait_until(delivered, limit_s=180, what="a load")
+        assert keep_loading(settings) == pid, "it goes on when its lease was lost"
         assert kill_executors(settings)
         report = streams.rest_of(settings, rows=ROWS)
     finally:
-        said = applications.application_last_words(settings, "loading", "default", lines=400)
+        said = Path(applications.application_status(settings, "loading", "default").log).read_text()
         print(said)
+    assert "consumer 'loading/warehouse' was taken over" in said
     assert "loading/warehouse: executors load it" in said
     fates = orders.expected(ROWS)
     assert report.filtered == fates.pop("filtered")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from waybill.errors import StopError
+from waybill.errors import AwayError, StopError
 from waybill.settings import KafkaSettings
 from waybill.storage import KafkaLog, TopicSpan
+from waybill.storage import log as storage_log
 
 pytestmark = pytest.mark.serves
 NAMES = [f"events.spans{n}.x" for n in range(3)]
@@ -57,3 +61,33 @@ def test_topics_that_lead_can_be_read_and_one_that_is_not_there_is_not_told_of(
     log: KafkaLog,
 ) -> None:
     assert log.unreadable([*NAMES, "events.not.there"]) == {}
+
+
+@pytest.fixture
+def frozen(kafka: Any) -> Iterator[Callable[[], None]]:
+    """Return what freezes the broker until the test ends; it answers again after that."""
+    yield lambda: os.kill(kafka.pid, signal.SIGSTOP)
+    os.kill(kafka.pid, signal.SIGCONT)
+    KafkaLog(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)).wait_until_up(limit_s=60)
+
+
+@pytest.mark.parametrize("amid", ["_describe", "_ask_offsets"])
+def test_of_a_broker_that_freezes_amid_the_question_all_topics_are_named_in_time(
+    log: KafkaLog, frozen: Callable[[], None], monkeypatch: pytest.MonkeyPatch, amid: str
+) -> None:
+    monkeypatch.setattr(storage_log, "_SOON_S", 1.0)
+    monkeypatch.setattr(storage_log, "_SPANS_S", 4.0)
+    ask = getattr(log, amid)
+
+    def freeze_first(*given: Any) -> Any:
+        frozen()
+        return ask(*given)
+
+    monkeypatch.setattr(log, amid, freeze_first)
+    began = time.monotonic()
+    found = log.spans(NAMES)
+    assert time.monotonic() - began < 8  # the client by itself takes 10
+    assert sorted(found) == NAMES
+    for name, error in found.items():
+        assert isinstance(error, AwayError)
+        assert name in str(error)

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from waybill.back_off import BackOff
 from waybill.errors import RetryError, WaybillError
-from waybill.ledger import StagedReference
+from waybill.ledger import FencedError, StagedReference
 from waybill.loading.failures import (
     AWAY,
     BY_HAND_ONLY,
@@ -104,6 +104,10 @@ class Patience:
         self._compare_every_s = compare_every_s
         self._compare_at = clock() + (compare_every_s or 0.0)
         self._busy = threading.Lock()
+        self._fenced: FencedError | None = None
+        """A comparison was: ``look`` tells."""
+        self._is_ending = False
+        """Nothing is compared any more."""
         self._random = random.Random()  # noqa: S311 - spreads retries
         self._failures = 0
         """In a row."""
@@ -133,8 +137,13 @@ class Patience:
         """When a destination did not answer and nothing is to be loaded, see whether it does.
 
         What it answers says nothing of a load that it refused; that is tried with the next one.
-        One that takes its loads is compared from time to time, in a thread: see ``_compare``.
+        One that takes its loads is compared from time to time, in a thread: see ``compare``.
+
+        Raises:
+            FencedError: another loader has taken over.
         """
+        if self._fenced is not None:
+            raise self._fenced
         if self._failure.code != AWAY:
             self._compare_sometimes()
             return
@@ -169,7 +178,10 @@ class Patience:
             return
         began = self._clock()
         try:
-            self._loader.compare()
+            if not self._is_ending:
+                self._loader.compare()
+        except FencedError as error:
+            self._fenced = error
         except WaybillError as error:
             _LOG.warning("%s was not compared: %s", self._loader.consumer, error)
             self._compare_at = min(self._compare_at, began + _COMPARE_AGAIN_S)
@@ -177,6 +189,19 @@ class Patience:
             spent = self._clock() - began
             self._compare_at = max(self._compare_at, self._clock() + _PROBE_SHARE * spent)
             self._busy.release()
+
+    def end(self) -> bool:
+        """Have no comparison begin any more; False: one goes on, ask again.
+
+        Only then is the destination closed: what goes on would open it again, and nobody would
+        close that. One that goes on while the application ends is cut off, as by a kill: a
+        reload writes down what it has done part by part, and is gone on with.
+        """
+        self._is_ending = True
+        if not self._busy.acquire(blocking=False):
+            return False
+        self._busy.release()
+        return True
 
     def _step(self, rest: Sequence[StagedReference], after: int, until: int) -> int:
         """Try once, or park some; returns the commit that the destination stands at then."""

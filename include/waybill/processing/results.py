@@ -66,6 +66,10 @@ class Counts:
             for index, number in enumerate(row):
                 mine[index] += number
 
+    def drop(self, pipeline_id: str) -> None:
+        """Take out the counters of a pipeline."""
+        self._rows = {key: row for key, row in self._rows.items() if key[0] != pipeline_id}
+
     def total(self, name: str, *, stage: str | None = None) -> int:
         """Return the sum of one counter, of one stage or all."""
         index = _INDEX[name]

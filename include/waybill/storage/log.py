@@ -24,6 +24,12 @@ _TOPIC_CONFIG = {
 _ANSWER_S = 15.0
 _SOON_S = 5.0
 """Where many topics wait for the answer, and those that did not answer are asked again."""
+_SPANS_S = 30.0
+"""How far topics reach is told within so long: a round of the coordinator comes each minute."""
+_LATE_S = 1.0
+"""What the client should have told, and did not so long after its limit, is waited for no more."""
+_LEAST_S = 0.2
+"""Who was held up has this time left for a question: the client takes no limit of nothing."""
 _AT_ONCE = 500
 """Topics that are described by one request, and partitions of which one record is read at once."""
 _OFFSETS_AT_ONCE = 2_000
@@ -274,27 +280,33 @@ class KafkaLog:
         """Return {name: the topic and how far it reaches, or why that is not known}.
 
         A topic that does not exist is a ``StopError``; one with a partition without a leader, or
-        whose leader does not answer within 15 s, a ``RetryError``, and costs the others nothing:
-        nothing is asked twice.
+        whose leader does not answer in time, a ``RetryError``, and costs the others that time only.
 
         Raises:
             RetryError: no broker answers.
 
-        Cost: a request for each 500 topics, and two for each 2,000 partitions and broker, all of a
-        kind at once; a minute at most.
+        Cost: a request for what there is, one for each 500 topics, and two for each 2,000
+        partitions and broker, all of a kind at once; 30 s at most, whatever is away.
         """
+        deadline = time.monotonic() + _SPANS_S
+        cluster_id = self._metadata(limit_s=_SOON_S).cluster_id
+        if cluster_id is None:  # else all would be taken for topics that nobody ever read
+            raise RetryError("Kafka does not tell yet which cluster it is")
         found: dict[str, TopicSpan | WaybillError] = {}
         infos: list[TopicInfo] = []
-        cluster_id = self.cluster_id()
-        for name, described in self._described(sorted(names)).items():
+        for name, described in self._described(sorted(names), 2 * _SOON_S).items():
             problem = described if isinstance(described, WaybillError) else _leaderless(described)
             if problem is not None:
                 found[name] = problem
             else:
                 infos.append(_info(name, cluster_id, described))
-        lows, highs = self._ask_offsets(infos, "earliest"), self._ask_offsets(infos, "latest")
+        left_s = max(_LEAST_S, deadline - time.monotonic())
+        lows = self._ask_offsets(infos, "earliest", left_s / 2)
+        led = [topic for topic in infos if not isinstance(lows[topic.name], RetryError)]
+        left_s = max(_LEAST_S, deadline - time.monotonic() - _LATE_S)
+        highs = self._ask_offsets(led, "latest", left_s)
         for topic in infos:
-            low, high = lows[topic.name], highs[topic.name]
+            low, high = lows[topic.name], highs.get(topic.name, {})
             if isinstance(low, RetryError):
                 found[topic.name] = low
             elif isinstance(high, RetryError):
@@ -415,20 +427,22 @@ class KafkaLog:
         wanted = [TopicPartition(one.name, n) for one in topics for n in range(one.partitions)]
         found: dict[str, dict[int, Any]] = {topic.name: {} for topic in topics}
         failed: dict[str, RetryError] = {}
-        futures: dict[Any, Any] = {}
+        admin, futures = self._admin(), dict[Any, Any]()
+        until = time.monotonic() + limit_s + _LATE_S
         for some in _batches(wanted, _OFFSETS_AT_ONCE):
             asked = dict.fromkeys(some, spec)
             try:
-                futures |= self._admin().list_offsets(asked, request_timeout=limit_s)
+                futures |= admin.list_offsets(asked, request_timeout=limit_s)
             except KafkaException as error:
                 away = _away(f"Kafka did not tell where topics end: {error}")
                 failed |= dict.fromkeys((at.topic for at in some), away)
         for at, future in futures.items():
             where = f"Kafka did not tell where {at.topic}/{at.partition} ends"
             try:
-                found[at.topic][at.partition] = answer = future.result()
-            except KafkaException as error:
-                failed[at.topic] = _away(f"{where}: {error}")
+                answer = future.result(max(0.0, until - time.monotonic()))
+                found[at.topic][at.partition] = answer
+            except (KafkaException, TimeoutError) as error:
+                failed[at.topic] = _away(f"{where}: {str(error) or 'its broker is silent'}")
             else:
                 if answer.offset < 0:  # its broker was silent: the client calls that no error
                     failed[at.topic] = _away(f"{where} within {limit_s:.0f} s")
@@ -609,15 +623,28 @@ class KafkaLog:
                 raise _away(message) from error
         return found
 
-    def _described(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return {name: Kafka's description, or the error that there is none}."""
+    def _described(self, names: Sequence[str], limit_s: float = _ANSWER_S) -> dict[str, Any]:
+        """Return {name: Kafka's description, or the error that there is none}.
+
+        A client asks the one broker that it takes for the controller. Where that is silent for 5 s,
+        a new client is told by brokers that answer who the controller is now, and asks that one.
+        """
+        deadline = time.monotonic() + limit_s
+        described = self._describe(names, _SOON_S)
+        if away := [name for name, one in described.items() if isinstance(one, AwayError)]:
+            self._admin_client = None
+            described |= self._describe(away, max(_LEAST_S, deadline - time.monotonic()))
+        return described
+
+    def _describe(self, names: Sequence[str], limit_s: float) -> dict[str, Any]:
         from confluent_kafka import KafkaException, TopicCollection
 
-        futures: dict[str, Any] = {}
+        admin, futures = self._admin(), dict[str, Any]()
         for some in _batches(names, _AT_ONCE):
-            futures |= self._admin().describe_topics(TopicCollection(list(some)))
+            topics = TopicCollection(list(some))
+            futures |= admin.describe_topics(topics, request_timeout=limit_s)
         described: dict[str, Any] = {}
-        deadline = time.monotonic() + _ANSWER_S
+        deadline = time.monotonic() + limit_s
         for name, future in futures.items():
             try:
                 described[name] = future.result(timeout=max(0.0, deadline - time.monotonic()))
@@ -678,14 +705,18 @@ class KafkaLog:
         return answered(lambda: self._ask_metadata(topic, limit_s))
 
     def _ask_metadata(self, topic: str | None, limit_s: float) -> Any:
+        """Ask any broker: a client asks the one that it asked last, a new one who answers."""
         from confluent_kafka import KafkaException
 
-        try:
-            return self._admin().list_topics(topic, timeout=limit_s)
-        except KafkaException as error:
-            raise _away(
-                f"no Kafka broker answers at {self._settings.bootstrap_servers}: {error}"
-            ) from error
+        reason: BaseException | None = None
+        for part in (1 / 3, 2 / 3):
+            try:
+                return self._admin().list_topics(topic, timeout=limit_s * part)
+            except KafkaException as error:
+                self._admin_client, reason = None, error
+        raise _away(
+            f"no Kafka broker answers at {self._settings.bootstrap_servers}: {reason}"
+        ) from reason
 
     def _wait(self, future: Any) -> Any:
         from confluent_kafka import KafkaException
@@ -700,9 +731,10 @@ class KafkaLog:
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
 
-        if self._admin_client is None:
-            self._admin_client = AdminClient(client_config(self._settings))
-        return self._admin_client
+        client = self._admin_client  # another thread may take it away
+        if client is None:
+            client = self._admin_client = AdminClient(client_config(self._settings))
+        return client
 
     def _consumer(self, **config: Any) -> Any:
         from confluent_kafka import Consumer

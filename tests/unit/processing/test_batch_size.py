@@ -12,8 +12,10 @@ from tests.unit.processing.made import pipeline
 from waybill.processing import Counts
 from waybill.processing.spark import topic_group
 from waybill.processing.spark.batch_size import LONGEST_S
+from waybill.settings import Settings
 
 PARTITIONS = 3
+LEAST = Settings().parking.storm_min_events
 
 
 class SimulatedTasks:
@@ -21,8 +23,8 @@ class SimulatedTasks:
 
     def __init__(self, event_s: float) -> None:
         self.event_s = event_s
-        self.fails = False
-        """Each event, unless its pipeline is held."""
+        self.fails: tuple[str, ...] = ()
+        """Pipelines of which each event fails unless it is held; partitions are theirs in turns."""
         self.took_s: list[float] = []
         """Of each action."""
         self.then: Callable[[], object] = lambda: None
@@ -38,10 +40,11 @@ class SimulatedTasks:
                     ranges = [[number, start, end - 1, end - start, 0, ""]]
                     row = {"topic": topic, "took_s": took_s, "ranges": ranges, "counts": []}
                     row |= {"failures": [], "staged": None, "parked": None, "replayed": []}
-                    if self.fails and not plan.held:
-                        cause = ["p1", "transformation", "transformation_timeout", "", ""]
+                    failing = self.fails[number % len(self.fails)] if self.fails else ""
+                    if failing and failing not in plan.held:
+                        cause = [failing, "transformation", "transformation_timeout", "", ""]
                         counts = Counts()
-                        counts.add(("p1", "order", "transformation", 0), "in_first", end - start)
+                        counts.add((failing, "order", "transformation", 0), "in_first", end - start)
                         row |= {"failures": [[*cause, end - start]], "counts": counts.to_json()}
                 told.setdefault(topic, []).append(row)
         self.took_s.append(longest_s)
@@ -89,26 +92,42 @@ def test_no_batch_holds_its_cores_for_longer_than_a_minute_or_an_event(run, even
     assert sum(took_s) < events * event_s * 1.1 + 2 * LONGEST_S  # and it goes on at its speed
 
 
-def test_what_fails_slowly_is_held_as_what_fails_at_once(run, monkeypatch):
-    storms = list[Any]()
-    commit = Consumer.commit
+@pytest.fixture
+def held(run, monkeypatch) -> Callable[..., list[tuple[str, int, int]]]:
+    """Run a batch of pipelines that fail; return (id, events, their last offset) of each storm."""
 
-    def noted(consumer: Any, batch: Any, found: Any, *, took_ms: int) -> int:
-        storms.extend(found)
-        return commit(consumer, batch, found, took_ms=took_ms)
+    def held(*fails: str) -> list[tuple[str, int, int]]:
+        found = list[tuple[str, int, int]]()
+        commit = Consumer.commit
 
-    monkeypatch.setattr(Consumer, "commit", noted)
-    tasks = SimulatedTasks(1.0)
-    tasks.fails = True
-    app, _ = run(SimulatedTasks(0.001), "t", events=1)
-    monkeypatch.setattr(
-        topic_group, "held_pipelines", lambda _: {one.pipeline_id for one in storms}
-    )
-    run(tasks, events=1_000, app=app)
-    least = app.group._parts.settings.parking.storm_min_events
-    assert [storm.pipeline_id for storm in storms] == ["p1"]
-    assert least <= storms[0].events < least + 100
-    assert positions(app) == {1_000}
+        def noted(consumer: Any, batch: Any, storms: Any, *, took_ms: int) -> int:
+            at = {fails[number % len(fails)]: end for number, (_, end) in batch.ranges.items()}
+            found.extend((one.pipeline_id, one.events, at[one.pipeline_id]) for one in storms)
+            return commit(consumer, batch, storms, took_ms=took_ms)
+
+        monkeypatch.setattr(Consumer, "commit", noted)
+        tasks = SimulatedTasks(1.0)
+        tasks.fails = fails
+        app, _ = run(SimulatedTasks(0.001), "t", events=1)
+        monkeypatch.setattr(topic_group, "held_pipelines", lambda _: {one[0] for one in found})
+        run(tasks, events=2 * LEAST, app=app)
+        assert positions(app) == {2 * LEAST}
+        return found
+
+    return held
+
+
+def test_what_fails_slowly_is_held_as_what_fails_at_once(held):
+    [(pipeline_id, events, _)] = held("p1")
+    assert pipeline_id == "p1"
+    assert LEAST <= events < LEAST + 100
+
+
+def test_a_storm_lets_nothing_be_forgotten_of_other_pipelines(held):
+    """Of three partitions "p2" has one: its storm is there when "p1" is held already."""
+    [first, second] = held("p1", "p2")
+    assert (first[0], second[0]) == ("p1", "p2")
+    assert second[1:] == (second[2] - 1, second[2])  # all since the batch began, at offset 1
 
 
 def test_a_query_that_is_to_end_does_so_after_the_batch_that_runs(run):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from waybill.errors import AwayError, InputError, RetryError, StopError
 from waybill.ledger import FencedError
 from waybill.processing.spark import consumers
-from waybill.processing.spark.consumers import (
-    LAST_BATCH_S,
-    BatchGate,
-    Consumers,
-    keep_running,
-    stop_queries,
-)
+from waybill.processing.spark.consumers import BatchGate, Consumers, keep_running, stop_queries
 
+LONGEST_S = 10.0
 AWAY = AwayError("the tracker did not answer", setting="WAYBILL_TRACKER__DSN")
 
 
@@ -31,6 +27,11 @@ class Query:
         self.stops = 0
         self.takes_long = False
         """Spark does not see its end in time."""
+        self.waits: threading.Barrier | threading.Event | None = None
+        """What it waits for amid its end."""
+
+    def fail(self, message: str) -> None:
+        self.isActive, self._error = False, RuntimeError(message)
 
     def exception(self) -> Exception | None:
         return self._error
@@ -38,6 +39,8 @@ class Query:
     def stop(self) -> None:
         self.isActive = False
         self.stops += 1
+        if self.waits is not None:
+            self.waits.wait(LONGEST_S)
         if self.takes_long:
             raise RuntimeError("java.util.concurrent.TimeoutException: Stream Execution")
 
@@ -46,7 +49,6 @@ class Consumer:
     """What an application keeps for a query."""
 
     def __init__(self) -> None:
-        self.is_fenced = False
         self.busy = False
         """Its batch runs."""
         self.closed = False
@@ -82,9 +84,7 @@ class Application:
         return self.running[name], self.queries[name]
 
     def fence(self, name: str) -> None:
-        self.running[name].is_fenced = True
-        self.queries[name] = Query(RuntimeError(f"consumer {name!r} was taken over"))
-        self.consumers._states[name].running = (self.running[name], self.queries[name])
+        self.queries[name].fail(f"consumer {name!r} was taken over")
 
 
 @pytest.fixture
@@ -124,15 +124,40 @@ def test_a_consumer_that_cannot_start_waits_and_its_neighbours_go_on(clock, kind
     assert started == [*names, "events.no.leader", "events.no.leader"]
 
 
-@pytest.mark.usefixtures("clock")
-def test_a_fenced_consumer_that_is_wanted_still_ends_the_application():
-    app = Application()
-    app.consumers.look(["a"])
-    app.fence("a")
-    app.consumers.look(["a"])  # what is wanted may have been read before it was taken over
-    assert app.running["a"].closed
-    with pytest.raises(StopError, match="taken over"):
-        app.consumers.look(["a"])
+@pytest.mark.parametrize("where", ["amid a load", "beside its loads"])
+def test_a_destination_that_was_moved_away_and_back_between_two_looks_is_taken_again(clock, where):
+    """Another cluster's application had its lease: nothing was wrong with this one."""
+    app, wanted = Application(), ["a", "stays"]
+    app.consumers.look(wanted)
+    first = app.running["a"]
+    if where == "amid a load":
+        app.fence("a")
+    else:
+        first.fenced_at_look = True
+    app.consumers.look(wanted)
+    app.consumers.look(wanted)
+    assert first.closed
+    assert app.started == wanted  # it waits
+    clock[0] += 3
+    app.consumers.look(wanted)
+    app.consumers.look(wanted)
+    assert app.started == [*wanted, "a"]
+
+
+def test_an_application_that_a_newer_one_replaced_ends_at_its_next_beat():
+    app, answers = Application(), [["a"]]
+
+    def wanted() -> list[str]:
+        if answers:
+            return answers.pop()
+        raise FencedError("loading of 'default' was started anew: epoch 1 is over")
+
+    def sleep(_: float) -> None:
+        app.fence("a")
+
+    with pytest.raises(StopError, match="started anew"):
+        keep_running(app.consumers.look, wanted, Stops(after=9), every_s=2.0, sleep=sleep)
+    assert app.started == ["a"]
 
 
 def test_a_destination_that_is_moved_while_another_is_let_go_of_ends_nobody(clock):
@@ -155,7 +180,7 @@ def test_a_destination_that_is_moved_while_another_is_let_go_of_ends_nobody(cloc
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_destination_that_was_moved_while_it_was_away_ends_nobody():
+def test_a_destination_that_was_moved_while_it_was_away_is_let_go_of():
     """Whether it answers is asked beside its batches, and its lease with that."""
     app = Application()
     app.consumers.look(["away", "stays"])
@@ -164,10 +189,7 @@ def test_a_destination_that_was_moved_while_it_was_away_ends_nobody():
     app.consumers.look(["stays"])
     assert app.running["away"].closed
     app.consumers.look(["away", "stays"])
-    app.running["away"].fenced_at_look = True
-    app.consumers.look(["away", "stays"])
-    with pytest.raises(StopError, match="taken over"):
-        app.consumers.look(["away", "stays"])
+    assert app.started == ["away", "stays", "away"]
 
 
 @pytest.mark.usefixtures("clock")
@@ -204,9 +226,8 @@ def test_however_many_destinations_are_let_go_of_a_look_takes_seconds(clock):
     assert all(consumer.closed for consumer in app.running.values())
 
 
-def test_a_consumer_that_stopped_with_the_words_of_a_fence_is_tried_again(clock):
-    quoting = Query(RuntimeError(f"{FencedError.__name__}: a destination said so"))
-    app = Application({"a": quoting})
+def test_a_consumer_that_stopped_is_tried_again(clock):
+    app = Application({"a": Query(RuntimeError("a table does not fit"))})
     app.consumers.look(["a"])
     app.consumers.look(["a"])
     clock[0] += 3
@@ -214,34 +235,39 @@ def test_a_consumer_that_stopped_with_the_words_of_a_fence_is_tried_again(clock)
     assert app.started == ["a", "a"]
 
 
-def test_an_application_that_ends_lets_batches_end_and_cuts_off_what_takes_long(clock, monkeypatch):
-    monkeypatch.setattr(consumers.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
-    began, asked = clock[0], list[float]()
-    idle, short, long, stuck = (Query() for _ in range(4))
-    idle.takes_long = stuck.takes_long = True
+def never(_: Query) -> bool:
+    return False
+
+
+def test_an_application_that_ends_lets_batches_end_and_cuts_off_what_takes_long(monkeypatch):
+    """Ten queries that Spark does not see end take as long as one."""
+    monkeypatch.setattr(consumers, "LAST_BATCH_S", 0.3)
+    idle, short, *stuck = (Query() for _ in range(12))
+    idle.takes_long = True
+    at_once, looks = threading.Barrier(len(stuck)), iter([False, True])
+    for query in stuck:
+        query.waits = at_once
 
     def end_idle(query: Query) -> bool:
-        gate.end(query)
-        return True
+        return BatchGate().end(query)
 
     def end_short(query: Query) -> bool:
-        asked.append(clock[0])
-        if clock[0] - began < 5:
-            return False
-        query.stop()
-        return True
+        return next(looks) and BatchGate().end(query)
 
-    gate = BatchGate()
-    running = [
-        (idle, end_idle),
-        (stuck, lambda _: False),
-        (short, end_short),
-        (long, lambda _: False),
-    ]
-    stop_queries(running)
-    assert [query.stops for query in (idle, stuck, short, long)] == [1, 1, 1, 1]
-    assert 5 <= asked[-1] - began < 6
-    assert LAST_BATCH_S <= clock[0] - began < LAST_BATCH_S + 1
+    stop_queries([(idle, end_idle), (short, end_short), *((query, never) for query in stuck)])
+    assert [query.stops for query in (idle, short, *stuck)] == [1] * 12
+    assert not at_once.broken
+
+
+def test_an_application_that_ends_waits_for_no_query_for_ever(monkeypatch):
+    monkeypatch.setattr(consumers, "LAST_BATCH_S", 0.1)
+    monkeypatch.setattr(consumers, "_CUT_OFF_S", 0.1)
+    query, go_on = Query(), threading.Event()
+    query.waits = go_on
+    began = time.monotonic()
+    stop_queries([(query, never)])
+    assert time.monotonic() - began < LONGEST_S
+    go_on.set()
 
 
 def test_a_query_ends_once_its_batch_has_and_none_has_an_effect_after_that():

@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
 from waybill.destinations import Destination, open_destination
 from waybill.errors import InputError
-from waybill.ledger import FencedError, StagedReference, load_position
+from waybill.ledger import StagedReference, load_position
 from waybill.loading import Loader, Patience, placement_of
 from waybill.loading.spark.executors import ExecutorLoads
 from waybill.loading.spark.source import StagedSource
@@ -76,8 +76,6 @@ class LoadingConsumer:
         self._pool = pool or f"load-{loader.name}"
         self._position = load_position(tracker, loader.name)
         self._gate = BatchGate()
-        self.is_fenced = False
-        """Another application has taken its destination over."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query where the destination stands."""
@@ -105,8 +103,8 @@ class LoadingConsumer:
         return self._gate.is_closed
 
     def end(self, query: StreamingQuery) -> bool:
-        """Stop the query, unless a load runs: see `BatchGate.end`."""
-        return self._gate.end(query)
+        """Stop the query, unless a load runs, or a comparison: see `BatchGate.end`."""
+        return self._gate.end(query) and self._patience.end()
 
     def close(self) -> None:
         """Close the destination."""
@@ -126,11 +124,7 @@ class LoadingConsumer:
             for row in frame.collect()
             if row.commit_number > self._position
         ]
-        try:
-            self._patience.deliver(references, after=self._position, until=until)
-        except FencedError:
-            self.is_fenced = True
-            raise
+        self._patience.deliver(references, after=self._position, until=until)
         self._position = until
         give_memory_back()
 
@@ -212,8 +206,8 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
 
     Raises:
         InputError: there is no such cluster.
-        StopError: another application of the cluster was started, or one took a consumer over; or
-            Spark has no executors any more.
+        StopError: another application of the cluster was started, or Spark has no executors any
+            more.
         RetryError: Spark does not start; the supervisor starts it again.
     """
     stopping = Stopping()

@@ -44,8 +44,8 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
 
     Raises:
         InputError: there is no such cluster.
-        StopError: another application of the cluster was started, or one took a consumer over that
-            is this one's; or Spark has no executors any more.
+        StopError: another application of the cluster was started, or Spark has no executors any
+            more.
         RetryError: Kafka did not answer for 10 min at the start, or Spark does not start; the
             supervisor starts it again.
     """

@@ -2,8 +2,10 @@
 
 Those of loading; the topics of processing share queries (``topic_groups``). A consumer that stops
 (a table that does not fit) is loud in the log and is tried again with back-off; its neighbours flow
-on. So is one whose tracker is away: the application outlives that. One that was fenced, and is
-wanted all the same by what was read after that, ends the application: another one has taken over.
+on. So is one whose tracker is away: the application outlives that. So is one whose lease another
+application took: it lets go, and if it is wanted here all the same (it was moved away and back
+between two looks), it takes the lease again. That is refused where a newer application serves this
+cluster (``ApplicationLease.check``), and only that ends this one, at its next beat.
 
 A query ends between two batches (``BatchGate``), and is waited for by nobody: the next look asks
 again. When the application ends, batches have `LAST_BATCH_S` to end in.
@@ -63,6 +65,8 @@ _LONGEST_AWAY_WAIT_S = 15.0
 """Longest wait after a read of the tracker that failed: when it is back, work goes on soon."""
 LAST_BATCH_S = 20.0
 """How long an application that is to end lets the batches at work go on."""
+_CUT_OFF_S = 3.0
+"""What Spark is waited for after that, for all queries together: it has 2 s for each."""
 _STOPPING_S = 5.0
 """What is not wanted any more and has not ended after so long is left to the next look."""
 
@@ -111,25 +115,33 @@ Ending = tuple[StreamingQuery, Callable[[StreamingQuery], bool]]
 
 
 def stop_queries(running: Iterable[Ending]) -> None:
-    """Stop queries at the end of their batches, or after `LAST_BATCH_S`.
+    """Stop queries at the end of their batches, or after `LAST_BATCH_S`; all of them at once.
 
-    A batch that is cut off is not committed: it is read again by whoever goes on.
+    A batch that is cut off is not committed: it is read again by whoever goes on. Cost: a thread a
+    query; a few seconds more than `LAST_BATCH_S` at most, however many there are.
     """
-    left, deadline = list(running), time.monotonic() + LAST_BATCH_S
-    while left := [(query, end) for query, end in left if not end(query)]:
+    deadline = time.monotonic() + LAST_BATCH_S
+    threads = [
+        threading.Thread(target=_stop_by, args=(deadline, *one), name="stop", daemon=True)
+        for one in running
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline + _CUT_OFF_S - time.monotonic()))
+
+
+def _stop_by(deadline: float, query: StreamingQuery, end: Callable[[StreamingQuery], bool]) -> None:
+    while not end(query):
         if time.monotonic() >= deadline:
-            break
+            _LOG.warning("query %s: its batch is cut off after %.0f s", query.name, LAST_BATCH_S)
+            stop_query(query)
+            return
         time.sleep(0.1)
-    for query, _ in left:
-        _LOG.warning("query %s: its batch is cut off after %.0f s", query.name, LAST_BATCH_S)
-        stop_query(query)
 
 
 class Consumer(Protocol):
     """A consumer whose query was started."""
-
-    is_fenced: bool
-    """Another application took it over; errors' words do not tell."""
 
     def look(self) -> None:
         """Do what is due beside the batches."""
@@ -146,9 +158,7 @@ class _State:
     running: tuple[Consumer, StreamingQuery] | None = None
     retry: RetryTimer = field(default_factory=lambda: RetryTimer(CONSUMER_BACK_OFF))
     is_ending: bool = False
-    """It was not wanted any more when it was last told to end: it ends before it starts anew."""
-    fenced: str = ""
-    """Another application took it over: if it is wanted here all the same, this one must end."""
+    """It was told to end, by not being wanted or by a fence: it ends before it starts anew."""
 
 
 class Consumers:
@@ -166,20 +176,14 @@ class Consumers:
         """Start what is wanted and does not run; end what is not wanted any more.
 
         Waits for no batch: what it cannot do yet is done by a later look.
-
-        Raises:
-            StopError: another application took over what is still wanted here.
         """
         names = dict.fromkeys(wanted)
-        for name in names:
-            if name in self._states and (fenced := self._states[name].fenced):
-                raise StopError(
-                    f"consumer {name!r} was taken over by another application: {fenced}"
-                )
         until = time.monotonic() + _STOPPING_S
         for name, state in list(self._states.items()):
             if (state.is_ending or name not in names) and time.monotonic() < until:
-                self._let_go(name, state)
+                self._let_go(state)
+                if name not in names and not state.is_ending:
+                    del self._states[name]
         for name in names:
             state = self._states.setdefault(name, _State())
             if not state.is_ending:
@@ -196,30 +200,22 @@ class Consumers:
             if state.running is not None:
                 state.running[0].close()
 
-    def _let_go(self, name: str, state: _State) -> None:
+    def _let_go(self, state: _State) -> None:
         state.is_ending = True
         if state.running is not None:
             consumer, query = state.running
             if not consumer.end(query):
                 return
             consumer.close()
-        del self._states[name]
+        state.running, state.is_ending = None, False
 
     def _keep(self, name: str, state: _State) -> None:
-        if state.running is not None:
-            consumer, query = state.running
-            if query.isActive:
-                self._look(state, consumer)
-                return
-            self._ended(name, state, consumer, query)
-        if not state.fenced and time.monotonic() >= state.retry.due:
-            self._try(name, state)
-
-    def _look(self, state: _State, consumer: Consumer) -> None:
-        try:
-            consumer.look()
-        except FencedError as error:  # the names may have been read before that
-            state.fenced = str(error)
+        if state.running is None:
+            if time.monotonic() >= state.retry.due:
+                self._try(name, state)
+        elif (error := _look(*state.running)) is not None:
+            state.is_ending = True
+            try_later(name, state.retry, error)
 
     def _try(self, name: str, state: _State) -> None:
         state.retry.began = time.monotonic()
@@ -228,13 +224,16 @@ class Consumers:
         except (StopError, InputError, RetryError) as error:
             try_later(name, state.retry, error)
 
-    def _ended(self, name: str, state: _State, consumer: Consumer, query: StreamingQuery) -> None:
-        error = WaybillError(str(query.exception()))
-        if consumer.is_fenced:
-            state.fenced = str(error)
-        state.running = None
-        consumer.close()
-        try_later(name, state.retry, error)
+
+def _look(consumer: Consumer, query: StreamingQuery) -> WaybillError | None:
+    """Look at a consumer; returns why it cannot go on."""
+    if not query.isActive:
+        return WaybillError(str(query.exception()))
+    try:
+        consumer.look()
+    except FencedError as error:
+        return error
+    return None
 
 
 def try_later(name: str, retry: RetryTimer, error: WaybillError) -> None:
@@ -264,7 +263,7 @@ def keep_running(
         sleep: for so many seconds after a look that went well, or until there is something new.
 
     Raises:
-        StopError: a consumer was fenced.
+        StopError: a newer application serves the cluster: that is what ``wanted`` raises.
     """
     back_off, failures = BackOff(2 * every_s, _LONGEST_AWAY_WAIT_S), 0
     while not stopping.asked:

@@ -222,7 +222,7 @@ class TopicGroup:
                 _LOG.warning("%s: held, the batch runs again: %s", topic, storm)
                 context.storms[topic].append(storm)
                 stormy.add(topic)
-                self._parts_before = PartsBefore()
+                self._parts_before.forget(storm.pipeline_id)
         context.held |= {storm.pipeline_id for topic in stormy for storm in context.storms[topic]}
         return stormy
 
@@ -396,6 +396,11 @@ class PartsBefore:
         for batch in batches:
             self._counts.merge(batch.counts)
             self._failures += batch.failures
+
+    def forget(self, pipeline_id: str) -> None:
+        """Forget a pipeline that is held from now on; its neighbours' storms may go on."""
+        self._counts.drop(pipeline_id)
+        self._failures = [row for row in self._failures if row[0] != pipeline_id]
 
     def and_of(self, batch: TopicBatch) -> tuple[Counts, list[Sequence[Any]]]:
         """Return counts and tallies of failures of these parts and one more."""

@@ -4,9 +4,10 @@ A topic that cannot be opened (it was made anew, its stop is not settled) waits,
 with back-off. So does one without a leader: Kafka is asked for all that are due at once, before any
 is opened, and those cost no time of their own. A topic whose share of a batch could not be
 committed leaves its group, and comes back in a query of its own, until it has run well for a while;
-where only a server was away it comes back to its group. A topic that its neighbours wait for, or
-that is replayed, has a query of its own for as long. Where nobody can tell whose fault a query's
-end was, its topics are divided among smaller groups: the culprit ends up alone.
+where only a server was away, or its lease was lost (it is taken again: see ``consumers``), it comes
+back to its group. A topic that its neighbours wait for, or that is replayed, has a query of its own
+for as long. Where nobody can tell whose fault a query's end was, its topics are divided among
+smaller groups: the culprit ends up alone.
 
 A group that gains or loses a topic is started anew at the end of its batch; the others go on. No
 topic is read by two queries: a group starts once all its topics are free.
@@ -46,8 +47,6 @@ class _Topic:
     """None: it waits to be opened."""
     retry: RetryTimer = field(default_factory=lambda: RetryTimer(CONSUMER_BACK_OFF))
     """Begun: when it was opened, or was last a reason for a query of its own."""
-    fenced: str = ""
-    """Another application took it over: if it is wanted here all the same, this one must end."""
 
 
 @dataclass(slots=True)
@@ -109,14 +108,8 @@ class TopicGroups:
         """Start what is wanted and does not run; let go of what is not wanted any more.
 
         Waits for no batch: what it cannot do yet is done by a later look.
-
-        Raises:
-            StopError: another application took over what is still wanted here.
         """
         names = list(wanted)
-        for topic in names:
-            if topic in self._topics and (fenced := self._topics[topic].fenced):
-                raise StopError(f"{topic} was taken over by another application: {fenced}")
         for slot in self._slots:
             self._take_errors(slot)
         for topic in self._topics.keys() - set(names):
@@ -168,9 +161,7 @@ class TopicGroups:
 
     def _failed(self, topic: str, error: WaybillError, *, most_topics: int) -> None:
         state = self._topics[topic]
-        if isinstance(error, FencedError):
-            state.fenced = str(error)
-        elif isinstance(error, UnreadError) or not isinstance(error, RetryError):
+        if isinstance(error, UnreadError) or not isinstance(error, RetryError | FencedError):
             state.most_topics = most_topics
         self._leave(topic)
         try_later(topic, state.retry, error)
@@ -246,7 +237,7 @@ class TopicGroups:
         due = [
             topic
             for topic, state in states.items()
-            if state.consumer is None and not state.fenced and topic not in read
+            if state.consumer is None and topic not in read
             if state.retry.due <= now
         ]
         return sorted(due, key=lambda topic: states[topic].retry.failures)

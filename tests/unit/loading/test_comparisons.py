@@ -1,0 +1,84 @@
+"""A destination that is compared in a thread is closed by nobody, and compared by nobody after."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.servers import wait_for
+
+from waybill.ledger import FencedError
+from waybill.loading import Patience
+from waybill.loading.spark import application
+from waybill.loading.spark.application import LoadingConsumer
+from waybill.settings import Settings
+
+
+class Loader:
+    """One whose comparisons take until they may go on."""
+
+    name = "warehouse"
+    consumer = "loading/warehouse"
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self.compared = 0
+
+    def compare(self) -> None:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.compared += 1
+
+
+class Query:
+    """What Spark gives for a query."""
+
+    name = "load-warehouse"
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def loader() -> Loader:
+    return Loader()
+
+
+@pytest.fixture
+def patience(loader: Loader) -> Patience:
+    return Patience(loader, park_after_s=None, wait=lambda _: False, compare_every_s=0.0)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch, loader: Any, patience: Patience) -> LoadingConsumer:
+    monkeypatch.setattr(application, "load_position", lambda *_: 0)
+    tracker: Any = None
+    return LoadingConsumer(Settings(), tracker, loader, patience, Path("none"))
+
+
+def test_a_consumer_ends_once_its_destination_is_compared_and_it_is_not_compared_again(
+    loader: Loader, patience: Patience, consumer: LoadingConsumer
+) -> None:
+    query: Any = Query()
+    consumer.look()
+    assert loader.begun.wait(60)
+    assert not consumer.end(query)
+    loader.go_on.set()
+    wait_for(lambda: consumer.end(query))
+    patience.compare()  # of a thread that was begun before, and came late
+    assert loader.compared == 1
+
+
+def test_a_comparison_that_was_fenced_is_told_by_the_next_look(
+    loader: Loader, patience: Patience, consumer: LoadingConsumer
+) -> None:
+    loader.error = FencedError("consumer 'loading/warehouse' was taken over")
+    loader.go_on.set()
+    patience.compare()
+    with pytest.raises(FencedError):
+        consumer.look()
