@@ -82,6 +82,10 @@ if TYPE_CHECKING:
     from waybill.clusters.status import ClusterLine as ClusterLine
     from waybill.clusters.status import ClusterStatus as ClusterStatus
     from waybill.clusters.status import cluster_status as cluster_status
+    from waybill.clusters.serving import HeldConsumer as HeldConsumer
+    from waybill.clusters.serving import Serving as Serving
+    from waybill.clusters.serving import held_words as held_words
+    from waybill.clusters.serving import serving_words as serving_words
     from waybill.clusters.supervision import Action as Action
     from waybill.clusters.supervision import Backend as Backend
     from waybill.clusters.supervision import Look as Look
@@ -149,6 +153,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "processes": ["process_identity", "process_state"],
         "records": ["read_topic_looks"],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
+        "serving": ["HeldConsumer", "Serving", "held_words", "serving_words"],
         "status": ["ClusterLine", "ClusterStatus", "cluster_status"],
         "supervision": [
             "Action",

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from waybill.clusters.capacity import CapacityDemand, InfraCoordinator, capacity
-from waybill.clusters.loads import LoadSample, team_load
+from waybill.clusters.loads import LoadSample, cluster_activity, team_load
 from waybill.clusters.measurement import TopicLog, measure, team_topics
 from waybill.clusters.model import Assignment, Move, TeamLoad, VirtualCluster
 from waybill.clusters.packing import assign
@@ -84,12 +84,13 @@ def coordinate(tracker: TrackerStore, log: TopicLog, infra: InfraCoordinator) ->
     with tracker.transaction() as connection:
         lock_assignment(connection)
         before = read_assignment(connection)
-        loads = current_loads(connection)
+        samples = read_samples(connection)
+        loads = current_loads(connection, samples)
         clusters = read_clusters(connection)
         after = decide(connection, before, loads, clusters, made_by=COORDINATOR)
         demand = _demand(connection, after, loads, clusters)
         teams = Counter(at.cluster for at in after.placements.values())
-        write_capacities(connection, demand, teams)
+        write_capacities(connection, demand, teams, cluster_activity(before or after, samples))
     infra.request(demand)
     moves = () if before is not None and after.version == before.version else after.moves
     for move in moves:
@@ -103,8 +104,9 @@ def _unserved(assignment: Assignment, clusters: Sequence[VirtualCluster]) -> Ite
         teams = len(assignment.teams_of(cluster.name))
         if teams and not cluster.is_served:
             yield (
-                f"cluster {cluster.name} serves {teams} teams, and its application of processing "
-                "was not seen for a minute: look at the DAG that supervises it"
+                f"cluster {cluster.name} has {teams} team{'s' * (teams != 1)} and serves none: "
+                f"{cluster.unserved}; "
+                f"see the DAG that supervises it, and `waybill clusters show {cluster.name}`"
             )
 
 

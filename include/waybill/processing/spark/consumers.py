@@ -27,6 +27,7 @@ from typing import Protocol
 from pyspark.sql.streaming import StreamingQuery
 
 from waybill.back_off import BackOff, RetryTimer
+from waybill.clusters import HeldConsumer, Serving
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 
@@ -131,6 +132,10 @@ class Consumer(Protocol):
     is_fenced: bool
     """Another application took it over; errors' words do not tell."""
 
+    @property
+    def problem(self) -> str:
+        """Why nothing comes of its query now; empty: it works."""
+
     def look(self) -> None:
         """Do what is due beside the batches."""
 
@@ -149,6 +154,8 @@ class _State:
     """It was not wanted any more when it was last told to end: it ends before it starts anew."""
     fenced: str = ""
     """Another application took it over: if it is wanted here all the same, this one must end."""
+    error: WaybillError | None = None
+    """Why it was not started, or ended, last."""
 
 
 class Consumers:
@@ -161,6 +168,8 @@ class Consumers:
     def __init__(self, start: Callable[[str], tuple[Consumer, StreamingQuery]]) -> None:
         self._start = start
         self._states: dict[str, _State] = {}
+        self._wanted: dict[str, None] | None = None
+        """By the last look."""
 
     def look(self, wanted: Iterable[str]) -> None:
         """Start what is wanted and does not run; end what is not wanted any more.
@@ -170,7 +179,7 @@ class Consumers:
         Raises:
             StopError: another application took over what is still wanted here.
         """
-        names = dict.fromkeys(wanted)
+        names = self._wanted = dict.fromkeys(wanted)
         for name in names:
             if name in self._states and (fenced := self._states[name].fenced):
                 raise StopError(
@@ -184,6 +193,27 @@ class Consumers:
             state = self._states.setdefault(name, _State())
             if not state.is_ending:
                 self._keep(name, state)
+
+    def serving(self, version: int) -> Serving | None:
+        """Return what the last look left running, and why the rest does not run.
+
+        Args:
+            version: of the assignment that it followed.
+
+        Returns:
+            None before the first look.
+        """
+        if self._wanted is None:
+            return None
+        held = [one for name in self._wanted if (one := self._held(name)) is not None]
+        return Serving.of(version, len(self._wanted), held)
+
+    def _held(self, name: str) -> HeldConsumer | None:
+        state = self._states.get(name, _State())
+        if state.running is not None and not state.is_ending:
+            problem = state.running[0].problem
+            return HeldConsumer(name, "fails", problem) if problem else None
+        return HeldConsumer.of(name, state.error, "for its turn, or for its last query")
 
     def stop(self) -> None:
         """Stop all queries at the end of their batches, or after `LAST_BATCH_S`."""
@@ -224,15 +254,16 @@ class Consumers:
     def _try(self, name: str, state: _State) -> None:
         state.retry.began = time.monotonic()
         try:
-            state.running = self._start(name)
+            state.running, state.error = self._start(name), None
         except (StopError, InputError, RetryError) as error:
+            state.error = error
             try_later(name, state.retry, error)
 
     def _ended(self, name: str, state: _State, consumer: Consumer, query: StreamingQuery) -> None:
         error = WaybillError(str(query.exception()))
         if consumer.is_fenced:
             state.fenced = str(error)
-        state.running = None
+        state.running, state.error = None, error
         consumer.close()
         try_later(name, state.retry, error)
 
