@@ -99,7 +99,6 @@ def test_each_cluster_has_its_numbers_its_charts_and_its_largest_teams(open_clus
     expect(one.plot("second", "lag").locator(".happened")).to_have_count(2)
 
 
-
 def test_what_is_not_served_is_told_with_why_and_hot_times_are_drawn(open_clusters, teams):
     one = open_clusters()
     second = one.cluster("second")

@@ -59,7 +59,13 @@ def lines(web):
         minute=minute,
     )
     yield lot
-    for table in ("ledger_minutes", "delivered_minutes", "pipeline_holds", "parked_partitions", "pipeline_versions"):
+    for table in (
+        "ledger_minutes",
+        "delivered_minutes",
+        "pipeline_holds",
+        "parked_partitions",
+        "pipeline_versions",
+    ):
         lot.sql(f"DELETE FROM {table} WHERE pipeline_id LIKE 'pl-li-%'")
     lot.sql("DELETE FROM pipelines WHERE id LIKE 'pl-li-%'")
 

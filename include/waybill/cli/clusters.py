@@ -321,6 +321,23 @@ def _unserved(one: ClusterLine) -> str:
     return "reads nothing" if any(s and s.is_unable for s in serving) else "no application"
 
 
+def _application(one: Application) -> str:
+    """Return a line of one application."""
+    words = [f"{one.kind}: {application_state(one)}"]
+    if one.epoch:
+        version = f", Waybill {one.code_version}" if one.code_version else ""
+        words.append(f"start {one.epoch} on {one.backend or 'unknown'}{version}")
+    if one.external_id and one.ended_s is None:
+        words.append(one.external_id)
+    if one.heartbeat_s is not None:
+        words.append(f"heard of {max(0.0, one.now_s - one.heartbeat_s):.0f} s ago")
+    if one.wanted == "stopped" and one.wanted_by:
+        words.append(f"stopped by {one.wanted_by}")
+    if one.failures:
+        words.append(f"{counted(one.failures, 'death')} in a row")
+    return plain("; ".join(words))
+
+
 def _serving(one: Application, before: str = "") -> list[str]:
     """Return what an application serves, and a line for each consumer that does not run."""
     serving = one.serving
@@ -354,6 +371,26 @@ def _print_folded(lines: Iterable[str]) -> None:
         set_in = " " * (len(line) - len(line.lstrip()) + 2)
         for part in wrap(line, width, subsequent_indent=set_in):
             typer.echo(part)
+
+
+def _print_hot(clusters: Sequence[ClusterLine]) -> None:
+    for team in [team for one in clusters for team in one.teams]:
+        if team.hot:
+            print_line(f"hot: team {team.load.team} takes {team.load.demand_cores:.2f} cores")
+        for hot in team.hot_partitions:
+            print_line(
+                f"hot: {hot.topic}, partition {hot.partition}: {counted(hot.waiting, 'event')}, "
+                f"{hot.share:.0%} of what waits for team {team.load.team}"
+            )
+
+
+def _print_decisions(found: ClusterStatus) -> None:
+    for one in found.decisions[:10]:
+        move = one.move
+        print_line(
+            f"{one.at:%Y-%m-%d %H:%M} UTC, {one.made_by}: {move.team} from {move.old or 'nowhere'} "
+            f"to {move.new}: {move.reason}"
+        )
 
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

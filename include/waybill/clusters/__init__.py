@@ -79,13 +79,13 @@ if TYPE_CHECKING:
     from waybill.clusters.request import ClusterRequest as ClusterRequest
     from waybill.clusters.request import DrainRequest as DrainRequest
     from waybill.clusters.request import PlaceRequest as PlaceRequest
-    from waybill.clusters.status import ClusterLine as ClusterLine
-    from waybill.clusters.status import ClusterStatus as ClusterStatus
-    from waybill.clusters.status import cluster_status as cluster_status
     from waybill.clusters.serving import HeldConsumer as HeldConsumer
     from waybill.clusters.serving import Serving as Serving
     from waybill.clusters.serving import held_words as held_words
     from waybill.clusters.serving import serving_words as serving_words
+    from waybill.clusters.status import ClusterLine as ClusterLine
+    from waybill.clusters.status import ClusterStatus as ClusterStatus
+    from waybill.clusters.status import cluster_status as cluster_status
     from waybill.clusters.supervision import Action as Action
     from waybill.clusters.supervision import Backend as Backend
     from waybill.clusters.supervision import Look as Look

@@ -92,9 +92,7 @@ def read_clusters(connection: Connection) -> list[VirtualCluster]:
         settings = {name: getattr(row, name) for name in _SETTINGS}
         conf = dict(row.spark_conf)
         found.append(
-            VirtualCluster(
-                row.name, spark_conf=conf, is_served=not why, unserved=why, **settings
-            )
+            VirtualCluster(row.name, spark_conf=conf, is_served=not why, unserved=why, **settings)
         )
     return found
 

@@ -1,9 +1,9 @@
 """Pipelines, a line each: how far behind they are, what is parked, held, and failed last; rates.
 
 A page costs the same however many pipelines there are and however deep it lies: it is cut by name,
-and all else is read for its pipelines only. Rates are events by the minute in which they came in, and by
-the one in which a destination took them, backlog and replays as well. The last two minutes are left
-out: their books are not folded yet.
+and all else is read for its pipelines only. Rates are events by
+the minute in which they came in, and by the one in which a destination took them, whenever they
+came in. The last two minutes are left out: their books are not folded yet.
 """
 
 from __future__ import annotations

@@ -253,7 +253,8 @@ def fold(tracker: TrackerStore, *, most: int = 5000) -> int:
     """Fold ledger rows into minutes and totals; returns how many.
 
     Each minute that changes is put on the auditor's list, and what was delivered is counted by the
-    minute in which it was (``delivered_minutes``), for the last hours. Safe to run twice at once, and to kill.
+    minute in which it was (``delivered_minutes``), for the last hours. Safe to run twice at once,
+    and to kill.
     """
     total = 0
     while True:

@@ -95,7 +95,9 @@ class RatesOut(BaseModel):
     """A pipeline's events by minute."""
 
     came_in: list[int]
-    delivered: list[int] = Field(description="Delivered then, whenever they came in; replayed ones as well.")
+    delivered: list[int] = Field(
+        description="Delivered then, whenever they came in; replayed ones as well."
+    )
 
 
 class Rates(BaseModel):

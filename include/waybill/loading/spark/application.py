@@ -253,8 +253,9 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
-            serving = consumers.serving(served.watcher.version)  # of the look before
-            heartbeat.beat(at_work=watch.look(), serving=serving)
+            # what the look before left is reported
+            left = consumers.serving(served.watcher.version)
+            heartbeat.beat(at_work=watch.look(), serving=left)
             return sorted(served.read_destinations())
 
         keep_running(

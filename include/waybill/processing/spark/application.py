@@ -91,8 +91,8 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             )
 
         def wanted() -> Iterable[str]:
-            serving = groups.serving(served.watcher.version)  # of the look before
-            heartbeat.beat(at_work=watch.look(), serving=serving)
+            # what the look before left is reported
+            heartbeat.beat(at_work=watch.look(), serving=groups.serving(served.watcher.version))
             topics = read_served(served, draining)
             destinations.update(topics)
             handover.forget_all_but(topics)
