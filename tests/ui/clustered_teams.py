@@ -60,13 +60,16 @@ class ClusteredTeams:
     def measured(
         self, name: str, *, lag_s: float, cores: float, limit: int | None = 4, hot: str = "[]"
     ) -> None:
-        """Write what a cluster needed over the last hours, with a gap; hot for half an hour."""
+        """Write what a cluster needed over the last hours, with a gap; hot for half an hour.
+
+        Ten minutes ahead as well: however slow the tests are, the last step is measured.
+        """
         self.lot.sql(
             "INSERT INTO cluster_loads (cluster, at, teams, cores, needed_cores, demand_cores,"
             " lag_s, arrival_per_s, processed_per_s, hot) SELECT :name, now() - make_interval(mins => n), 2, :limit,"
             " ceil(:demand * 1.4), :demand * (1 + 0.3 * sin(n / 30.0)),"
             " :lag * (1 + sin(n / 40.0)), 900 + 400 * sin(n / 25.0), 900 + 300 * sin((n + 6) / 25.0),"
-            " CASE WHEN n BETWEEN 90 AND 120 THEN CAST(:hot AS jsonb) ELSE '[]' END FROM generate_series(0, :minutes) AS n"
+            " CASE WHEN n BETWEEN 90 AND 120 THEN CAST(:hot AS jsonb) ELSE '[]' END FROM generate_series(-10, :minutes) AS n"
             " WHERE n NOT BETWEEN 200 AND 230",
             name=name, limit=limit, demand=cores, lag=lag_s, minutes=_MINUTES, hot=hot,
         )  # fmt: skip

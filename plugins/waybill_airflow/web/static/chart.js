@@ -65,6 +65,7 @@ export function chart({ key: own, title, grid, lines, marks = [], spots = [], sh
   const last = grid.steps - 1;
   const cursor = svg("path", { class: "cursor" });
   const value = h("span", { class: "chart-value", "aria-live": "polite" });
+  const names = h("span", { class: "hot-names", "aria-hidden": "true" });
   let place = null;
   const at = (ms) => Math.min(last, Math.max(0, (ms - since) / (grid.step_s * 1000) - 0.5));
   const drawing = svg("svg", { viewBox: `0 0 ${last} ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -73,14 +74,13 @@ export function chart({ key: own, title, grid, lines, marks = [], spots = [], sh
     lines.map((line) => svg("path", { class: `line ${line.look}`, d: path(line.values, most) })),
     svg("path", { class: "hot-times", d: stretches(spots, last) }), cursor);
 
-  const numbers = (one) => lines.filter((line) => line.values[one] !== null).map((line) => `${line.words} ${shown(line.values[one])}`).join(", ") || "not measured";
-  const words = (one) => numbers(one) + (spots[one] ? `; hot: ${spots[one].join(", ")}` : "");
+  const words = (one) => lines.filter((line) => line.values[one] !== null).map((line) => `${line.words} ${shown(line.values[one])}`).join(", ") || "not measured";
+  const hot = (one) => (spots[one] ? `hot: ${spots[one].join(", ")}` : "");
   const show = (one) => {
     place = one;
     cursor.setAttribute("d", one === null ? "" : `M${one} 0V${HIGH}`);
-    const read = one === null ? "" : `${clock(since + one * grid.step_s * 1000)} UTC: ${words(one)}`;
-    fill(value, read);
-    value.title = read;
+    fill(value, one !== null && [`${clock(since + one * grid.step_s * 1000)} UTC: ${words(one)}`, spots[one] && h("span", { class: "sr-only" }, `; ${hot(one)}`)]);
+    fill(names, one === null ? "" : hot(one));
     element.classList.toggle("pointed", one !== null);
   };
   const point = (event) => {
@@ -98,7 +98,7 @@ export function chart({ key: own, title, grid, lines, marks = [], spots = [], sh
   const element = h("figure", { class: "chart" },
     h("figcaption", {}, h("strong", {}, title), h("ul", { class: "keys" }, lines.map((line) => h("li", { class: line.look }, line.words))), value),
     h("div", { class: "plot", "data-chart": own, tabindex: "0", role: "img", "aria-label": `${title} over time: ${lines[0].words} at most ${shown(peak)}, now ${words(last)}${hotTimes(spots)}`, onpointermove: point, onpointerleave: () => show(null), onkeydown: key, onblur: () => show(null) },
-      h("span", { class: "most", "aria-hidden": "true" }, shown(most / ROOM)), drawing),
+      h("span", { class: "most", "aria-hidden": "true" }, shown(most / ROOM)), names, drawing),
     h("div", { class: "axis", "aria-hidden": "true" }, [0, 1 / 3, 2 / 3].map((part) => h("span", {}, clock(since + part * grid.steps * grid.step_s * 1000))), h("span", {}, "now")));
   return element;
 }
