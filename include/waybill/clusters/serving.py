@@ -94,11 +94,11 @@ class Serving:
         if not isinstance(value, Mapping):
             return None
         try:
-            numbers = [int(value[name]) for name in _NUMBERS]
+            version, wanted, running, failing = (int(value[name]) for name in _NUMBERS)
             held = tuple(HeldConsumer(**one) for one in value["held"])
         except (TypeError, KeyError, ValueError):
             return None
-        return cls(*numbers, held=held)
+        return cls(version, wanted, running, failing, held)
 
 
 @dataclass(frozen=True, slots=True)
