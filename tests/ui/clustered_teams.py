@@ -54,7 +54,7 @@ class ClusteredTeams:
         """Have the application of a cluster say what it serves, and why it ended before."""
         self.lot.sql(
             "UPDATE applications SET report = CAST(:report AS jsonb) WHERE cluster = :name",
-            name=name, report=json.dumps({"serving": serving, "end": end}),
+            name=name, report=json.dumps({"serving": serving | {"epoch": 1}, "end": end}),
         )  # fmt: skip
 
     def measured(

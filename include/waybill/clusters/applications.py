@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
-from sqlalchemy import Connection, Double, Text, case, cast, func, select, true, update
+from sqlalchemy import Connection, Double, case, cast, func, select, true, update
 from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from waybill import __version__
@@ -241,7 +241,6 @@ _PLAIN = (
     "at_work",
     "failures",
 )
-_SERVED_NOTHING = applications.c.report.op("-", return_type=JSONB)(cast("serving", Text))
 _CLOCKS = select(
     func.extract("epoch", func.clock_timestamp()).label("now_s"),
     func.extract("epoch", func.pg_postmaster_start_time()).label("tracker_since_s"),
@@ -279,7 +278,7 @@ def _application(row: Any) -> Application:
         started_s=times["started_at"],
         heartbeat_s=times["heartbeat_at"],
         ended_s=times["ended_at"],
-        reported=Serving.read(row.report.get("serving")),
+        reported=Serving.read(row.report.get("serving"), epoch=row.epoch),
         end=ApplicationEnd.read(row.report.get("end")),
     )
 
@@ -321,7 +320,6 @@ _BEGUN: dict[str, Any] = {
     "heartbeat_at": None,
     "ended_at": None,
     "at_work": False,
-    "report": _SERVED_NOTHING,
     "code_version": __version__,
 }
 
@@ -483,7 +481,6 @@ class ApplicationLease:
                 "code_version": __version__,
                 "external_id": known,
                 "ended_at": None,
-                "report": _SERVED_NOTHING,
             }
             which = _of(kind, cluster) & (applications.c.epoch == epoch)
         statement = update(applications).where(which).values(**taken)
@@ -532,7 +529,7 @@ class ApplicationLease:
         """
         news: dict[str, Any] = {} if at_work is None else {"at_work": at_work}
         if serving is not None:
-            said = json_value({"serving": serving.to_json()}, deepest=4)
+            said = json_value({"serving": serving.to_json() | {"epoch": self.epoch}}, deepest=4)
             news["report"] = applications.c.report.op("||", return_type=JSONB)(cast(said, JSONB))
         statement = (
             update(applications)

@@ -89,9 +89,12 @@ class Serving:
         return asdict(self)
 
     @classmethod
-    def read(cls, value: object) -> Self | None:
-        """Read what ``to_json`` gave; None: nothing, or what another release wrote otherwise."""
-        if not isinstance(value, Mapping):
+    def read(cls, value: object, *, epoch: int) -> Self | None:
+        """Read what a start of this epoch reported: what ``to_json`` gave, with its epoch.
+
+        None: nothing, what another start said, or what another release wrote otherwise.
+        """
+        if not isinstance(value, Mapping) or value.get("epoch") != epoch:
             return None
         try:
             version, wanted, running, failing = (int(value[name]) for name in _NUMBERS)

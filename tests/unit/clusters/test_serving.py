@@ -31,12 +31,15 @@ def test_a_report_is_small_whatever_fails_and_says_what_fails_first():
     assert found.held[2].why.startswith("\\x1b[2J OK \\u202exxx")
     assert all(text.isprintable() for one in found.held for text in (one.name, one.why))
     assert len(json.dumps(found.to_json())) < 6_000
-    assert Serving.read(json.loads(json.dumps(found.to_json()))) == found
+    written = json.loads(json.dumps(found.to_json() | {"epoch": 4}))
+    assert (Serving.read(written, epoch=4), Serving.read(written, epoch=5)) == (found, None)
 
 
-@pytest.mark.parametrize("value", [None, 3, [], {}, {"version": "x"}, {"version": 1, "held": 2}])
+@pytest.mark.parametrize(
+    "value", [None, 3, [], {}, {"version": "x", "epoch": 1}, {"version": 1, "held": 2, "epoch": 1}]
+)
 def test_what_another_release_wrote_otherwise_is_not_known(value):
-    assert Serving.read(value) is None
+    assert Serving.read(value, epoch=1) is None
     assert ApplicationEnd.read(value) is None
 
 
