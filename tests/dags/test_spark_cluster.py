@@ -19,6 +19,7 @@ from waybill.storage import open_tracker
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
 ROWS = 200
 ANN = Decision("ann", "it is late")
+ASKED = "it was asked to end"
 
 
 @pytest.fixture
@@ -77,6 +78,7 @@ def test_they_carry_the_events_are_replaced_when_killed_and_end_when_asked(setti
     wait(settings, "all at rest", lambda: at_rest(settings))
     found = [row(settings, kind) for kind in applications.KINDS]
     assert [(one.epoch, one.backend, one.at_work) for one in found] == [(1, "process", True)] * 2
+    assert [(one.reported.wanted, one.reported.running) for one in found] == [(1, 1)] * 2
     words = applications.application_last_words(settings, "processing", "default", lines=400)
     assert "started anew" not in words
     assert len(list((tmp_path / "placed").glob("blockmgr-*"))) == 2, "the driver is as submitted"
@@ -96,4 +98,6 @@ def test_they_carry_the_events_are_replaced_when_killed_and_end_when_asked(setti
     )
     assert [one.action for one in look(settings)] == ["wait", "wait"]
     assert [row(settings, kind).ended_s is None for kind in applications.KINDS] == [False, False]
+    ends = [row(settings, kind).last_end for kind in applications.KINDS]
+    assert [(one.epoch, one.why) for one in ends] == [(2, ASKED), (1, ASKED)]
     streams.assert_once_each(settings, orders.good_numbers(ROWS))

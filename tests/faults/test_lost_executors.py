@@ -10,7 +10,7 @@ from tests.support import children, orders, streams
 
 from waybill import services
 from waybill.clusters import read_application
-from waybill.clusters.applications import served_clusters
+from waybill.clusters.records import read_clusters
 from waybill.services import applications
 from waybill.storage import open_tracker
 
@@ -44,7 +44,7 @@ def rows(settings):
 
 def is_served(settings) -> bool:
     with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
-        return "default" in served_clusters(connection)
+        return all(one.is_served for one in read_clusters(connection))
 
 
 def words(settings) -> list[str]:
@@ -82,6 +82,7 @@ def end_by_themselves(settings, text: str) -> None:
     wait(settings, f"ended: {text}", ended, supervised=False)
     for said in words(settings):
         assert text in said.splitlines()[-1], said[-3000:]
+    assert all(one.last_end and text in one.last_end.why for one in rows(settings))
 
 
 def at_work(settings):

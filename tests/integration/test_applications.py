@@ -26,6 +26,7 @@ from waybill.clusters import (
     ClusterRequest,
     Heartbeat,
     Look,
+    application_state,
     create_cluster,
     delete_cluster,
     process_state,
@@ -37,9 +38,10 @@ from waybill.clusters import (
     supervise,
     want_application,
 )
-from waybill.clusters.applications import HEARTBEAT_S, begin_start, served_clusters
+from waybill.clusters.applications import HEARTBEAT_S, begin_start, why_unserved
+from waybill.clusters.serving import HeldConsumer, Serving
 from waybill.clusters.supervision import Word
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, RetryError, StopError
 from waybill.ledger import FencedError, check_lease
 from waybill.loading import Loader
 from waybill.loading.spark import run_loading
@@ -244,6 +246,54 @@ def test_an_older_application_may_not_report_and_one_that_comes_late_does_not_be
         newer.renew()
 
 
+def test_what_an_application_serves_is_in_its_row_until_another_start(
+    tracker: TrackerStore, machine: Machine
+) -> None:
+    look(tracker, machine)
+    nothing_runs = Serving.of(7, 2, [HeldConsumer.of("a", RetryError("no leader"), "")] * 2)
+    one_runs = Serving.of(8, 2, [HeldConsumer.of("b", None, "for its turn")])
+    with Heartbeat(lease(tracker, 1), every_s=0.05) as heartbeat:
+        heartbeat.beat()
+        assert row(tracker).serving is None
+        heartbeat.beat(serving=nothing_runs)
+        assert row(tracker).serving == nothing_runs
+        words = "its application of processing can read none of its topics: RetryError: no leader"
+        assert why_unserved(row(tracker)) == words
+        sql(tracker, "UPDATE applications SET report = '{}'")  # it was restored
+        children.wait_until(
+            lambda: row(tracker).serving == nothing_runs, limit_s=10, what="another report"
+        )
+        heartbeat.beat(serving=one_runs)
+        assert (row(tracker).serving, why_unserved(row(tracker))) == (one_runs, "")
+        by_hand = lease(tracker)
+        assert row(tracker).serving is None
+    assert (row(tracker).epoch, row(tracker).end) == (by_hand.epoch, None)  # not its row any more
+
+
+def test_an_application_says_why_it_ends_and_the_next_one_shows_it(
+    tracker: TrackerStore, machine: Machine
+) -> None:
+    look(tracker, machine)
+    error = StopError("Spark on spark://ann:hunter2@m has ended\x1b[2J\n\tat org.apache.Spark")
+    with pytest.raises(StopError), Heartbeat(lease(tracker, 1)) as heartbeat:
+        heartbeat.beat(serving=Serving.of(7, 1, []))
+        raise error
+    found = row(tracker)
+    said = "StopError: Spark on spark://ann:***@m has ended\\x1b[2J at org.apache.Spark"
+    assert found.end is not None
+    assert (found.end.epoch, found.end.why) == (1, said)
+    assert (found.at_work, found.reported, found.is_stale) == (False, None, False)
+    assert application_state(found) == "ended"
+    machine.alive.clear()
+    look(tracker, machine)
+    assert (row(tracker).epoch, row(tracker).last_end) == (2, found.end)
+    with Heartbeat(lease(tracker, 2)):
+        pass
+    again = row(tracker).last_end
+    assert again is not None
+    assert (again.epoch, again.why) == (2, "it was asked to end")
+
+
 def test_an_older_application_that_wakes_up_takes_no_consumer_from_a_newer_one(
     tracker: TrackerStore,
 ) -> None:
@@ -395,9 +445,9 @@ def test_an_application_whose_starter_was_killed_says_itself_who_it_is(
     arrived = lease(tracker, 1)
     found = row(tracker)
     assert (found.epoch, found.external_id.count(":")) == (1, 5)
+    assert why_unserved(row(tracker)) == "its application of processing is not at work"
     assert arrived.renew(at_work=True)
-    with tracker.transaction() as connection:
-        assert served_clusters(connection) == {"default"}
+    assert why_unserved(row(tracker)) == ""
 
 
 def test_reports_that_stay_away_start_nothing_while_the_machine_says_alive_or_nothing(

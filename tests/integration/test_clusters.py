@@ -32,9 +32,12 @@ from waybill.clusters import (
     DryRunInfra,
     GrowthPolicy,
     Heartbeat,
+    HeldConsumer,
     PlaceRequest,
     ServedTopics,
+    Serving,
     TopicGrowth,
+    cluster_history,
     cluster_status,
     coordinate,
     create_cluster,
@@ -46,6 +49,7 @@ from waybill.clusters import (
     topics_of_cluster,
     unpin_team,
 )
+from waybill.clusters.loads import HotSpot
 from waybill.clusters.measurement import measure
 from waybill.clusters.records import (
     read_assignment,
@@ -676,6 +680,56 @@ def test_every_topic_and_destination_is_one_clusters(
     assert sorted(topics) == sorted(log.ends)
     loaded = {name: one.read_destinations() for name, one in served.items()}
     assert loaded == {"default": set(), "second": {"warehouse"}}, "blue is the first of its teams"
+
+
+def test_a_cluster_whose_application_can_read_nothing_gets_no_new_team(
+    tracker: TrackerStore, log: LogInMemory, tmp_path: Path
+) -> None:
+    two_clusters(tracker)
+    pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+    lease = ApplicationLease.acquire(tracker, "processing", "second")
+    away = HeldConsumer.of(topic_of("red"), RetryError("its disk is full"), "")
+    lease.renew(at_work=True, serving=Serving.of(1, 1, [away]))
+    set_load(tracker, "green", cores=2.0)  # second has more room
+    report = round_of(tracker, log)
+    assert places(tracker) == {"red": "second", "green": "default", "blue": "default"}
+    [words] = [one for one in report.problems if one.startswith("cluster second")]
+    assert "has 1 team and serves none: its application of processing can read none" in words
+    assert "RetryError: its disk is full" in words
+    with pytest.raises(InputError, match="serves anybody.*its disk is full"):
+        move_team(tracker, PlaceRequest(team="blue", cluster="second"), ANN)
+    lease.renew(at_work=True, serving=Serving.of(1, 1, []))
+    deploy_teams(tracker, tmp_path, "late")
+    round_of(tracker, log)
+    assert places(tracker)["late"] == "second"
+
+
+def test_speed_and_hot_spots_of_a_cluster_are_those_of_its_teams_then(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    two_clusters(tracker)
+    pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+    round_of(tracker, log)
+    age_looks(tracker, 60)
+    log.ends[topic_of("red")] = {0: 60_000, 1: 6_000}
+    log.ends[topic_of("green")] = {0: 600}
+    process(tracker, "red", {0: (0, 30_000)})
+    log.came_at_s = {topic_of(team): time.time() for team in ("red", "green")}
+    log.away.add(topic_of("blue"))
+    round_of(tracker, log)
+    found = cluster_history(tracker, "1h")
+    drawn = {
+        name: [
+            [one for one in series[what] if one is not None][-1]
+            for what in ("arrival_per_s", "processed_per_s")
+        ]
+        for name, series in found.series.items()
+    }
+    assert drawn["second"] == [pytest.approx(1_100, rel=0.1), pytest.approx(500, rel=0.1)]
+    assert drawn["default"] == [pytest.approx(10, rel=0.1), 0]
+    [spots] = found.hot["second"].values()
+    assert spots == [HotSpot("red", topic_of("red"), 0)]
+    assert "default" not in found.hot
 
 
 def test_a_team_that_no_cluster_has_room_for_is_served_by_none_until_there_is(

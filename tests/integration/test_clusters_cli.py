@@ -16,7 +16,15 @@ from typer.testing import CliRunner
 from waybill import __version__
 from waybill.access import read_audit
 from waybill.cli import app
-from waybill.clusters import ApplicationLease, DryRunInfra, cluster_settings, coordinate
+from waybill.clusters import (
+    ApplicationLease,
+    DryRunInfra,
+    HeldConsumer,
+    Serving,
+    cluster_settings,
+    coordinate,
+)
+from waybill.errors import RetryError
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 
@@ -157,6 +165,34 @@ def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
     shown = run("show", "default")
     assert "4 cores" in shown
     assert "red from nowhere to default" in " ".join(shown.split())
+
+
+def test_what_an_application_does_not_serve_is_told_with_why(tracker: TrackerStore) -> None:
+    lease = ApplicationLease.acquire(tracker, "processing", "default")
+    away = RetryError(f"partition 0 of {topic_of('red')} has no leader: wait for its broker")
+    held = [HeldConsumer.of(topic_of("red"), away, "")]
+    wait = HeldConsumer.of(topic_of("green") + "\x1b[2J", None, "for its turn")
+    lease.renew(at_work=True, serving=Serving.of(12, 50, [*held, wait]))
+    said = (
+        "processing: serving 48 of 50 topics; 1 fails, 1 waits "
+        f"{topic_of('red')}: fails: RetryError: partition 0 of {topic_of('red')} has no leader: "
+        f"wait for its broker {topic_of('green')}\\x1b[2J: waits for its turn"
+    )
+    listed = run("list")
+    assert f"default, {said}" in " ".join(listed.split())
+    assert max(map(len, listed.splitlines())) <= 80
+    shown = run("show", "default")
+    assert said in " ".join(shown.split())
+    assert "\n  follows version 12 of the assignment\n" in shown
+    lease.renew(at_work=True, serving=Serving.of(12, 1, held))
+    listed = run("list")
+    assert "active, reads" in listed
+    assert "default, processing: serving 0 of 1 topic; 1 fails\n" in listed
+    assert max(map(len, listed.splitlines())) <= 80
+    lease.note_end("StopError: Spark has had no executor for 60 s")
+    shown = run("show", "default")
+    assert "processing: ended; start 2 on process" in shown
+    assert "UTC: StopError: Spark has had no executor for 60 s" in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.support import web_app
 from tests.support.clustered import serve, set_load
@@ -13,6 +15,7 @@ from waybill.ledger import flip_generation, lock_generations
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
 ANN = Decision("ann", "it is slow")
+HOT = {"team": "aviation", "topic": "events.aviation.warehouse", "partition": 3}
 
 
 @pytest.fixture
@@ -65,6 +68,26 @@ def test_how_applications_are_is_for_all_and_where_they_run_for_who_sees_every_t
     assert "a-host" not in str(clusters.get("otto", "/api/clusters/second"))
 
 
+def test_what_is_not_served_is_for_all_and_why_for_who_sees_every_team(clusters):
+    held = {"name": "events.aviation.warehouse", "kind": "fails", "why": "RetryError: secret word"}
+    serving = {"version": 3, "wanted": 1, "running": 0, "failing": 1, "held": [held], "epoch": 1}
+    end = {"epoch": 1, "at_s": 1.7e9, "why": "StopError: secret word"}
+    clusters.lot.sql(
+        "UPDATE applications SET report = CAST(:report AS jsonb)",
+        report=json.dumps({"serving": serving, "end": end}),
+    )
+    for user, known in (("ann", True), ("otto", False)):
+        said = clusters.get(user, "/api/clusters")
+        by_name = {one["name"]: one for one in said["clusters"]}
+        [one] = [a for a in by_name["second"]["applications"] if a["kind"] == "processing"]
+        assert (one["serving"]["wanted"], one["serving"]["running"]) == (1, 0)
+        assert one["serving"]["held"] == ([held] if known else [])
+        assert one["last_end"]["why"] == (end["why"] if known else "")
+        assert not by_name["second"]["is_served"]
+        assert ("secret word" in by_name["second"]["unserved"]) == known
+    assert "secret word" not in str(clusters.get("otto", "/api/clusters/second"))
+
+
 def test_one_cluster_has_its_last_day(clusters):
     clusters.lot.sql(
         "INSERT INTO cluster_loads (cluster, teams, cores, needed_cores, demand_cores) "
@@ -83,9 +106,11 @@ def test_a_cluster_that_there_is_not_is_404_and_a_name_that_is_none_422(clusters
 
 def test_clusters_and_teams_over_time_come_in_equal_steps_with_gaps(clusters):
     clusters.lot.sql(
-        "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores, lag_s) "
-        "SELECT 'second', now() - make_interval(mins => n), 1, 3, n, 2 * n "
-        "FROM generate_series(0, 30) AS n"
+        "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores, lag_s, "
+        "arrival_per_s, hot) SELECT 'second', now() - make_interval(mins => n), 1, 3, n, 2 * n, "
+        "nullif(n, 1) * 10, CASE WHEN n < 2 THEN CAST(:hot AS jsonb) ELSE '[]' END "
+        "FROM generate_series(0, 30) AS n",
+        hot=json.dumps([HOT, {**HOT, "team": "shipping", "topic": None, "partition": None}]),
     )
     found = clusters.get("otto", "/api/cluster-history", params={"span": "1h"})
     assert (found["steps"], found["step_s"]) == (60, 60)
@@ -94,6 +119,11 @@ def test_clusters_and_teams_over_time_come_in_equal_steps_with_gaps(clusters):
     assert series["lag_s"][-3:] == [4, 2, 0]
     assert series["lag_s"][:20] == [None] * 20
     assert series["cores"] == [None] * 60
+    assert series["arrival_per_s"][-3:] == [20, None, 0]
+    own = {"team": "shipping", "topic": None, "partition": None}
+    assert found["hot"]["second"] == [{"step": step, **own} for step in (58, 59)]
+    seen = clusters.get("ann", "/api/cluster-history", params={"span": "1h"})["hot"]["second"]
+    assert seen[:2] == [{"step": 58, **HOT}, {"step": 58, **own}]
     lags = clusters.get("uma", "/api/team-history", params={"team": ["aviation"], "span": "1h"})
     assert lags["series"]["aviation"]["lag_s"][-3:] == [7, 7, 7]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 from tests.integration.parking_lot import make_event
 from tests.support import web_app
+
+from waybill.ledger import fold
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
@@ -88,23 +91,31 @@ def test_pipelines_are_found_by_words_and_by_what_needs_attention(web):
     assert attention["held"] == 1
 
 
-def test_rates_are_events_of_each_minute_that_came_in_and_are_delivered(web):
+def test_rates_are_events_of_each_minute_that_came_in_and_that_were_delivered(web):
     web.two_teams()
     web.lot.park([make_event(9)], 9)
     minute = int(time.time() // 60) - 10
-    for stage, column, number in (
-        ("ingestion", "in_first", 120),
-        ("destination", "passed", 100),
-        ("mapping", "passed", 7),
+    came = [["flight", "ingestion", minute, [120, 0, 120, 120, 0, 0, 0, 0]]]
+    went = [["flight", "destination", minute - 90, [0, 5, 100, 100, 1, 0, 2, 3]]]  # a backlog
+    old = went * 7
+    for reference, counts, ago in (
+        ("batch", [*came, ["flight", "mapping", minute, [7, 0, 7, 7, 0, 0, 0, 0]]], 10),
+        ("load:warehouse:1", went, 9),
+        ("load:warehouse:2", went, 9),
+        ("reload:warehouse:1:1", went, 9),
+        ("load:warehouse:0", old, 600),
     ):
         web.lot.sql(
-            f"INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {column}) "
-            "VALUES ('pl-1', 'flight', :stage, :minute, :number)",
-            stage=stage, minute=minute, number=number,
+            "INSERT INTO ledger (reference, pipeline_id, counts, committed_at) VALUES (:reference, "
+            "'pl-1', CAST(:counts AS jsonb), to_timestamp((:minute - :ago) * 60 + 30))",
+            reference=reference, counts=json.dumps(counts), minute=minute + 10, ago=ago,
         )  # fmt: skip
+    fold(web.lot.tracker)
+    fold(web.lot.tracker)
     found = web.get("uma", "/api/pipeline-rates", params={"pipeline": ["pl-1"]})
     rates = found["pipelines"]["pl-1"]
-    assert (len(rates["came_in"]), sum(rates["came_in"]), sum(rates["delivered"])) == (60, 120, 100)
+    assert (len(rates["came_in"]), sum(rates["came_in"]), sum(rates["delivered"])) == (60, 120, 200)
+    assert rates["delivered"].index(200) == rates["came_in"].index(120) + 1
     assert rates["came_in"].index(120) in (51, 52)
     many = {"pipeline": [f"p{n}" for n in range(101)]}
     assert web.ask("ann", "GET", "/api/pipeline-rates", params=many).status_code == 422

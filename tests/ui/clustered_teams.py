@@ -50,15 +50,28 @@ class ClusteredTeams:
             team=team, minutes=_MINUTES, lag=lag_s, core_s=cores * 60, hot=json.dumps(hot or []),
         )  # fmt: skip
 
-    def measured(self, name: str, *, lag_s: float, cores: float, limit: int | None = 4) -> None:
-        """Write what a cluster needed over the last hours, with a gap."""
+    def reports(self, name: str, serving: dict, end: dict | None = None) -> None:
+        """Have the application of a cluster say what it serves, and why it ended before."""
+        self.lot.sql(
+            "UPDATE applications SET report = CAST(:report AS jsonb) WHERE cluster = :name",
+            name=name, report=json.dumps({"serving": serving | {"epoch": 1}, "end": end}),
+        )  # fmt: skip
+
+    def measured(
+        self, name: str, *, lag_s: float, cores: float, limit: int | None = 4, hot: str = "[]"
+    ) -> None:
+        """Write what a cluster needed over the last hours, with a gap; hot for half an hour.
+
+        Ten minutes ahead as well: however slow the tests are, the last step is measured.
+        """
         self.lot.sql(
             "INSERT INTO cluster_loads (cluster, at, teams, cores, needed_cores, demand_cores,"
-            " lag_s) SELECT :name, now() - make_interval(mins => n), 2, :limit,"
+            " lag_s, arrival_per_s, processed_per_s, hot) SELECT :name, now() - make_interval(mins => n), 2, :limit,"
             " ceil(:demand * 1.4), :demand * (1 + 0.3 * sin(n / 30.0)),"
-            " :lag * (1 + sin(n / 40.0)) FROM generate_series(0, :minutes) AS n"
+            " :lag * (1 + sin(n / 40.0)), 900 + 400 * sin(n / 25.0), 900 + 300 * sin((n + 6) / 25.0),"
+            " CASE WHEN n BETWEEN 90 AND 120 THEN CAST(:hot AS jsonb) ELSE '[]' END FROM generate_series(-10, :minutes) AS n"
             " WHERE n NOT BETWEEN 200 AND 230",
-            name=name, limit=limit, demand=cores, lag=lag_s, minutes=_MINUTES,
+            name=name, limit=limit, demand=cores, lag=lag_s, minutes=_MINUTES, hot=hot,
         )  # fmt: skip
 
     def decided(self, placements: dict[str, str], moves: list[dict], *, by: str, ago: int) -> None:
@@ -108,4 +121,5 @@ class ClusteredTeams:
         self.lot.sql("DELETE FROM pipeline_versions WHERE pipeline_id LIKE 'pl-cl-%'")
         self.lot.sql("DELETE FROM pipelines WHERE id LIKE 'pl-cl-%'")
         self.lot.sql("DELETE FROM virtual_clusters WHERE name <> 'default'")
+        self.lot.sql("UPDATE applications SET report = '{}'")
         self.lot.sql("UPDATE virtual_clusters SET cores = NULL")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from playwright.sync_api import expect
 from tests.ui.clustered_teams import ClusteredTeams
@@ -39,7 +41,14 @@ def teams(web):
     for n in range(60):
         made.team(f"cl-small-{n:02d}", cores=0.001, lag_s=1)
     made.measured("default", lag_s=12, cores=1.2)
-    made.measured("second", lag_s=45, cores=1.8, limit=2)
+    spot = {"team": "cl-red", "topic": HOT["topic"], "partition": 3}
+    made.measured("second", lag_s=45, cores=1.8, limit=2, hot=json.dumps([spot]))
+    held = [
+        {"name": "events.cl-red.warehouse", "kind": "fails", "why": "RetryError: no leader"},
+        {"name": f"events.{HOSTILE}.x", "kind": "waits", "why": "for <b>its</b> turn"},
+    ]
+    serving = {"version": 2, "wanted": 50, "running": 48, "failing": 1, "held": held}
+    made.reports("second", serving)
     places = {"cl-red": "second", "cl-green": "default", HOSTILE: "second"}
     places |= {f"cl-small-{n:02d}": "default" for n in range(60)}
     made.decided(
@@ -85,10 +94,36 @@ def test_each_cluster_has_its_numbers_its_charts_and_its_largest_teams(open_clus
     expect(one.cluster("idle")).to_contain_text("no application")
     expect(one.cluster("default").locator(".team-lines li")).to_have_count(6)
     expect(one.cluster("default")).to_contain_text(f"{56 + teams.others()} more teams")
-    for what in ("lag", "cores"):
+    for what in ("lag", "speed", "cores"):
         path = one.plot("second", what).locator("path.line").first.get_attribute("d")
         assert path.count("M") == 2, "a gap where nobody looked"
     expect(one.plot("second", "lag").locator(".happened")).to_have_count(2)
+
+
+def test_what_is_not_served_is_told_with_why_and_hot_times_are_drawn(open_clusters, teams):
+    one = open_clusters()
+    second = one.cluster("second")
+    told = second.locator(".serving")
+    for words in ("processing: serving 48 of 50 topics; 1 fails, 1 waits", "events.cl-red.warehouse fails: RetryError: no leader", "waits for <b>its</b> turn"):  # fmt: skip
+        expect(told).to_contain_text(words)
+    expect(one.cluster("default").locator(".serving")).to_have_count(0)
+    plot = one.plot("second", "lag")
+    assert plot.locator(".hot-times").get_attribute("d").count("M") in (7, 8)
+    assert "hot at times: events.cl-red.warehouse/3" in plot.get_attribute("aria-label")
+    plot.focus()
+    one.page.keyboard.press("End")
+    for _ in range(21):  # of five minutes each
+        one.page.keyboard.press("ArrowLeft")
+    expect(plot.locator(".hot-names")).to_have_text("hot: events.cl-red.warehouse/3")
+    expect(one.plot("second", "cores").locator(".hot-times")).to_have_attribute("d", "")
+    nothing = {"version": 2, "wanted": 1, "running": 0, "failing": 1, "held": []}
+    end = {"epoch": 1, "at_s": 1.7e9, "why": "StopError: Spark has had no executor"}
+    teams.reports("default", nothing, end)
+    one.refresh()
+    expect(one.cluster("default")).to_contain_text("reads nothing")
+    teams.reports("default", nothing | {"running": 1, "failing": 0})
+    one.refresh()
+    expect(one.cluster("default").locator(".serving")).to_have_count(0)
 
 
 def test_the_pointer_and_the_arrow_keys_read_a_chart(open_clusters):
@@ -153,10 +188,10 @@ def test_a_range_is_chosen_kept_in_the_address_and_shared(open_clusters):
 def test_a_coordinator_that_does_not_look_and_a_cluster_that_is_gone_are_told(open_clusters, teams):
     one = open_clusters(hash_of(cluster="third"))
     expect(one.frame.locator(".empty")).to_contain_text("There is no such cluster any more")
-    teams.lot.sql("UPDATE cluster_loads SET at = at - interval '20 minutes 7 seconds'")
+    teams.lot.sql("UPDATE cluster_loads SET at = at - interval '40 minutes 7 seconds'")
     one.refresh()
     expect(one.frame.locator(".callout")).to_contain_text("did not look for ten minutes")
-    teams.lot.sql("UPDATE cluster_loads SET at = at + interval '20 minutes 7 seconds'")
+    teams.lot.sql("UPDATE cluster_loads SET at = at + interval '40 minutes 7 seconds'")
 
 
 def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_clusters):

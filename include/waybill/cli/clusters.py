@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from datetime import UTC, datetime
+from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,10 +17,12 @@ from waybill.clusters import (
     DrainRequest,
     PlaceRequest,
     application_state,
+    held_words,
+    serving_words,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from waybill.access import Decision
     from waybill.clusters import Application, Assignment, ClusterLine, ClusterStatus
@@ -49,6 +54,10 @@ def list_(*, as_json: AsJson = False) -> None:
         ("cluster", "state", "teams", "topics", "busy", "cores", "needs", "lag s"),
         [_cluster_row(one) for one in found.clusters],
     )
+    for one in found.clusters:
+        for application in one.applications:
+            if application.serving and application.serving.held:
+                _print_folded(_serving(application, f"{one.cluster.name}, "))
     _print_hot(found.clusters)
     for problem in found.problems:
         print_line(problem)
@@ -67,6 +76,9 @@ def show(name: Cluster, *, as_json: AsJson = False) -> None:
     [one] = found.clusters
     for line in _settings(one):
         print_line(line)
+    for application in one.applications:
+        print_line(_application(application))
+        _print_folded([*_serving(application), *_followed(application), *_end_of(application)])
     _print_table(
         ("team", "topics", "in/s", "out/s", "cores", "waiting", "lag s", "pinned"),
         [
@@ -276,7 +288,7 @@ def _cluster_row(one: ClusterLine) -> tuple[object, ...]:
     limit = "" if cluster.max_consumers is None else f"/{cluster.max_consumers}"
     return (
         cluster.name,
-        cluster.state if cluster.is_served else f"{cluster.state}, no application",
+        cluster.state if cluster.is_served else f"{cluster.state}, {_unserved(one)}",
         len(one.teams),
         f"{one.consumers}{limit}",
         f"{one.demand_cores:.1f}",
@@ -302,7 +314,13 @@ def _settings(one: ClusterLine) -> list[str]:
     for name, value in sorted(cluster.spark_conf.items()):
         note = " (of no effect: Waybill sets it)" if name in SET_BY_WAYBILL else ""
         lines.append(f"{name}={value}{note}")
-    return lines + [_application(application) for application in one.applications]
+    return lines
+
+
+def _unserved(one: ClusterLine) -> str:
+    """Return why no team comes in, in two words: who has the application says the rest."""
+    serving = [its.serving for its in one.applications if its.kind == "processing"]
+    return "reads nothing" if any(s and s.is_unable for s in serving) else "no application"
 
 
 def _application(one: Application) -> str:
@@ -320,6 +338,41 @@ def _application(one: Application) -> str:
     if one.failures:
         words.append(f"{counted(one.failures, 'death')} in a row")
     return plain("; ".join(words))
+
+
+def _serving(one: Application, before: str = "") -> list[str]:
+    """Return what an application serves, and a line for each consumer that does not run."""
+    serving = one.serving
+    if serving is None:
+        return []
+    noun = "topic" if one.kind == "processing" else "destination"
+    more = serving.wanted - serving.running - len(serving.held)
+    lines = [f"{before}{one.kind}: {serving_words(serving, noun)}"]
+    lines += [f"  {held_words(held)}" for held in serving.held]
+    return lines + [f"  and {more:,} more"] * (more > 0)
+
+
+def _followed(one: Application) -> list[str]:
+    serving = one.serving
+    return [] if serving is None else [f"  follows version {serving.version} of the assignment"]
+
+
+def _end_of(one: Application) -> list[str]:
+    """Return why an application ended, unless it is well since."""
+    end = one.last_end
+    if end is None or (application_state(one) == "at work" and not one.failures):
+        return []
+    at = datetime.fromtimestamp(end.at_s, UTC)
+    return [f"{one.kind}: start {end.epoch} ended {at:%Y-%m-%d %H:%M} UTC: {end.why}"]
+
+
+def _print_folded(lines: Iterable[str]) -> None:
+    """Print lines, each folded to the terminal's width; what goes on is set in."""
+    width = max(40, shutil.get_terminal_size().columns)
+    for line in map(plain, lines):
+        set_in = " " * (len(line) - len(line.lstrip()) + 2)
+        for part in wrap(line, width, subsequent_indent=set_in):
+            typer.echo(part)
 
 
 def _print_hot(clusters: Sequence[ClusterLine]) -> None:

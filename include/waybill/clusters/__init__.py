@@ -86,6 +86,10 @@ if TYPE_CHECKING:
     from waybill.clusters.request import ClusterRequest as ClusterRequest
     from waybill.clusters.request import DrainRequest as DrainRequest
     from waybill.clusters.request import PlaceRequest as PlaceRequest
+    from waybill.clusters.serving import HeldConsumer as HeldConsumer
+    from waybill.clusters.serving import Serving as Serving
+    from waybill.clusters.serving import held_words as held_words
+    from waybill.clusters.serving import serving_words as serving_words
     from waybill.clusters.status import ClusterLine as ClusterLine
     from waybill.clusters.status import ClusterStatus as ClusterStatus
     from waybill.clusters.status import cluster_status as cluster_status
@@ -163,6 +167,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "processes": ["process_identity", "process_state"],
         "records": ["COORDINATOR", "read_topic_looks"],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
+        "serving": ["HeldConsumer", "Serving", "held_words", "serving_words"],
         "status": ["ClusterLine", "ClusterStatus", "cluster_status"],
         "supervision": [
             "Action",

@@ -16,16 +16,17 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 from sqlalchemy import Connection, Double, case, cast, func, select, true, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from waybill import __version__
 from waybill.back_off import BackOff
 from waybill.clusters.processes import process_identity
+from waybill.clusters.serving import ApplicationEnd, Serving, error_words
 from waybill.errors import RetryError
 from waybill.events import rfc3339
 from waybill.ledger import FencedError
 from waybill.storage import TrackerStore
-from waybill.storage.tracker import applications, text_value
+from waybill.storage.tracker import applications, json_value, text_value
 
 _LOG = logging.getLogger(__name__)
 ApplicationKind = Literal["processing", "loading"]
@@ -84,6 +85,10 @@ class Application:
     """Deaths in a row, each soon after its start."""
     tracker_since_s: float = 0.0
     """Since when the database is up: nobody could report before."""
+    reported: Serving | None = None
+    """What it said last that it serves; None: nothing since its start."""
+    end: ApplicationEnd | None = None
+    """Why a start of it ended, of those that said so the newest."""
 
     @property
     def silence_s(self) -> float:
@@ -119,6 +124,24 @@ class Application:
     def is_seen(self) -> bool:
         """Tell whether it reported within its lease."""
         return self.heartbeat_s is not None and self.now_s - self.heartbeat_s < LEASE_S
+
+    @property
+    def serving(self) -> Serving | None:
+        """Return what it serves now; None: it does not run, or says nothing of that."""
+        runs = self.epoch > 0 and self.ended_s is None and not self.is_silent
+        return self.reported if runs else None
+
+    @property
+    def has_left(self) -> bool:
+        """Tell whether it said that it ends, and nothing since."""
+        end = self.end
+        return end is not None and end.epoch == self.epoch and end.at_s >= (self.heartbeat_s or 0.0)
+
+    @property
+    def last_end(self) -> ApplicationEnd | None:
+        """Return why this start of it ended, or the one before; None: neither said so."""
+        is_late = self.end is not None and self.end.epoch >= self.epoch - 1
+        return self.end if is_late else None
 
     @property
     def is_unwanted(self) -> bool:
@@ -157,6 +180,8 @@ class Application:
             "failures": self.failures,
             "started_at": _said(self.started_s),
             "heartbeat_at": _said(self.heartbeat_s),
+            "serving": None if self.serving is None else self.serving.to_json(),
+            "last_end": None if self.last_end is None else _end_to_json(self.last_end),
         }
 
 
@@ -164,11 +189,31 @@ def application_state(application: Application) -> str:
     """Return a word for how it is: what its row says, not what its backend would."""
     if application.epoch == 0 or application.ended_s is not None:
         return "stopped" if application.wanted == "stopped" else "waits for its start"
+    if application.has_left:
+        return "stopped" if application.wanted == "stopped" else "ended"
     if application.is_silent:
         return "not heard of"
     if application.is_unwanted:
         return "stopping"
     return "at work" if application.at_work else "starting"
+
+
+def why_unserved(application: Application | None) -> str:
+    """Return why no team should come into a cluster, by its application of processing.
+
+    Empty: it is at work. One that ends at its start again and again was never at work.
+    """
+    one = application
+    if one is None or not (one.at_work and one.is_seen and one.ended_s is None):
+        return "its application of processing is not at work"
+    if one.reported is None or not one.reported.is_unable:
+        return ""
+    why = next((held.why for held in one.reported.held), "")
+    return f"its application of processing can read none of its topics: {why}"
+
+
+def _end_to_json(end: ApplicationEnd) -> dict[str, Any]:
+    return {"epoch": end.epoch, "at": _said(end.at_s), "why": end.why}
 
 
 def _said(seconds: float | None) -> str | None:
@@ -208,7 +253,7 @@ def read_applications(connection: Connection) -> dict[tuple[str, str], Applicati
     Cost: one small statement.
     """
     clocks = _CLOCKS.subquery()
-    columns = [applications.c[name] for name in _PLAIN]
+    columns = [applications.c[name] for name in (*_PLAIN, "report")]
     query = select(*columns, *map(_seconds, _TIMES), clocks).join_from(applications, clocks, true())
     rows: Sequence[Any] = connection.execute(query).all()
     return {(row.cluster, row.kind): _application(row) for row in rows}
@@ -233,6 +278,8 @@ def _application(row: Any) -> Application:
         started_s=times["started_at"],
         heartbeat_s=times["heartbeat_at"],
         ended_s=times["ended_at"],
+        reported=Serving.read(row.report.get("serving"), epoch=row.epoch),
+        end=ApplicationEnd.read(row.report.get("end")),
     )
 
 
@@ -243,19 +290,6 @@ def kinds_at_work(connection: Connection, cluster: str) -> list[str]:
         for (name, kind), one in read_applications(connection).items()
         if name == cluster and one.is_seen and one.ended_s is None
     )
-
-
-def served_clusters(connection: Connection) -> set[str]:
-    """Return the clusters whose application of processing was at work within a minute.
-
-    One that ends at its start again and again was never at work.
-    """
-    found = read_applications(connection).values()
-    return {
-        one.cluster
-        for one in found
-        if one.kind == "processing" and one.at_work and one.is_seen and one.ended_s is None
-    }
 
 
 # Starts and ends
@@ -395,6 +429,7 @@ def retire_applications(connection: Connection, cluster: str) -> None:
             external_id="",
             ended_at=_NOW,
             at_work=False,
+            report={},
         )
     )
 
@@ -481,24 +516,25 @@ class ApplicationLease:
             f"{self.kind} of {self.cluster!r} was started anew: epoch {self.epoch} is over"
         )
 
-    def renew(self, *, at_work: bool | None = None) -> bool:
+    def renew(self, *, at_work: bool | None = None, serving: Serving | None = None) -> bool:
         """Report; returns whether the application should go on.
 
         Args:
             at_work: whether it is; None: as it was.
+            serving: what it serves; None: as it was.
 
         Raises:
             FencedError: a newer application serves the cluster.
             RetryError: the tracker does not answer.
         """
+        news: dict[str, Any] = {} if at_work is None else {"at_work": at_work}
+        if serving is not None:
+            said = json_value({"serving": serving.to_json() | {"epoch": self.epoch}}, deepest=4)
+            news["report"] = applications.c.report.op("||", return_type=JSONB)(cast(said, JSONB))
         statement = (
             update(applications)
             .where(self._mine)
-            .values(
-                heartbeat_at=_NOW,
-                at_work=applications.c.at_work if at_work is None else at_work,
-                ended_at=None,
-            )
+            .values(heartbeat_at=_NOW, ended_at=None, **news)
             .returning(applications.c.wanted, applications.c.restart_epoch)
         )
         with self.tracker.transaction() as connection:
@@ -506,6 +542,22 @@ class ApplicationLease:
         if row is None:
             raise self._fenced()
         return bool(row.wanted == "running" and row.restart_epoch < self.epoch)
+
+    def note_end(self, why: str) -> None:
+        """Write down why this application ends, and that it is not at work any more.
+
+        The row of a newer one is left alone. It is no report: whether it lives, the backend says.
+
+        Raises:
+            RetryError: the tracker does not answer.
+        """
+        at_s = cast(func.extract("epoch", _NOW), Double)
+        end = func.jsonb_build_object("epoch", self.epoch, "at_s", at_s, "why", text_value(why))
+        report = func.jsonb_build_object("end", end)
+        with self.tracker.transaction() as connection:
+            connection.execute(
+                update(applications).where(self._mine).values(report=report, at_work=False)
+            )
 
 
 class Heartbeat:
@@ -516,6 +568,8 @@ class Heartbeat:
 
     While the tracker is away the application goes on; whether it still may is decided by the first
     report that comes through.
+
+    When it ends, the tracker is told why. One that is killed says nothing.
 
     Args:
         lease: of the application.
@@ -537,24 +591,30 @@ class Heartbeat:
         self._every_s = every_s
         self._hangs_s = hangs_s
         self._beaten_at = time.monotonic()
+        self._serving: Serving | None = None
+        self._written: Serving | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, name="heartbeat", daemon=True)
 
-    def beat(self, *, at_work: bool = True) -> None:
+    def beat(self, *, at_work: bool = True, serving: Serving | None = None) -> None:
         """Say that the loop goes on, and report. For the loop.
 
         Args:
             at_work: False: it can do no work now, and no team should come in.
+            serving: what it serves; None: not known yet. Written where it is news, and by the
+                thread with each report of its own.
 
         Raises:
             FencedError: a newer application serves the cluster.
             RetryError: the tracker does not answer.
         """
         self._beaten_at = time.monotonic()
-        self._renew(at_work=at_work)
+        self._serving = serving
+        self._renew(at_work=at_work, serving=None if serving == self._written else serving)
+        self._written = serving
 
-    def _renew(self, *, at_work: bool | None = None) -> None:
-        if not self._lease.renew(at_work=at_work):
+    def _renew(self, *, at_work: bool | None = None, serving: Serving | None = None) -> None:
+        if not self._lease.renew(at_work=at_work, serving=serving):
             self._stop()
 
     def _report(self) -> None:
@@ -562,7 +622,7 @@ class Heartbeat:
             if time.monotonic() - self._beaten_at > self._hangs_s:
                 continue
             try:
-                self._renew()
+                self._renew(serving=self._serving)
             except FencedError:
                 self._stop()
                 return
@@ -573,9 +633,14 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         self._ended.set()
         self._thread.join()
+        why = "it was asked to end" if error is None else error_words(error)
+        try:
+            self._lease.note_end(why)
+        except RetryError as away:
+            _LOG.info("the tracker was not told why this application ends: %s", away)
 
 
 def older_code(application: Application, version: str = __version__) -> bool:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 
 from waybill.clusters.capacity import CapacityDemand, InfraCoordinator, capacity
 from waybill.clusters.growth import GrowthPolicy, TopicGrowth, TopicLoad, decide_growth
-from waybill.clusters.loads import LoadSample, team_load
+from waybill.clusters.loads import LoadSample, cluster_activity, team_load
 from waybill.clusters.measurement import (
     BatchSums,
     Measurement,
@@ -117,12 +117,13 @@ def coordinate(
     with tracker.transaction() as connection:
         lock_assignment(connection)
         before = read_assignment(connection)
-        loads = current_loads(connection)
+        samples = read_samples(connection)
+        loads = current_loads(connection, samples)
         clusters = read_clusters(connection)
         after = decide(connection, before, loads, clusters, made_by=COORDINATOR)
         demand = _demand(connection, after, loads, clusters)
         teams = Counter(at.cluster for at in after.placements.values())
-        write_capacities(connection, demand, teams)
+        write_capacities(connection, demand, teams, cluster_activity(before or after, samples))
         behind = list(_topic_loads(connection, measured, after, clusters, policy)) if grow else []
     infra.request(demand)
     moves = () if before is not None and after.version == before.version else after.moves
@@ -222,8 +223,9 @@ def _unserved(assignment: Assignment, clusters: Sequence[VirtualCluster]) -> Ite
         teams = len(assignment.teams_of(cluster.name))
         if teams and not cluster.is_served:
             yield (
-                f"cluster {cluster.name} serves {teams} teams, and its application of processing "
-                "was not seen for a minute: look at the DAG that supervises it"
+                f"cluster {cluster.name} has {teams} team{'s' * (teams != 1)} and serves none: "
+                f"{cluster.unserved}; "
+                f"see the DAG that supervises it, and `waybill clusters show {cluster.name}`"
             )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from sqlalchemy import Connection, text
 
+from waybill.clusters.loads import MOST_HOT, HotSpot
 from waybill.clusters.records import now_s
 from waybill.events import rfc3339
 from waybill.storage import TrackerStore
@@ -21,14 +22,20 @@ _STEPS: dict[HistorySpan, tuple[int, int]] = {"1h": (60, 60), "6h": (72, 300), "
 _CLUSTERS = text("""
 SELECT cluster AS name, floor(extract(epoch FROM at) / :step_s)::bigint AS step,
   max(lag_s) AS lag_s, avg(demand_cores) AS demand_cores, max(needed_cores) AS needed_cores,
-  max(cores) AS cores
+  max(cores) AS cores, avg(arrival_per_s) AS arrival_per_s, avg(processed_per_s) AS processed_per_s
 FROM cluster_loads WHERE at >= to_timestamp(:since_s) GROUP BY 1, 2
 """)
 _TEAMS = text("""
 SELECT team AS name, floor(extract(epoch FROM at) / :step_s)::bigint AS step, max(lag_s) AS lag_s
 FROM team_loads WHERE team = ANY(:teams) AND at >= to_timestamp(:since_s) GROUP BY 1, 2
 """)
-_OF_CLUSTERS = ("lag_s", "demand_cores", "needed_cores", "cores")
+_HOT = text("""
+SELECT cluster AS name, floor(extract(epoch FROM at) / :step_s)::bigint AS step, hot
+FROM cluster_loads WHERE at >= to_timestamp(:since_s) AND hot <> '[]' ORDER BY at
+""")
+_OF_CLUSTERS = (
+    "lag_s", "demand_cores", "needed_cores", "cores", "arrival_per_s", "processed_per_s"
+)  # fmt: skip
 
 Series = Mapping[str, Sequence[float | None]]
 """Numbers by what they are, one for each step; None: the coordinator did not look then."""
@@ -44,6 +51,8 @@ class History:
     steps: int
     series: Mapping[str, Series]
     """Of each cluster, or team, that there is something of."""
+    hot: Mapping[str, Mapping[int, Sequence[HotSpot]]] = field(default_factory=dict)
+    """Hot spots by cluster and step; of teams: none."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -52,11 +61,15 @@ class History:
             "step_s": self.step_s,
             "steps": self.steps,
             "series": {name: dict(one) for name, one in sorted(self.series.items())},
+            "hot": {
+                name: [{"step": step, **asdict(one)} for step in sorted(own) for one in own[step]]
+                for name, own in sorted(self.hot.items())
+            },
         }
 
 
 def cluster_history(tracker: TrackerStore, span: HistorySpan) -> History:
-    """Return lag (the longest), busy cores (the mean), needed cores and their limit, by cluster.
+    """Return lag (the longest), cores, speed (the mean) and hot spots, by cluster.
 
     Raises:
         RetryError: the tracker does not answer.
@@ -64,7 +77,8 @@ def cluster_history(tracker: TrackerStore, span: HistorySpan) -> History:
     Cost: a row for each cluster and minute of the span.
     """
     with tracker.transaction() as connection:
-        return _history(connection, span, _CLUSTERS, _OF_CLUSTERS, {})
+        found = _history(connection, span, _CLUSTERS, _OF_CLUSTERS, {})
+        return replace(found, hot=_hot(connection, found))
 
 
 def team_history(tracker: TrackerStore, span: HistorySpan, teams: Sequence[str]) -> History:
@@ -78,6 +92,22 @@ def team_history(tracker: TrackerStore, span: HistorySpan, teams: Sequence[str])
     with tracker.transaction() as connection:
         asked = {"teams": list(teams[:MOST_TEAMS])}
         return _history(connection, span, _TEAMS, ("lag_s",), asked)
+
+
+def _hot(connection: Connection, drawn: History) -> dict[str, dict[int, list[HotSpot]]]:
+    """Return the hot spots of each cluster by step, each once."""
+    first = int(drawn.since.timestamp()) // drawn.step_s
+    asked = {"step_s": drawn.step_s, "since_s": first * drawn.step_s}
+    found: dict[str, dict[int, dict[HotSpot, None]]] = {}
+    for row in connection.execute(_HOT, asked):
+        place = int(row.step) - first
+        if 0 <= place < drawn.steps:
+            spots = dict.fromkeys(HotSpot(**one) for one in row.hot)
+            found.setdefault(row.name, {}).setdefault(place, {}).update(spots)
+    return {
+        name: {place: list(spots)[:MOST_HOT] for place, spots in own.items()}
+        for name, own in found.items()
+    }
 
 
 def _history(

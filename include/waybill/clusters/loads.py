@@ -24,10 +24,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from waybill.clusters.model import TeamLoad
+from waybill.clusters.model import Assignment, TeamLoad
 
 RATE_WINDOW_S = 900.0
 """Time over which a rate is averaged on its way down."""
+MOST_HOT = 10
+"""Hot spots of a cluster that are kept of a look."""
 _LASTING = 3
 """Rates that a step must be in."""
 _LARGER_SHARE = 0.5
@@ -43,6 +45,27 @@ class HotPartition:
     waiting: int
     share: float
     """Of all that waits for the team."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotSpot:
+    """A team that takes much of its cluster, or a partition with most of what waits for a team."""
+
+    team: str
+    topic: str | None = None
+    """None: the team itself."""
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterActivity:
+    """What a cluster's teams did between the last two looks at them."""
+
+    arrival_per_s: float | None = None
+    """Events that came in, in a second; None: not known of any team."""
+    processed_per_s: float | None = None
+    hot: tuple[HotSpot, ...] = ()
+    """The first ``MOST_HOT``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +125,51 @@ def arrival_rates(samples: Sequence[LoadSample]) -> list[tuple[float, float]]:
         for before, after in pairwise(samples)
         if after.at_s > before.at_s
     ]
+
+
+def last_rates(samples: Sequence[LoadSample]) -> tuple[float, float] | None:
+    """Return the events that came in, and that were processed, in a second before the last look.
+
+    None: there were no two looks in which all topics answered.
+    """
+    if len(samples) <= 1 or samples[-1].unseen or samples[-2].unseen:
+        return None
+    before, after = samples[-2:]
+    if (passed_s := after.at_s - before.at_s) <= 0:
+        return None
+    came, done = after.written - before.written, after.read - before.read
+    return max(0.0, came / passed_s), max(0.0, done / passed_s)
+
+
+def cluster_activity(
+    assignment: Assignment, samples: Mapping[str, Sequence[LoadSample]]
+) -> dict[str, ClusterActivity]:
+    """Return what the teams of each cluster did, by cluster.
+
+    Args:
+        assignment: that was in force meanwhile.
+        samples: of each team, the oldest first.
+    """
+    rates: dict[str, list[tuple[float, float]]] = {}
+    hot: dict[str, list[HotSpot]] = {}
+    newest_s = max((looks[-1].at_s for looks in samples.values()), default=0.0)
+    for team, looks in sorted(samples.items()):
+        name = assignment.cluster_of(team)
+        if name is None or looks[-1].at_s < newest_s:  # it has no pipeline any more
+            continue
+        at, own = assignment.placements.get(team), last_rates(looks)
+        rates.setdefault(name, []).extend([] if own is None else [own])
+        spots = [HotSpot(team)] if at is not None and at.hot else []
+        spots += [HotSpot(team, one.topic, one.partition) for one in looks[-1].hot_partitions]
+        hot.setdefault(name, []).extend(spots)
+    return {
+        name: ClusterActivity(
+            sum(came for came, _ in own) if own else None,
+            sum(done for _, done in own) if own else None,
+            tuple(hot[name][:MOST_HOT]),
+        )
+        for name, own in rates.items()
+    }
 
 
 def core_s_per_event(samples: Sequence[LoadSample]) -> float:

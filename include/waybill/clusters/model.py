@@ -74,6 +74,8 @@ class VirtualCluster:
     """More of Spark's configuration; of names in ``SET_BY_WAYBILL`` nothing has an effect."""
     is_served: bool = True
     """An application of it is at work; else no team comes in. Measured, no setting."""
+    unserved: str = ""
+    """Why not. Measured, no setting."""
 
     def __post_init__(self) -> None:
         """Check what was given."""

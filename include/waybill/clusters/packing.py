@@ -141,8 +141,8 @@ def check_pin(
         pins: those that there are.
 
     Raises:
-        InputError: there is no such team or cluster, it is drained, no application of it is at
-            work, or it is full.
+        InputError: there is no such team or cluster, it is drained, no application of it
+            serves anybody, or it is full.
     """
     known = _by_name(clusters)
     _refuse_unknown(cluster, known)
@@ -157,9 +157,10 @@ def check_pin(
             f"`waybill clusters drain {cluster} --undo`"
         )
     if not target.is_served and (cluster != DEFAULT_CLUSTER or any(c.is_served for c in clusters)):
+        why = f": {target.unserved}" if target.unserved else ""
         raise InputError(
-            f"no application of cluster {cluster!r} is at work, so nobody would process the team's "
-            "events there: start it first; `waybill clusters list` shows how clusters are"
+            f"no application of cluster {cluster!r} serves anybody, so nobody would process the "
+            f"team's events there{why}. See to it first: `waybill clusters show {cluster}`"
         )
     trial = assign(
         previous,

@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, Text, cast, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from waybill.clusters.applications import served_clusters
+from waybill.clusters.applications import read_applications, why_unserved
 from waybill.clusters.capacity import CapacityDemand
-from waybill.clusters.loads import HotPartition, LoadSample, TopicLook
+from waybill.clusters.loads import ClusterActivity, HotPartition, LoadSample, TopicLook
 from waybill.clusters.model import Assignment, Move, Placement, VirtualCluster
 from waybill.storage import AdvisoryLock
 from waybill.storage.tracker import (
@@ -91,18 +91,18 @@ def now_s(connection: Connection) -> float:
 
 
 def read_clusters(connection: Connection) -> list[VirtualCluster]:
-    """Return all virtual clusters, by name; see ``served_clusters``."""
-    served = served_clusters(connection)
+    """Return all virtual clusters, by name; see ``why_unserved``."""
+    running = read_applications(connection)
     rows = connection.execute(select(virtual_clusters).order_by(virtual_clusters.c.name))
-    return [
-        VirtualCluster(
-            row.name,
-            spark_conf=dict(row.spark_conf),
-            is_served=row.name in served,
-            **{name: getattr(row, name) for name in _SETTINGS},
+    found = []
+    for row in rows:
+        why = why_unserved(running.get((row.name, "processing")))
+        settings = {name: getattr(row, name) for name in _SETTINGS}
+        conf = dict(row.spark_conf)
+        found.append(
+            VirtualCluster(row.name, spark_conf=conf, is_served=not why, unserved=why, **settings)
         )
-        for row in rows
-    ]
+    return found
 
 
 def write_cluster(connection: Connection, cluster: VirtualCluster) -> None:
@@ -358,9 +358,13 @@ def read_demand_history(connection: Connection) -> dict[str, list[float]]:
 
 
 def write_capacities(
-    connection: Connection, demand: CapacityDemand, teams: Mapping[str, int]
+    connection: Connection,
+    demand: CapacityDemand,
+    teams: Mapping[str, int],
+    activity: Mapping[str, ClusterActivity],
 ) -> None:
-    """Write what each cluster needs now, and trim what is old."""
+    """Write what each cluster needs now, with what its teams did, and trim what is old."""
+    known = {one.cluster: activity.get(one.cluster, ClusterActivity()) for one in demand.clusters}
     rows = [
         {
             "cluster": one.cluster,
@@ -370,6 +374,9 @@ def write_capacities(
             "demand_cores": one.demand_cores,
             "forecast_cores": one.forecast_cores,
             "lag_s": one.lag_s,
+            "arrival_per_s": known[one.cluster].arrival_per_s,
+            "processed_per_s": known[one.cluster].processed_per_s,
+            "hot": [asdict(spot) for spot in known[one.cluster].hot],
         }
         for one in demand.clusters
     ]

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from waybill.clusters.applications import Application, read_applications
 from waybill.clusters.coordinator import current_loads
-from waybill.clusters.loads import HotPartition, LoadSample
+from waybill.clusters.loads import HotPartition, LoadSample, last_rates
 from waybill.clusters.model import (
     NO_ASSIGNMENT,
     Assignment,
@@ -236,23 +236,16 @@ def _team_line(
     pins: Mapping[str, Pin],
     samples: Sequence[LoadSample],
 ) -> TeamLine:
-    at = assignment.placements.get(load.team)
+    at, rates = assignment.placements.get(load.team), last_rates(samples)
     return TeamLine(
         load,
-        _processed_per_s(samples),
+        0.0 if rates is None else rates[1],
         pins.get(load.team),
         "no version names it yet" if at is None else at.reason,
         None if at is None else datetime.fromtimestamp(at.since_s, UTC),
         hot=at is not None and at.hot,
         hot_partitions=samples[-1].hot_partitions if samples else (),
     )
-
-
-def _processed_per_s(samples: Sequence[LoadSample]) -> float:
-    if len(samples) <= 1:
-        return 0.0
-    before, after = samples[-2:]
-    return max(0.0, (after.read - before.read) / max(1e-9, after.at_s - before.at_s))
 
 
 def _decisions(connection: Connection, assignment: Assignment) -> list[DecisionLine]:

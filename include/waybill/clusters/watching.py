@@ -49,6 +49,11 @@ class AssignmentWatcher:
         self._assignment = NO_ASSIGNMENT
         self._listening: Connection | None = None
 
+    @property
+    def version(self) -> int:
+        """Return the version that was read last; 0: none."""
+        return self._assignment.version
+
     def read(self) -> Assignment:
         """Return the assignment in force; the same object while there is none newer.
 

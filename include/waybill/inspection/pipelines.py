@@ -1,8 +1,9 @@
 """Pipelines, a line each: how far behind they are, what is parked, held, and failed last; rates.
 
 A page costs the same however many pipelines there are and however deep it lies: it is cut by name,
-and all else is read for its pipelines only. Rates are by intake minute: of what came in then, so
-much is delivered by now. The last two minutes are left out: their books are not folded yet.
+and all else is read for its pipelines only. Rates are events by
+the minute in which they came in, and by the one in which a destination took them, whenever they
+came in. The last two minutes are left out: their books are not folded yet.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ SELECT DISTINCT ON (pipeline_id) pipeline_id, id, event_name, stage, error_type,
 FROM parked_partitions WHERE pipeline_id = ANY(:ids) ORDER BY pipeline_id, last_parked_at DESC
 """)
 _RATES = text("""
-SELECT pipeline_id, minute,
-  coalesce(sum(in_first) FILTER (WHERE stage = 'ingestion'), 0)::bigint AS came_in,
-  coalesce(sum(passed) FILTER (WHERE stage = 'destination'), 0)::bigint AS delivered
-FROM ledger_minutes
-WHERE pipeline_id = ANY(:ids) AND minute >= :since AND minute < :until
-  AND stage IN ('ingestion', 'destination')
+SELECT pipeline_id, minute, sum(came_in)::bigint AS came_in, sum(delivered)::bigint AS delivered
+FROM (
+  SELECT pipeline_id, minute, in_first AS came_in, 0 AS delivered FROM ledger_minutes
+  WHERE pipeline_id = ANY(:ids) AND minute >= :since AND minute < :until AND stage = 'ingestion'
+  UNION ALL
+  SELECT pipeline_id, minute, 0, delivered FROM delivered_minutes
+  WHERE pipeline_id = ANY(:ids) AND minute >= :since AND minute < :until) AS events
 GROUP BY 1, 2
 """)
 
@@ -130,14 +132,14 @@ class PipelinePage:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRates:
-    """Events by intake minute."""
+    """Events by minute."""
 
     since: datetime
     """Where the first minute begins."""
     came_in: Mapping[str, Sequence[int]]
     """By pipeline id, a number for each of ``RATE_MINUTES``."""
     delivered: Mapping[str, Sequence[int]]
-    """Of those, what is delivered by now."""
+    """What a destination took in each, whenever it came in; replayed events as well."""
 
 
 def pipeline_page(
@@ -215,7 +217,7 @@ def _lines(connection: Connection, rows: Sequence[Any]) -> list[PipelineLine]:
 
 
 def pipeline_rates(tracker: TrackerStore, ids: Sequence[str], *, now: datetime) -> PipelineRates:
-    """Return how many events came in, and how many of them are delivered, minute by minute.
+    """Return how many events came in, and how many were delivered, minute by minute.
 
     Raises:
         RetryError: the tracker does not answer within 10 s.

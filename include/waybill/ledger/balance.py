@@ -49,11 +49,13 @@ ROWS_OF_PICKED = (  # fixed names only
     "SELECT pipeline_id, row->>0 AS event_name, row->>1 AS stage, (row->>2)::int AS minute, "
     f"{_SUMS} FROM picked, jsonb_array_elements(counts) AS row GROUP BY 1, 2, 3, 4"
 )
+_DELIVERED_KEPT_S = 10_800
+"""For so long it is kept what was delivered in which minute: a page draws an hour."""
 _FOLD = f"""
 WITH picked AS (
   UPDATE ledger SET folded = true WHERE id IN (
     SELECT id FROM ledger WHERE NOT folded ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
-  RETURNING pipeline_id, counts),
+  RETURNING pipeline_id, counts, reference, committed_at),
 rows AS ({ROWS_OF_PICKED}),
 written AS (
   INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {COLUMNS})
@@ -71,7 +73,20 @@ changed AS (
   INSERT INTO audit_minutes (pipeline_id, event_name, minute, changed)
   SELECT DISTINCT pipeline_id, event_name, minute, 1 FROM rows ORDER BY 1, 2, 3
   ON CONFLICT (pipeline_id, event_name, minute) DO UPDATE SET
-  changed = audit_minutes.changed + 1, balanced_at = NULL)
+  changed = audit_minutes.changed + 1, balanced_at = NULL),
+delivered AS (
+  INSERT INTO delivered_minutes (pipeline_id, minute, delivered)
+  SELECT pipeline_id, floor(extract(epoch FROM committed_at) / 60)::int,
+    sum((row->3->>{COUNT_COLUMNS.index("passed")})::bigint)::bigint
+  FROM picked, jsonb_array_elements(counts) AS row
+  WHERE starts_with(reference, 'load:') AND row->>1 = 'destination'
+    AND committed_at >= clock_timestamp() - make_interval(secs => {_DELIVERED_KEPT_S})
+  GROUP BY 1, 2 ORDER BY 1, 2
+  ON CONFLICT (pipeline_id, minute) DO UPDATE SET
+  delivered = delivered_minutes.delivered + excluded.delivered),
+trimmed AS (
+  DELETE FROM delivered_minutes
+  WHERE minute < floor(extract(epoch FROM clock_timestamp()) - {_DELIVERED_KEPT_S}) / 60 - 1)
 SELECT count(*) FROM picked
 """
 _READ = f"""
@@ -237,7 +252,9 @@ def _on_the_way(before: StageCounts, after: StageCounts) -> int:
 def fold(tracker: TrackerStore, *, most: int = 5000) -> int:
     """Fold ledger rows into minutes and totals; returns how many.
 
-    Each minute that changes is put on the auditor's list. Safe to run twice at once, and to kill.
+    Each minute that changes is put on the auditor's list, and what was delivered is counted by the
+    minute in which it was (``delivered_minutes``), for the last hours. Safe to run twice at once,
+    and to kill.
     """
     total = 0
     while True:

@@ -117,6 +117,12 @@ class Patience:
         self._read = False
         self._failure = _Failure()
 
+    @property
+    def problem(self) -> str:
+        """Why the destination takes nothing; empty: it does, as far as is known. For any thread."""
+        failure = self._failure
+        return f"{failure.code}: {failure.message}" if failure.code else ""
+
     def deliver(self, references: Sequence[StagedReference], *, after: int, until: int) -> None:
         """Load commits ``after`` + 1 to ``until``, or park them; returns when the tracker knows.
 

@@ -62,6 +62,7 @@ GROWTH: dict[str, Growth] = {
     "commit_sequences": _lasts("destination, pipeline", _NAMES),
     "connector_positions": _lasts("pipeline", _NAMES),
     "consumers": _lasts("topic, destination", _NAMES),
+    "delivered_minutes": Growth("pipeline and minute with loads", "folding, after three hours"),
     "deployment": _lasts("tracker", _NAMES),
     "destination_rewinds": _lasts(
         "destination that was put back to an older point", "lasts: what was lost, who settled it"

@@ -63,12 +63,41 @@ class TeamOut(BaseModel):
     hot_partitions: list[HotPartitionOut]
 
 
+class HeldOut(BaseModel):
+    """A topic, or destination, that is not served."""
+
+    name: str
+    kind: str = Field(description="waits, stopped or fails.")
+    why: str
+
+
+class ServingOut(BaseModel):
+    """What an application serves, as it said last."""
+
+    version: int = Field(description="Of the assignment that it follows.")
+    wanted: int = Field(description="Topics, or destinations, that it is to serve,")
+    running: int = Field(description="those that are served,")
+    failing: int = Field(description="and those that fail.")
+    held: list[HeldOut] = Field(
+        description="The first of those that are not served; for who may view every team."
+    )
+
+
+class EndOut(BaseModel):
+    """Why a start of an application ended."""
+
+    epoch: int = Field(description="Number of the start.")
+    at: str
+    why: str = Field(description="For who may view every team.")
+
+
 class ApplicationOut(BaseModel):
     """A Spark application of a cluster, as its row in the tracker says."""
 
     kind: Literal["processing", "loading"]
     state: str = Field(
-        description="at work, starting, stopping, stopped, waits for its start, not heard of."
+        description="at work, starting, stopping, stopped, waits for its start, ended, "
+        "not heard of."
     )
     epoch: int = Field(description="Number of its newest start; 0: it was never started.")
     backend: str = Field(description="What it runs on.")
@@ -81,6 +110,10 @@ class ApplicationOut(BaseModel):
     failures: int = Field(description="Deaths in a row, each soon after its start.")
     started_at: str | None
     heartbeat_at: str | None = Field(description="When it reported last; null: not yet.")
+    serving: ServingOut | None = Field(description="null: it does not run, or did not say yet.")
+    last_end: EndOut | None = Field(
+        description="Of this start, or the one before; null: neither said why it ended."
+    )
 
 
 class ClusterOut(BaseModel):
@@ -88,7 +121,8 @@ class ClusterOut(BaseModel):
 
     name: str
     state: Literal["active", "draining"]
-    is_served: bool = Field(description="An application of it is at work.")
+    is_served: bool = Field(description="An application of it serves teams; else none comes in.")
+    unserved: str = Field(description="Why not; for who may view every team.")
     max_consumers: int | None = Field(description="null: no limit.")
     cores: int | None = Field(description="null: as the settings say.")
     needed_cores: int | None = Field(
@@ -110,9 +144,19 @@ class ClusterOut(BaseModel):
         own = [one for one in said["teams"] if teams is None or one["team"] in teams]
         known = {name: said[name] for name in cls.model_fields}
         if teams is not None:
-            hidden = [one | {"external_id": None} for one in said["applications"]]
-            known |= {"applications": hidden, "spark_conf": None}
+            hidden = [_without_names(one) for one in said["applications"]]
+            known |= {"applications": hidden, "spark_conf": None, "unserved": ""}
         return cls(**known | {"teams": own})
+
+
+def _without_names(application: dict[str, Any]) -> dict[str, Any]:
+    """Return an application without hosts, topics and words of errors: they may be any team's."""
+    serving, end = application["serving"], application["last_end"]
+    return application | {
+        "external_id": None,
+        "serving": serving and serving | {"held": []},
+        "last_end": end and end | {"why": ""},
+    }
 
 
 class DecisionOut(BaseModel):
@@ -157,12 +201,24 @@ class ClusterSeries(BaseModel):
     demand_cores: list[float | None] = Field(description="Busy cores; the mean.")
     needed_cores: list[float | None] = Field(description="For its lag objective; the most.")
     cores: list[float | None] = Field(description="Its limit; null also: it had none.")
+    arrival_per_s: list[float | None] = Field(description="Events that came in; the mean.")
+    processed_per_s: list[float | None] = Field(description="Events processed; the mean.")
+
+
+class HotSpotOut(BaseModel):
+    """A team that took much of its cluster, or a partition with most of what waited for a team."""
+
+    step: int = Field(description="When; the first step is 0.")
+    team: str
+    topic: str | None = Field(description="null: the team itself.")
+    partition: int | None
 
 
 class ClusterHistory(_Steps):
     """Clusters over time."""
 
     series: dict[str, ClusterSeries] = Field(description="By cluster.")
+    hot: dict[str, list[HotSpotOut]] = Field(description="Of the user's teams, by cluster.")
 
 
 class TeamSeries(BaseModel):
@@ -232,9 +288,15 @@ def cluster(access: Viewer, name: ClusterName) -> ClusterDetail:
 
 
 @router.get("/cluster-history", summary="Virtual clusters over time")
-def history(_access: Viewer, span: SpanOf = "6h") -> ClusterHistory:
-    """Return lag and cores of each cluster in equal steps."""
-    return ClusterHistory(**cluster_history(parked_events().tracker, span).to_json())
+def history(access: Viewer, span: SpanOf = "6h") -> ClusterHistory:
+    """Return lag, cores, speed and hot spots of each cluster in equal steps."""
+    found = cluster_history(parked_events().tracker, span).to_json()
+    teams = access.teams("view")
+    hot = {
+        name: [one for one in spots if teams is None or one["team"] in teams]
+        for name, spots in found["hot"].items()
+    }
+    return ClusterHistory(**found | {"hot": hot})
 
 
 @router.get("/team-history", summary="Teams over time")

@@ -92,10 +92,12 @@ class Pipelines(BaseModel):
 
 
 class RatesOut(BaseModel):
-    """A pipeline's events by intake minute."""
+    """A pipeline's events by minute."""
 
     came_in: list[int]
-    delivered: list[int] = Field(description="Of those that came in then, delivered by now.")
+    delivered: list[int] = Field(
+        description="Delivered then, whenever they came in; replayed ones as well."
+    )
 
 
 class Rates(BaseModel):
@@ -136,7 +138,7 @@ def rates(
         Query(min_length=1, max_length=MOST_PIPELINES, description="Their ids, one by one."),
     ],
 ) -> Rates:
-    """Return how many events came in, and how many of them are delivered, minute by minute."""
+    """Return how many events came in, and how many were delivered, minute by minute."""
     seen = {one["id"] for one in parked_events().names(access.teams("view"))}
     if unknown := [one for one in pipeline if one not in seen]:
         raise HTTPException(

@@ -211,12 +211,12 @@ def test_a_pin_of_an_unknown_team_or_to_a_drained_cluster_is_refused():
 
 
 def test_a_pin_to_a_cluster_without_an_application_is_refused():
-    down = [replace(TWO[0], is_served=False), TWO[1]]
-    with pytest.raises(InputError, match="no application of cluster 'a' is at work"):
+    down = [replace(TWO[0], is_served=False, unserved="it reads nothing"), TWO[1]]
+    with pytest.raises(InputError, match="cluster 'a' serves anybody.*: it reads nothing. See"):
         check_pin("one", "a", None, AB_LOADS, down, {})
     check_pin("one", "b", None, AB_LOADS, down, {})
     none = [replace(one, is_served=False) for one in (*TWO, cluster("default"))]
-    with pytest.raises(InputError, match="no application of cluster 'a' is at work"):
+    with pytest.raises(InputError, match="no application of cluster 'a' serves anybody"):
         check_pin("one", "a", None, AB_LOADS, none, {})
     check_pin("one", "default", None, AB_LOADS, none, {})
 

@@ -21,6 +21,7 @@ from waybill.clusters.applications import (
     application_state,
     older_code,
 )
+from waybill.clusters.serving import ApplicationEnd
 from waybill.clusters.supervision import KILL_S
 
 NOW_S = 1_000_000.0
@@ -188,6 +189,11 @@ def test_words_for_how_it_is_come_from_the_row():
     assert application_state(replace(WORKS, restart_epoch=3)) == "stopping"
     assert application_state(replace(WORKS, ended_s=NOW_S)) == "waits for its start"
     assert application_state(replace(WORKS, ended_s=NOW_S, wanted="stopped")) == "stopped"
+    left = replace(WORKS, at_work=False, end=ApplicationEnd(WORKS.epoch, NOW_S, "StopError: x"))
+    assert application_state(left) == "ended"
+    assert application_state(replace(left, wanted="stopped")) == "stopped"
+    assert application_state(replace(left, heartbeat_s=NOW_S + 1)) == "starting"  # it came back
+    assert (left.last_end, replace(left, epoch=left.epoch + 2).last_end) == (left.end, None)
 
 
 # Processes

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from waybill.clusters import HeldConsumer, Serving
 from waybill.errors import AwayError, InputError, RetryError, StopError
 from waybill.ledger import FencedError
 from waybill.processing.spark import consumers
@@ -53,6 +54,7 @@ class Consumer:
         """Its batch runs."""
         self.closed = False
         self.fenced_at_look = False
+        self.problem = ""
 
     def look(self) -> None:
         if self.fenced_at_look:
@@ -110,6 +112,12 @@ def test_a_consumer_that_cannot_start_waits_and_its_neighbours_go_on(clock, kind
     running.look(names)
     running.look(names)
     assert started == names  # the one that failed waits
+    found = running.serving(3)
+    assert found is not None
+    assert (found.wanted, found.running) == (3, 2)
+    words = f"{kind.__name__}: Kafka did not tell how far events.no.leader/1 reaches"
+    held = "stopped" if kind is StopError else "fails"
+    assert found.held == (HeldConsumer("events.no.leader", held, words),)
     clock[0] += 3
     running.look(names)
     assert started == [*names, "events.no.leader"]  # its neighbours were not started again
@@ -122,6 +130,19 @@ def test_a_consumer_that_cannot_start_waits_and_its_neighbours_go_on(clock, kind
     clock[0] += 60
     running.look(names)
     assert started == [*names, "events.no.leader", "events.no.leader"]
+    assert running.serving(3) == Serving(3, 3, 3, 0)
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_destination_that_is_waited_for_in_its_query_is_not_served():
+    app = Application()
+    assert app.consumers.serving(1) is None
+    app.consumers.look(["away", "well"])
+    app.running["away"].problem = "destination_unreachable: connection refused"
+    found = app.consumers.serving(1)
+    assert found is not None
+    assert (found.running, found.failing, found.is_unable) == (1, 1, False)
+    assert found.held[0].why == "destination_unreachable: connection refused"
 
 
 @pytest.mark.parametrize("where", ["amid a load", "beside its loads"])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waybill.clusters import Serving
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.processing.spark import topic_groups
@@ -405,6 +406,34 @@ def test_a_topic_that_was_moved_away_and_back_between_two_looks_is_taken_again(c
     clock[0] += 60
     app.groups.look("ab")
     assert app.running == [["a", "b"]]  # with its neighbours, as before
+
+
+def test_it_says_what_runs_and_why_the_rest_does_not(clock):
+    app = Application(most_topics=50)
+    assert app.groups.serving(7) is None
+    app.ill = {"b": StopError("b was made anew"), "d": RetryError("nobody tells where it ends")}
+    app.leaderless = {"c"}
+    open_one = app._open
+    app.groups._open_consumer = lambda topic: None if topic == "e" else open_one(topic)  # type: ignore[assignment, return-value]
+    app.groups.look("abcde")
+    found = app.groups.serving(7)
+    assert found is not None
+    assert (found.version, found.wanted, found.running, found.failing) == (7, 5, 1, 2)
+    assert [(one.name, one.kind, one.why.partition(",")[0]) for one in found.held] == [
+        ("c", "fails", "RetryError: no leader"),
+        ("d", "fails", "RetryError: nobody tells where it ends"),
+        ("b", "stopped", "StopError: b was made anew"),
+        ("e", "waits", "for its turn"),
+    ]
+    app.query_of("a").fail(a=RetryError("the tracker is away"))
+    app.groups.look("abcde")
+    found = app.groups.serving(7)
+    assert found is not None
+    assert (found.running, found.failing, found.is_unable) == (0, 3, True)
+    app.ill, app.leaderless, app.groups._open_consumer = {}, set(), open_one  # type: ignore[assignment]
+    clock[0] += 60
+    app.groups.look("abcde")
+    assert app.groups.serving(8) == Serving(8, 5, 5, 0)
 
 
 @given(

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "audit_rounds": "reconciliation/queue.py",
     "cluster_assignments": "clusters/records.py",
     "cluster_loads": "clusters/records.py",
+    "delivered_minutes": "ledger/balance.py",
     "notice_messages": "notices/outbox.py",
     "notices": "notices/outbox.py",
     "parked_objects": "retention/rows.py",

@@ -98,6 +98,11 @@ class LoadingConsumer:
         self._patience.look()
 
     @property
+    def problem(self) -> str:
+        """Why its destination takes nothing; empty: it does, as far as is known."""
+        return self._patience.problem
+
+    @property
     def is_ending(self) -> bool:
         """Whether its query was told to end: a destination that is away is waited for no more."""
         return self._gate.is_closed
@@ -242,7 +247,9 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
-            heartbeat.beat(at_work=watch.look())
+            # what the look before left is reported
+            left = consumers.serving(served.watcher.version)
+            heartbeat.beat(at_work=watch.look(), serving=left)
             return sorted(served.read_destinations())
 
         keep_running(

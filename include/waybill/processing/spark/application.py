@@ -91,7 +91,8 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             )
 
         def wanted() -> Iterable[str]:
-            heartbeat.beat(at_work=watch.look())
+            # what the look before left is reported
+            heartbeat.beat(at_work=watch.look(), serving=groups.serving(served.watcher.version))
             topics = read_served(served, draining)
             destinations.update(topics)
             handover.forget_all_but(topics)

@@ -29,6 +29,7 @@ from typing import Protocol
 from pyspark.sql.streaming import StreamingQuery
 
 from waybill.back_off import BackOff, RetryTimer
+from waybill.clusters import HeldConsumer, Serving
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 
@@ -143,6 +144,10 @@ def _stop_by(deadline: float, query: StreamingQuery, end: Callable[[StreamingQue
 class Consumer(Protocol):
     """A consumer whose query was started."""
 
+    @property
+    def problem(self) -> str:
+        """Why nothing comes of its query now; empty: it works."""
+
     def look(self) -> None:
         """Do what is due beside the batches."""
 
@@ -159,6 +164,8 @@ class _State:
     retry: RetryTimer = field(default_factory=lambda: RetryTimer(CONSUMER_BACK_OFF))
     is_ending: bool = False
     """It was told to end, by not being wanted or by a fence: it ends before it starts anew."""
+    error: WaybillError | None = None
+    """Why it was not started, or ended, last."""
 
 
 class Consumers:
@@ -171,13 +178,15 @@ class Consumers:
     def __init__(self, start: Callable[[str], tuple[Consumer, StreamingQuery]]) -> None:
         self._start = start
         self._states: dict[str, _State] = {}
+        self._wanted: dict[str, None] | None = None
+        """By the last look."""
 
     def look(self, wanted: Iterable[str]) -> None:
         """Start what is wanted and does not run; end what is not wanted any more.
 
         Waits for no batch: what it cannot do yet is done by a later look.
         """
-        names = dict.fromkeys(wanted)
+        names = self._wanted = dict.fromkeys(wanted)
         until = time.monotonic() + _STOPPING_S
         for name, state in list(self._states.items()):
             if (state.is_ending or name not in names) and time.monotonic() < until:
@@ -188,6 +197,27 @@ class Consumers:
             state = self._states.setdefault(name, _State())
             if not state.is_ending:
                 self._keep(name, state)
+
+    def serving(self, version: int) -> Serving | None:
+        """Return what the last look left running, and why the rest does not run.
+
+        Args:
+            version: of the assignment that it followed.
+
+        Returns:
+            None before the first look.
+        """
+        if self._wanted is None:
+            return None
+        held = [one for name in self._wanted if (one := self._held(name)) is not None]
+        return Serving.of(version, len(self._wanted), held)
+
+    def _held(self, name: str) -> HeldConsumer | None:
+        state = self._states.get(name, _State())
+        if state.running is not None and not state.is_ending:
+            problem = state.running[0].problem
+            return HeldConsumer(name, "fails", problem) if problem else None
+        return HeldConsumer.of(name, state.error, "for its turn, or for its last query")
 
     def stop(self) -> None:
         """Stop all queries at the end of their batches, or after `LAST_BATCH_S`."""
@@ -214,14 +244,15 @@ class Consumers:
             if time.monotonic() >= state.retry.due:
                 self._try(name, state)
         elif (error := _look(*state.running)) is not None:
-            state.is_ending = True
+            state.is_ending, state.error = True, error
             try_later(name, state.retry, error)
 
     def _try(self, name: str, state: _State) -> None:
         state.retry.began = time.monotonic()
         try:
-            state.running = self._start(name)
+            state.running, state.error = self._start(name), None
         except (StopError, InputError, RetryError) as error:
+            state.error = error
             try_later(name, state.retry, error)
 
 

@@ -25,6 +25,7 @@ from itertools import count
 from pyspark.sql.streaming import StreamingQuery
 
 from waybill.back_off import RetryTimer
+from waybill.clusters import HeldConsumer, Serving
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.processing.spark.batches import UnreadError
@@ -47,6 +48,8 @@ class _Topic:
     """None: it waits to be opened."""
     retry: RetryTimer = field(default_factory=lambda: RetryTimer(CONSUMER_BACK_OFF))
     """Begun: when it was opened, or was last a reason for a query of its own."""
+    error: WaybillError | None = None
+    """Why it was not opened, or does not run any more; None: it was opened since."""
 
 
 @dataclass(slots=True)
@@ -100,6 +103,8 @@ class TopicGroups:
         self._unreadable = unreadable
         self._most_topics = most_topics
         self._topics: dict[str, _Topic] = {}
+        self._wanted: list[str] | None = None
+        """By the last look."""
         self._slots: list[_Slot] = []
         self._leaving: dict[str, TopicConsumer] = {}
         """Not wanted any more, and perhaps still read."""
@@ -109,7 +114,7 @@ class TopicGroups:
 
         Waits for no batch: what it cannot do yet is done by a later look.
         """
-        names = list(wanted)
+        names = self._wanted = list(wanted)
         for slot in self._slots:
             self._take_errors(slot)
         for topic in self._topics.keys() - set(names):
@@ -120,6 +125,30 @@ class TopicGroups:
         self._restart()
         self._open(names)
         self._restart()
+
+    def serving(self, version: int) -> Serving | None:
+        """Return what the last look left running, and why the rest does not run.
+
+        Args:
+            version: of the assignment that it followed.
+
+        Returns:
+            None before the first look.
+        """
+        if self._wanted is None:
+            return None
+        read = self._read()
+        held = [one for topic in self._wanted if (one := self._held(topic, read)) is not None]
+        return Serving.of(version, len(self._wanted), held)
+
+    def _held(self, topic: str, read: Collection[str]) -> HeldConsumer | None:
+        state = self._topics.get(topic)
+        if state is None or state.consumer is None:
+            error = None if state is None else state.error
+            return HeldConsumer.of(topic, error, "for its turn, or for the cluster that had it")
+        if topic in read:
+            return None
+        return HeldConsumer.of(topic, None, "for the query that is to read it")
 
     def stop(self) -> None:
         """Stop all queries at the end of their batches, or after `LAST_BATCH_S`."""
@@ -164,7 +193,7 @@ class TopicGroups:
         if isinstance(error, UnreadError) or not isinstance(error, RetryError | FencedError):
             state.most_topics = most_topics
         self._leave(topic)
-        try_later(topic, state.retry, error)
+        self._try_later(topic, error)
 
     def _let_go(self, topic: str) -> None:
         consumer = self._topics[topic].consumer
@@ -246,9 +275,8 @@ class TopicGroups:
         """Return the topics that can be read now; the others are tried again with back-off."""
         unreadable = self._unreadable(topics) if topics else {}
         for topic, error in unreadable.items():
-            state = self._topics[topic]
-            state.retry.began = time.monotonic()
-            try_later(topic, state.retry, error)
+            self._topics[topic].retry.began = time.monotonic()
+            self._try_later(topic, error)
         return [topic for topic in topics if topic not in unreadable]
 
     def _start_all(self, opened: Iterable[str]) -> None:
@@ -259,9 +287,14 @@ class TopicGroups:
     def _try(self, topic: str, state: _Topic) -> None:
         state.retry.began = time.monotonic()
         try:
-            state.consumer = self._open_consumer(topic)
+            state.consumer, state.error = self._open_consumer(topic), None
         except (StopError, InputError, RetryError) as error:
-            try_later(topic, state.retry, error)
+            self._try_later(topic, error)
+
+    def _try_later(self, topic: str, error: WaybillError) -> None:
+        state = self._topics[topic]
+        state.error = error
+        try_later(topic, state.retry, error)
 
     def _place(self, topic: str) -> None:
         """Put a topic into a group with room, or into a new one; into none that only ends."""

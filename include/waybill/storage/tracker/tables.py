@@ -2,8 +2,8 @@
 
 Books         pipelines, pipeline_versions, consumers, topic_offsets, topic_stops,
               topic_generations, commit_sequences, batches, ledger, ledger_minutes,
-              ledger_totals, load_positions, connector_positions, write_ahead_logs,
-              refused_messages, staged_objects, intake_watermarks
+              ledger_totals, delivered_minutes, load_positions, connector_positions,
+              write_ahead_logs, refused_messages, staged_objects, intake_watermarks
 Mappings      mapping_versions
 Destinations  destination_states, loaded_tables, destination_rewinds
 Parking       parked_partitions, parked_objects, segments, replays, replay_entries,
@@ -237,6 +237,18 @@ ledger_minutes = Table(
     PrimaryKeyConstraint("pipeline_id", "event_name", "stage", "minute"),
     Index("ix_ledger_minutes_time", "pipeline_id", "minute"),
 )
+
+delivered_minutes = Table(
+    "delivered_minutes",
+    METADATA,
+    Column("pipeline_id", Text, nullable=False),
+    Column("minute", Integer, nullable=False),
+    count_column("delivered"),
+    PrimaryKeyConstraint("pipeline_id", "minute"),
+    Index("ix_delivered_minutes_minute", "minute"),
+)
+"""Events that a destination took, by the minute in which it did: folded with the ledger's rows. No
+books: those are by intake minute."""
 
 ledger_totals = Table(
     "ledger_totals",
@@ -871,11 +883,13 @@ applications = Table(
     Column("at_work", Boolean, nullable=False, server_default=text("false")),
     *[time_column(name) for name in ("started_at", "heartbeat_at", "ended_at")],
     Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("report", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     PrimaryKeyConstraint("cluster", "kind"),
     CheckConstraint("kind IN ('processing', 'loading')", name="kind"),
     CheckConstraint("wanted IN ('running', 'stopped')", name="wanted"),
 )
-"""A Spark application of a virtual cluster: ``waybill.clusters.Application``."""
+"""A Spark application of a virtual cluster: ``waybill.clusters.Application``. ``report``: what it
+serves, and why it ended: ``waybill.clusters.serving``."""
 
 team_loads = Table(
     "team_loads",
@@ -911,10 +925,13 @@ cluster_loads = Table(
     Column("cores", Integer),
     Column("needed_cores", Integer, nullable=False),
     *[_number_column(name) for name in ("demand_cores", "forecast_cores", "lag_s")],
+    *[Column(name, Double) for name in ("arrival_per_s", "processed_per_s")],
+    Column("hot", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     PrimaryKeyConstraint("cluster", "at"),
     Index("ix_cluster_loads_at", "at"),
 )
-"""What a cluster needed in a minute: ``waybill.clusters.ClusterCapacity``."""
+"""What a cluster needed in a minute: ``waybill.clusters.ClusterCapacity``. Null: not measured.
+``hot``: teams and partitions, ``waybill.clusters.loads.HotSpot``."""
 
 # The deployment
 

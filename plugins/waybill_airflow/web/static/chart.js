@@ -36,6 +36,16 @@ function under(values, most) {
   return parts.join("");
 }
 
+/** Return strokes at the foot of a chart, over the steps that have something. */
+function stretches(steps, last) {
+  return Object.keys(steps).map(Number).map((step) => `M${Math.max(0, step - 0.5)} ${HIGH}H${Math.min(last, step + 0.5)}`).join("");
+}
+
+function hotTimes(spots) {
+  const names = [...new Set(spots.flat())].slice(0, 5);
+  return names.length ? `; hot at times: ${names.join(", ")}` : "";
+}
+
 function highest(lines) {
   return Math.max(1e-9, ...lines.flatMap((line) => line.values).filter((value) => value !== null));
 }
@@ -47,26 +57,30 @@ function clock(ms) {
 
 /**
  * Return a chart; `key` tells it from others. `lines` are {look, words, values}: the first has its area filled. `grid` is
- * {since, step_s, steps} of the API; `marks` are [ms, words] of what happened; `shown` writes a number.
+ * {since, step_s, steps} of the API; `marks` are [ms, words] of what happened, `spots` names of what was hot, by step; `shown` writes a number.
  */
-export function chart({ key: own, title, grid, lines, marks = [], shown }) {
+export function chart({ key: own, title, grid, lines, marks = [], spots = [], shown }) {
   const most = highest(lines) * ROOM;
   const since = Date.parse(grid.since);
   const last = grid.steps - 1;
   const cursor = svg("path", { class: "cursor" });
   const value = h("span", { class: "chart-value", "aria-live": "polite" });
+  const names = h("span", { class: "hot-names", "aria-hidden": "true" });
   let place = null;
   const at = (ms) => Math.min(last, Math.max(0, (ms - since) / (grid.step_s * 1000) - 0.5));
   const drawing = svg("svg", { viewBox: `0 0 ${last} ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("path", { class: `area ${lines[0].look}`, d: under(lines[0].values, most) }),
     marks.map(([ms, words]) => svg("path", { class: "happened", d: `M${at(ms).toFixed(2)} 0V${HIGH}` }, svg("title", {}, words))),
-    lines.map((line) => svg("path", { class: `line ${line.look}`, d: path(line.values, most) })), cursor);
+    lines.map((line) => svg("path", { class: `line ${line.look}`, d: path(line.values, most) })),
+    svg("path", { class: "hot-times", d: stretches(spots, last) }), cursor);
 
   const words = (one) => lines.filter((line) => line.values[one] !== null).map((line) => `${line.words} ${shown(line.values[one])}`).join(", ") || "not measured";
+  const hot = (one) => (spots[one] ? `hot: ${spots[one].join(", ")}` : "");
   const show = (one) => {
     place = one;
     cursor.setAttribute("d", one === null ? "" : `M${one} 0V${HIGH}`);
-    fill(value, one === null ? "" : `${clock(since + one * grid.step_s * 1000)} UTC: ${words(one)}`);
+    fill(value, one !== null && [`${clock(since + one * grid.step_s * 1000)} UTC: ${words(one)}`, spots[one] && h("span", { class: "sr-only" }, `; ${hot(one)}`)]);
+    fill(names, one === null ? "" : hot(one));
     element.classList.toggle("pointed", one !== null);
   };
   const point = (event) => {
@@ -83,8 +97,8 @@ export function chart({ key: own, title, grid, lines, marks = [], shown }) {
   const peak = Math.max(0, ...lines[0].values.filter((one) => one !== null));
   const element = h("figure", { class: "chart" },
     h("figcaption", {}, h("strong", {}, title), h("ul", { class: "keys" }, lines.map((line) => h("li", { class: line.look }, line.words))), value),
-    h("div", { class: "plot", "data-chart": own, tabindex: "0", role: "img", "aria-label": `${title} over time: ${lines[0].words} at most ${shown(peak)}, now ${words(last)}`, onpointermove: point, onpointerleave: () => show(null), onkeydown: key, onblur: () => show(null) },
-      h("span", { class: "most", "aria-hidden": "true" }, shown(most / ROOM)), drawing),
+    h("div", { class: "plot", "data-chart": own, tabindex: "0", role: "img", "aria-label": `${title} over time: ${lines[0].words} at most ${shown(peak)}, now ${words(last)}${hotTimes(spots)}`, onpointermove: point, onpointerleave: () => show(null), onkeydown: key, onblur: () => show(null) },
+      h("span", { class: "most", "aria-hidden": "true" }, shown(most / ROOM)), names, drawing),
     h("div", { class: "axis", "aria-hidden": "true" }, [0, 1 / 3, 2 / 3].map((part) => h("span", {}, clock(since + part * grid.steps * grid.step_s * 1000))), h("span", {}, "now")));
   return element;
 }

@@ -38,30 +38,64 @@ export function hotPartitions(team) {
 }
 
 /**
- * Return a cluster's card. `grid` and `series` are of its history; `own`: only some teams are the
+ * Return a cluster's card. `grid`, `series` and `hot` are of its history; `own`: only some teams are the
  * user's; `href` leads to it alone, null where it is alone already.
  */
-export function card(cluster, { grid, series, decisions, own, href }) {
+export function card(cluster, { grid, series, hot, decisions, own, href }) {
   const name = h(href ? "h2" : "p", { class: "cluster-name" }, href ? h("a", { href }, cluster.name) : h("span", { class: "sr-only" }, cluster.name), states(cluster));
   return h("article", { class: "cluster", "data-cluster": cluster.name, "aria-label": `Cluster ${cluster.name}` },
     h("header", {}, name, figures(cluster, own)),
-    series ? charts(cluster, grid, series, decisions) : h("p", { class: "muted nothing-drawn" }, "Nothing was measured in this range."),
+    servingLines(cluster),
+    series ? charts(cluster, grid, series, hot, decisions) : h("p", { class: "muted nothing-drawn" }, "Nothing was measured in this range."),
     href && teamLines(cluster, href, own));
 }
 
 function states(cluster) {
   return [
     cluster.state === "draining" && h("span", { class: "state warn" }, "draining"),
-    cluster.is_served ? h("span", { class: "state good" }, "at work") : h("span", { class: "state bad-state", title: "Its application of processing was not seen for a minute: look at the DAG that supervises it." }, "no application"),
+    cluster.is_served ? h("span", { class: "state good" }, "at work") : h("span", { class: "state bad-state", title: unservedWords(cluster) }, isUnable(cluster) ? "reads nothing" : "no application"),
     ...cluster.applications.filter((one) => one.state !== "at work" && one.epoch > 0).map((one) =>
       h("span", { class: one.state === "not heard of" ? "state bad-state" : "state warn", title: applicationWords(one) }, `${one.kind} ${one.state}`)),
   ];
+}
+
+function isUnable(cluster) {
+  const { serving } = cluster.applications.find((one) => one.kind === "processing") ?? {};
+  return serving ? serving.running === 0 && serving.failing > 0 : false;
+}
+
+function unservedWords(cluster) {
+  const why = cluster.unserved || (isUnable(cluster) ? "its application of processing can read none of its topics" : "its application of processing is not at work");
+  return `No team comes in: ${why}. ${isUnable(cluster) ? "" : "Look at the DAG that supervises it."}`.trim();
 }
 
 function applicationWords(one) {
   const version = one.code_version ? `, Waybill ${one.code_version}` : "";
   const stopped = one.wanted === "stopped" && one.wanted_by ? `; stopped by ${one.wanted_by}` : "";
   return `Start ${one.epoch} on ${one.backend}${version}${one.failures ? `; ${count(one.failures)} deaths in a row` : ""}${stopped}`;
+}
+
+/** Return what applications do not serve, and why; why they ended. */
+function servingLines(cluster) {
+  const lines = cluster.applications.flatMap((one) => [notServed(one), ended(one)]).filter(Boolean);
+  if (!lines.length) return null;
+  return h("div", { class: "callout warning serving", role: "status" }, icon("alert"), h("div", {}, lines));
+}
+
+function notServed({ kind, serving }) {
+  if (!serving || serving.running >= serving.wanted) return null;
+  const { wanted, running, failing, held } = serving;
+  const waits = wanted - running - failing;
+  const left = [failing > 0 && `${count(failing)} ${failing === 1 ? "fails" : "fail"}`, waits > 0 && `${count(waits)} ${waits === 1 ? "waits" : "wait"}`].filter(Boolean).join(", ");
+  const verbs = { waits: "waits ", stopped: "is stopped: ", fails: "fails: " };
+  const more = wanted - running - held.length;
+  return [h("p", {}, h("strong", {}, kind), `: serving ${count(running)} of ${many(wanted, kind === "processing" ? "topic" : "destination")}; ${left}`),
+    held.length > 0 && h("ul", {}, held.map((one) => h("li", {}, h("code", {}, one.name), ` ${verbs[one.kind] ?? "fails: "}${one.why}`)), more > 0 && h("li", { class: "muted" }, `and ${count(more)} more`))];
+}
+
+function ended({ kind, state, failures, last_end: end }) {
+  if (!end || !end.why || (state === "at work" && !failures)) return null;
+  return h("p", {}, h("strong", {}, kind), `: start ${count(end.epoch)} ended `, h("time", { datetime: end.at, title: `${time(end.at)} UTC` }, ago(end.at)), `: ${end.why}`);
 }
 
 function figures(cluster, own) {
@@ -77,15 +111,19 @@ function figures(cluster, own) {
     figure("Topics", count(cluster.consumers), cluster.max_consumers === null ? "" : `of ${count(cluster.max_consumers)}`));
 }
 
-function charts(cluster, grid, series, decisions) {
+function charts(cluster, grid, series, hot, decisions) {
   const marks = decisions.filter((one) => one.kind !== "grow" && (one.old === cluster.name || one.new === cluster.name))
     .map((one) => [Date.parse(one.at), `${one.team}: ${one.old ?? "nowhere"} → ${one.new}`])
     .filter(([ms]) => ms >= Date.parse(grid.since));
   const objective = series.lag_s.map(() => cluster.lag_objective_s);
   const lines = [{ look: "busy", words: "busy", values: series.demand_cores }, { look: "needed", words: "needed", values: series.needed_cores }];
   if (series.cores.some((one) => one !== null)) lines.push({ look: "limit", words: "limit", values: series.cores });
+  const spots = [];
+  for (const one of hot ?? []) (spots[one.step] ??= []).push(one.topic === null ? `team ${one.team}` : `${one.topic}/${one.partition}`);
+  const speed = [{ look: "lag", words: "in", values: series.arrival_per_s }, { look: "busy", words: "out", values: series.processed_per_s }];
   return h("div", { class: "charts" },
-    chart({ key: `lag ${cluster.name}`, title: "Lag", grid, marks, shown: span, lines: [{ look: "lag", words: "lag", values: series.lag_s }, { look: "limit", words: "objective", values: objective }] }),
+    chart({ key: `lag ${cluster.name}`, title: "Lag", grid, marks, spots, shown: span, lines: [{ look: "lag", words: "lag", values: series.lag_s }, { look: "limit", words: "objective", values: objective }] }),
+    chart({ key: `speed ${cluster.name}`, title: "Events/s", grid, marks, shown: rate, lines: speed }),
     chart({ key: `cores ${cluster.name}`, title: "Cores", grid, marks, shown: (number) => String(Number(number.toFixed(1))), lines }));
 }
 

@@ -17,7 +17,7 @@ const STALE_MS = 5 * 60_000;
 const LATE_S = 60;
 const RATE_MINUTES = 5;
 const DEFAULTS = { words: "", attention: "", after: "" };
-const HEADS = [["Pipeline"], ["In/s", "number", "Taken in, over five minutes"], ["Out/s", "number", "Of these, delivered by now"], ["Last hour"], ["Lag", "number", "For how long the oldest unread event of its topic waits; pipelines of one team into one destination share a topic."], ["Parked", "number"], ["Last error"]];
+const HEADS = [["Pipeline"], ["In/s", "number", "Taken in, over five minutes"], ["Out/s", "number", "Delivered, over five minutes: what came in before, and replays, as well"], ["Last hour"], ["Lag", "number", "For how long the oldest unread event of its topic waits; pipelines of one team into one destination share a topic."], ["Parked", "number"], ["Last error"]];
 
 const page = document.getElementById("page");
 let view = { ...DEFAULTS };
@@ -66,7 +66,7 @@ function finder() {
   return h("form", { class: "finder", role: "search", onsubmit: (event) => event.preventDefault() },
     h("input", { type: "search", name: "words", value: view.words, "aria-label": "Find by name or team", placeholder: "Find by name or team", autocomplete: "off", spellcheck: "false", maxlength: "300", oninput: words }),
     h("label", { class: "tick" }, h("input", { type: "checkbox", name: "attention", checked: view.attention === "true", onchange: (event) => change({ attention: event.target.checked ? "true" : "" }) }), "Only held, or with events parked"),
-    h("ul", { class: "keys" }, h("li", { class: "lag" }, "taken in"), h("li", { class: "busy" }, "of these delivered")));
+    h("ul", { class: "keys" }, h("li", { class: "lag" }, "taken in"), h("li", { class: "busy" }, "delivered")));
 }
 
 /** Ask for the page of the view, then for its rates; a stale answer is dropped. */
@@ -101,7 +101,7 @@ function drawRates(line, rates, since) {
   if (!rates) return;
   const mean = (numbers) => numbers.slice(-RATE_MINUTES).reduce((sum, one) => sum + one, 0) / (RATE_MINUTES * 60);
   const total = (numbers) => numbers.reduce((sum, one) => sum + one, 0);
-  const words = `${many(total(rates.came_in), "event")} taken in within an hour from ${time(since, { seconds: false })} UTC, ${count(total(rates.delivered))} of them delivered`;
+  const words = `${many(total(rates.came_in), "event")} taken in within an hour from ${time(since, { seconds: false })} UTC, ${count(total(rates.delivered))} delivered`;
   fill(line.querySelector("[data-rate=in]"), rate(mean(rates.came_in)));
   fill(line.querySelector("[data-rate=out]"), rate(mean(rates.delivered)));
   fill(line.querySelector(".spark"), spark([{ look: "lag", values: rates.came_in }, { look: "busy", values: rates.delivered }], words));

@@ -1,0 +1,78 @@
+"""What applications report of their consumers: short, plain, and without secrets."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from waybill.clusters.serving import (
+    MOST_NAMED,
+    ApplicationEnd,
+    HeldConsumer,
+    Serving,
+    error_words,
+    held_words,
+    serving_words,
+)
+from waybill.errors import RetryError, StopError
+
+LEADERLESS = RetryError("partition 0 has no leader")
+
+
+def test_a_report_is_small_whatever_fails_and_says_what_fails_first():
+    hostile = "\x1b[2J\r\nOK \u202e" + "x" * 100_000
+    held = [HeldConsumer(f"{n}{hostile}", "waits", hostile) for n in range(3_000)]
+    held.append(HeldConsumer.of("z", StopError("made anew"), ""))
+    held.append(HeldConsumer.of("y", LEADERLESS, ""))
+    found = Serving.of(3, 5_000, held)
+    assert (found.running, found.failing, len(found.held)) == (1_998, 1, MOST_NAMED)
+    assert [(one.name, one.kind) for one in found.held[:2]] == [("y", "fails"), ("z", "stopped")]
+    assert found.held[2].why.startswith("\\x1b[2J OK \\u202exxx")
+    assert all(text.isprintable() for one in found.held for text in (one.name, one.why))
+    assert len(json.dumps(found.to_json())) < 6_000
+    written = json.loads(json.dumps(found.to_json() | {"epoch": 4}))
+    assert (Serving.read(written, epoch=4), Serving.read(written, epoch=5)) == (found, None)
+
+
+@pytest.mark.parametrize(
+    "value", [None, 3, [], {}, {"version": "x", "epoch": 1}, {"version": 1, "held": 2, "epoch": 1}]
+)
+def test_what_another_release_wrote_otherwise_is_not_known(value):
+    assert Serving.read(value, epoch=1) is None
+    assert ApplicationEnd.read(value) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "secret"),
+    [
+        ("no answer of postgresql://ann:hunter2@db/x", "hunter2"),
+        ("conf: sasl.password=hunter2, more", "hunter2"),
+        ("{'secret_key': 'hunter2', 'region': 'x'}", "hunter2"),
+        ("AWS_SECRET_ACCESS_KEY=hunter2", "hunter2"),
+        ("?access_token=hunter2&x=1", "hunter2"),
+    ],
+)
+def test_no_password_that_an_error_quotes_is_reported(words, secret):
+    said = error_words(ValueError(words))
+    assert secret not in said
+    assert said.startswith(f"ValueError: {words[:5]}")
+    assert "***" in said
+
+
+def test_an_application_is_unable_where_nothing_runs_and_not_only_by_decisions_to_come():
+    stop = HeldConsumer.of("a", StopError("made anew"), "")
+    fails, waits = HeldConsumer.of("b", LEADERLESS, ""), HeldConsumer.of("c", None, "its turn")
+    assert Serving.of(1, 3, [stop, fails, waits]).is_unable
+    assert not Serving.of(1, 4, [stop, fails, waits]).is_unable
+    assert not Serving.of(1, 2, [stop, waits]).is_unable
+    assert not Serving.of(1, 0, []).is_unable
+
+
+def test_lines_for_people():
+    fails, waits = HeldConsumer.of("b", LEADERLESS, ""), HeldConsumer.of("c", None, "for its turn")
+    assert serving_words(Serving.of(1, 1, []), "topic") == "serving 1 of 1 topic"
+    found = Serving.of(1, 2_000, [fails, waits, waits])
+    assert serving_words(found, "topic") == "serving 1,997 of 2,000 topics; 1 fails, 2 wait"
+    assert held_words(fails) == "b: fails: RetryError: partition 0 has no leader"
+    assert held_words(waits) == "c: waits for its turn"
