@@ -1,19 +1,28 @@
-"""How many events a batch of one topic has, so that it ends soon though its code is slow.
+"""How many events a batch of one topic has, and how many cores, though its code is slow.
 
 Spark takes no core back from a task, and a query ends, moves or stops between batches only: a batch
-that lasts for hours holds the cores that others have a share of. Pure.
+that lasts for hours holds the cores that others have a share of. And Spark's fair scheduler counts
+tasks, not seconds: of two queries that take turns, the one with longer tasks has most of the cores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 LONGEST_S = 60.0
 """How long a task works on a topic that is alone in its query; then it is given up, and goes on in
 smaller batches. A batch of one event a partition has no limit but that of the event."""
 _TARGET_S = 20.0
 _GROWTH = 10
+_LONG_S = 3.0
+"""Of all tasks of a batch together: 200,000 events of quick code take some 2.5 s."""
+_NOTED_S = 1.0
+_MOMENT_S = 1.0
+"""A query that had a batch so long ago is still at work: it may have the next one soon."""
 
 
 class BatchSize:
@@ -23,6 +32,9 @@ class BatchSize:
         self._most_events = math.inf
         self._is_part = False
         """More waits than the batch has."""
+        self._event_s = 0.0
+        """What an event takes of a core: the most of late, so that one batch without slow events
+        does not hide them."""
 
     def of(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """Return the first part of what waits, {partition: (first offset, after the last)}."""
@@ -39,6 +51,19 @@ class BatchSize:
     def gave_up(self) -> None:
         """Note that a batch took so long that nothing came of it: the next ones are the least."""
         self._most_events = 0
+        self._event_s = LONGEST_S
+
+    def is_long(self, events: int) -> bool:
+        """Tell whether a batch of so many events will hold cores for long, as far as is known."""
+        return events * self._event_s > _LONG_S
+
+    def worked(self, events: int, took_s: float) -> None:
+        """Note what tasks took together for so many events, also in a batch with other topics.
+
+        What a few events took tells little of many: most of it is not theirs.
+        """
+        noted_s = took_s / max(1, events) if took_s > _NOTED_S else 0.0
+        self._event_s = max(noted_s, self._event_s / 4)
 
     def took(self, events: int, longest_s: float) -> None:
         """Note how many events the batch had, and how long the longest of its tasks took."""
@@ -47,3 +72,31 @@ class BatchSize:
             self._most_events = wanted
         elif self._is_part:
             self._most_events = min(wanted, events * _GROWTH)
+
+
+class QueriesAtWork:
+    """Which queries of an application have a batch, or had one a moment ago; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until: dict[str, float] = {}
+
+    @contextmanager
+    def batch(self, query: str) -> Iterator[None]:
+        """Count a query as at work while the block runs, and for a moment longer."""
+        self._note(query, math.inf)
+        try:
+            yield
+        finally:
+            self._note(query, time.monotonic() + _MOMENT_S)
+
+    def share_of(self, cores: int) -> int:
+        """Return how many of the cores are the share of each that is at work; 1 at the least."""
+        now = time.monotonic()
+        with self._lock:
+            self._until = {query: until for query, until in self._until.items() if until > now}
+            return max(1, cores // max(1, len(self._until)))
+
+    def _note(self, query: str, until: float) -> None:
+        with self._lock:
+            self._until[query] = until
