@@ -6,9 +6,9 @@ neighbour's events (``FAULTS``) end up in an endless loop, end their process, ta
 is none, or raise. ``others_share_by_kind`` is B's events/s of the healthy team over A's, and
 ``others_share`` the least of them; A and B alternate, medians of the rounds.
 
-The topics begin in one query and soon have one each, as in any application. The healthy team's clock
-runs once the culprits are found: from its first commit behind the neighbour's first one, which parks
-some, to its last one while the neighbour has something left. More culprits come all the time.
+The topics begin in one query, and have one each behind the first batch, which parks the first
+culprits: they are found. The healthy team's clock runs from the first commit of its own query, while
+both have something left; more culprits come all the time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BAD, GOOD = "neighbour-bad", "neighbour-good"
 EVENT_TIMEOUT_S = 1.0
 _ROUND_LIMIT_S = 120.0
 _LOOK_S = 0.1
-_READ_SHARE = 0.8
+_READ_SHARE = 0.85
 """Of the good team's backlog; so that neither topic runs dry while the clock runs."""
 
 
@@ -123,7 +123,7 @@ class _Pair:
         usual = SparkSettings()
         spark = settings.spark.model_copy(
             update={
-                "max_events_per_batch": min(usual.max_events_per_batch, self._events // 3),
+                "max_events_per_batch": min(usual.max_events_per_batch, self._events // 4),
                 "trigger_ms": usual.trigger_ms,
                 "event_timeout_s": EVENT_TIMEOUT_S,
             }
@@ -195,10 +195,10 @@ def _total(commits: Commits) -> int:
 
 
 def _rate(good: Commits, bad: Commits, events: int) -> float:
-    """Return the good team's events/s while the bad one had found culprits, and something left."""
+    """Return the good team's events/s in a query of its own, while the bad one has something left."""
     found_at = bad[0][0]
     until = bad[-1][0] if _total(bad) == events else good[-1][0]
-    counted = [(at, count) for at, count in good if found_at <= at <= until]
+    counted = [(at, count) for at, count in good if found_at <= at <= until][1:]
     if len(counted) < 2:
         raise SystemExit(f"the good team has too few commits beside the bad one's: {good}, {bad}")
     return _total(counted[1:]) / (counted[-1][0] - counted[0][0])

@@ -190,7 +190,7 @@ def test_a_query_is_at_work_for_a_moment_after_its_batch(monkeypatch):
     with at_work.batch("g"):
         with at_work.batch("h"):
             pass
-        now = 100.9
+        now = 101.9
         assert at_work.share_of(2) == 1
-        now = 101.1
+        now = 102.1
         assert at_work.share_of(2) == 2

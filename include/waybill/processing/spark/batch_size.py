@@ -21,7 +21,7 @@ _GROWTH = 10
 _LONG_S = 3.0
 """Of all tasks of a batch together: 200,000 events of quick code take some 2.5 s."""
 _NOTED_S = 1.0
-_MOMENT_S = 1.0
+_MOMENT_S = 2.0
 """A query that had a batch so long ago is still at work: it may have the next one soon."""
 
 
