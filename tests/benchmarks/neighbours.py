@@ -55,7 +55,7 @@ FAULTS = {
         0,
         ("memory_error", "transformation_timeout"),
     ),
-    "raises": Fault("raise ValueError('one in ten')", 10, ("value_error",)),
+    "raises": Fault("raise ValueError('one in five')", 5, ("value_error",)),
 }
 
 
