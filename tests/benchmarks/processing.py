@@ -756,7 +756,7 @@ def show(report: dict[str, Any]) -> None:
     ):
         table.add_row(label, f"{report[name]:.3f}", "")
     for kind, share in report["others_share_by_kind"].items():
-        table.add_row(f"share beside a neighbour whose code {kind}", f"{share:.3f}", "")
+        table.add_row(f"share beside code that {kind}", f"{share:.3f}", "")
     table.add_row("CPU of an idle topic, ms a second", f"{report['idle_topic_cpu_ms_per_s']}", "")
     table.add_row("restart of a group, s", f"{report['group_restart_s']}", "")
     table.add_row(
