@@ -18,10 +18,13 @@ beside it: ``executors``.
 Latency: the real applications with default settings, at half of what both can do together on the
 machine; from the lossless producer to a row that the warehouse shows.
 
-What does not depend on events: A once more with 5,000 pipelines deployed that send to the same
-topic and none of these events (``pipelines_5000_vs_5``: CPU an event against A, with the run for
-need of its first batch, which only a topic has that was just opened: ADR 22), and as many events
-over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
+What a team keeps of its share of the cores beside a neighbour whose code goes wrong, ``others_share``:
+``neighbours``.
+
+What does not depend on events: A once more with 5,000 pipelines of 100 event names deployed that send
+to the same topic and none of these events (``pipelines_5000_vs_5``: CPU an event against A, with the
+run for need of its first batch, which only a topic has that was just opened: ADR 22), and as many
+events over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
 start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
 code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew (median of three).
 A third application over them, with the default trigger, has nothing to read:
@@ -40,7 +43,6 @@ import statistics
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -49,18 +51,21 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.benchmarks.application import Application
 from tests.benchmarks.executors import measure_executors
 from tests.benchmarks.home import opened_home
 from tests.benchmarks.latency import TEAM as LATENCY_TEAM
 from tests.benchmarks.latency import measure
-from tests.benchmarks.rivals import Memory, batches_of, run_loop, start_udf, waited
+from tests.benchmarks.neighbours import measure_shares
+from tests.benchmarks.rivals import Memory, run_loop, start_udf, waited
 
 ROUNDS = 5
 LATENCY_S, QUICK_LATENCY_S = 60.0, 10.0
 EXECUTOR_ROWS, QUICK_EXECUTOR_ROWS = 400_000, 60_000
 EVENTS = 1_200_000
 QUICK_EVENTS = 60_000
-TOPICS, PIPELINES = 100, 5_000
+TOPICS, PIPELINES, EVENT_NAMES = 100, 5_000, 100
+NEIGHBOURS_ROUNDS, NEIGHBOURS_EVENTS, QUICK_NEIGHBOURS_EVENTS = 2, 800_000, 48_000
 RIVAL_ROUNDS, RESTARTS, IDLE_S = 3, 5, 15.0
 LIMITS = {
     "vs_identity": (0.5, None),
@@ -76,6 +81,7 @@ LIMITS = {
     "consumers_100_start_s": (None, 20.0),
     "idle_topic_cpu_ms_per_s": (None, 1.0),
     "group_restart_s": (None, 2.0),
+    "others_share": (0.9, None),
     "latency_p50_s": (None, 3.0),
     "latency_p99_s": (None, 8.0),
 }
@@ -153,6 +159,7 @@ def main() -> None:
             idle_s=2.0 if quick else IDLE_S,
         )
         rates = (report["processing_events_per_s"], report["loading_rows_per_s"])
+        report |= bench.shares(rounds=1 if quick else NEIGHBOURS_ROUNDS, quick=quick)
         report |= bench.latency(rates, seconds=QUICK_LATENCY_S if quick else LATENCY_S)
         report |= bench.executors(quick=quick)
     show(report)
@@ -278,11 +285,18 @@ class Bench:
                 "topics_100_cold_vs_1": round(cold["cpu_s"] / cpu_s, 3),
                 "topics": topics,
                 "pipelines": pipelines,
+                "event_names": EVENT_NAMES,
                 "consumer_start_s": round(median(again, "start_s") / topics, 3),
                 "consumers_100_start_s": round(median(again, "start_s"), 2),
                 "peak_rss_mb": round(self._memory.peak_mb),
             }
         )
+
+    def shares(self, *, rounds: int, quick: bool) -> dict[str, Any]:
+        """Measure what a team keeps of its share beside neighbours whose code goes wrong."""
+        events = QUICK_NEIGHBOURS_EVENTS if quick else NEIGHBOURS_EVENTS
+        folder = self._work / "neighbours"
+        return measure_shares(self._spark, self._settings, folder, events=events, rounds=rounds)
 
     def latency(self, rates: Sequence[float], *, seconds: float) -> dict[str, float]:
         """Measure it at half of what the two applications can do side by side."""
@@ -367,7 +381,7 @@ class Bench:
         services.migrate(settings)
         services.run_deploy(settings, folder, who="bench")
         with open_tracker(settings.tracker) as tracker:
-            deploy_copies(tracker, beside)
+            deploy_copies(tracker, beside, event_names=EVENT_NAMES)
             parts = ProcessingParts.over(
                 settings,
                 tracker,
@@ -398,7 +412,7 @@ class Bench:
         services.migrate(settings)
         services.run_deploy(settings, self._event_form, who="bench")
         with open_tracker(settings.tracker) as tracker:
-            deploy_copies(tracker, len(names), teams=True)
+            deploy_copies(tracker, len(names), own_teams=True)
             parts = ProcessingParts.over(settings, tracker, log, open_objects(settings.s3))
             application = Application(self._spark, parts, settings.spark.work_dir)
             began = time.monotonic()
@@ -488,63 +502,6 @@ def declared(folder: Path, code: str, declaration: str = DECLARATION) -> Path:
     return folder
 
 
-class Application:
-    """The groups of an application in this process's Spark session."""
-
-    def __init__(self, spark: Any, parts: Any, folder: Path) -> None:
-        from waybill.processing.spark.topic_groups import TopicGroups
-
-        self._spark, self._parts, self._folder = spark, parts, folder
-        self._topics: dict[str, list[str]] = {}
-        self._started: list[tuple[Any, list[str]]] = []
-        """Each query, and the topics that it reads."""
-        size = parts.settings.spark.topics_per_query
-        self.groups = TopicGroups(
-            self._open, self._group, self._start, parts.log.unreadable, most_topics=size
-        )
-
-    def rows(self) -> int:
-        """Return how many records all queries have read."""
-        for query, _ in self._started:
-            if not query.isActive and (error := query.exception()) is not None:
-                raise SystemExit(f"a query ended: {error}")
-        return sum(events for query, _ in self._started for events, _ in batches_of(query))
-
-    def served(self, names: Sequence[str]) -> float:
-        """Have just these topics served; return the seconds until queries wait for their events."""
-        began = time.monotonic()
-        while True:
-            self.groups.look(names)
-            active = [(one, topics) for one, topics in self._started if one.isActive]
-            if {topic for _, topics in active for topic in topics} == set(names) and all(
-                one.status["message"].startswith("Waiting for") for one, _ in active
-            ):
-                return time.monotonic() - began
-            time.sleep(0.05)
-
-    def _open(self, topic: str) -> Any:
-        from waybill.processing.spark.topic_consumer import TopicConsumer
-
-        info = self._parts.log.ensure_topic(topic)
-        consumer = TopicConsumer(self._parts, info, destination="warehouse", holder="bench")
-        consumer.open()
-        return consumer
-
-    def _group(self, consumers: Any, name: str) -> Any:
-        from waybill.processing.spark.topic_group import TopicGroup
-
-        consumers = list(consumers)
-        self._topics[name] = [consumer.topic.name for consumer in consumers]
-        return TopicGroup(
-            self._parts, consumers, name=name, checkpoint=self._folder / uuid.uuid4().hex
-        )
-
-    def _start(self, group: Any) -> Any:
-        query = group.start(self._spark)
-        self._started.append((query, self._topics[group.name]))
-        return query
-
-
 @contextmanager
 def timed_commits() -> Iterator[list[float]]:
     """Give a list that gets the seconds of each batch's commits while the block runs."""
@@ -564,31 +521,53 @@ def timed_commits() -> Iterator[list[float]]:
         TopicGroup._commit = real  # type: ignore[method-assign]
 
 
-def deploy_copies(tracker: Any, number: int, *, teams: bool = False) -> None:
-    """Deploy so many copies of the pipeline, under ids, names and tables of their own.
+_COPIES = """(
+  SELECT CAST(:id AS text) || '-' || n AS id,
+    CAST(:team AS text) || CASE WHEN :own_teams THEN '-' || n ELSE '' END AS team
+  FROM generate_series(0, :number - 1) AS n
+) AS copy"""
+_DEPLOY_COPIES = (
+    "INSERT INTO pipelines (id, name, team) SELECT id, id, team FROM " + _COPIES,
+    "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
+    "SELECT copy.id, 1, version, declaration || jsonb_build_object('id', copy.id, 'name', copy.id, "
+    "'team', copy.team, 'events', CAST(:events AS jsonb)), deployed_by "
+    "FROM pipeline_versions, " + _COPIES + " WHERE pipeline_id = CAST(:id AS text)",
+    "INSERT INTO mapping_versions (pipeline_id, event_name, number, declaration, author) "
+    "SELECT copy.id, event.key, 1, event.value, 'bench' "
+    "FROM jsonb_each(CAST(:events AS jsonb)) AS event, " + _COPIES,
+)
 
-    Written as rows: a deploy each, which compares its tables with all others', would take minutes.
+
+def deploy_copies(
+    tracker: Any, number: int, *, event_names: int = 1, own_teams: bool = False
+) -> None:
+    """Deploy so many copies of the pipeline, ``<id>-0`` and so on, with so many event names each.
+
+    Written as rows, by the server: a deploy each, which compares its tables with all others', would
+    take minutes.
+
+    Args:
+        tracker: in which the pipeline is deployed.
+        number: of copies.
+        event_names: of each copy: the pipeline's own, and more like it with tables of their own.
+        own_teams: each is of a team of its own, ``<team>-0`` and so on.
     """
-    from sqlalchemy import select
+    from sqlalchemy import select, text
 
-    from waybill.mappings import keep_declared, rules_of
-    from waybill.pipelines import Pipeline
     from waybill.storage.tracker import pipeline_versions
-    from waybill.storage.tracker import pipelines as table
 
-    with tracker.transaction() as connection:
-        query = select(pipeline_versions).where(pipeline_versions.c.pipeline_id == PIPELINE_ID)
-        row = dict(connection.execute(query).mappings().one())
-        row.pop("deployed_at", None)
-        for place in range(number):
-            ident, team = f"{PIPELINE_ID}-{place}", f"{TEAM}-{place}" if teams else TEAM
-            declaration = {**row["declaration"], "id": ident, "name": ident, "team": team}
-            values = {**row, "pipeline_id": ident, "declaration": declaration}
-            connection.execute(table.insert().values(id=ident, name=ident, team=team))
-            connection.execute(pipeline_versions.insert().values(values))
-            keep_declared(
-                connection, Pipeline.from_json(declaration), rules_of("postgres"), "bench"
-            )
+    declaration = pipeline_versions.c.declaration
+    query = select(declaration).where(pipeline_versions.c.pipeline_id == PIPELINE_ID)
+    with tracker.transaction(long_statements=True) as connection:
+        event = connection.execute(query).scalar_one()["events"][NAME]
+        events = {NAME: event}
+        for n in range(1, event_names):
+            table = {**event["table"], "name": f"orders_{n}"}
+            events[f"{NAME}_{n}"] = {**event, "name": f"{NAME}_{n}", "table": table}
+        values = {"id": PIPELINE_ID, "team": TEAM, "own_teams": own_teams}
+        values |= {"number": number, "events": json.dumps(events)}
+        for statement in _DEPLOY_COPIES:
+            connection.execute(text(statement), values)
 
 
 def message(
@@ -776,6 +755,8 @@ def show(report: dict[str, Any]) -> None:
         (f"CPU with {report['topics']} topics, the first time", "topics_100_cold_vs_1"),
     ):
         table.add_row(label, f"{report[name]:.3f}", "")
+    for kind, share in report["others_share_by_kind"].items():
+        table.add_row(f"share beside code that {kind}", f"{share:.3f}", "")
     table.add_row("CPU of an idle topic, ms a second", f"{report['idle_topic_cpu_ms_per_s']}", "")
     table.add_row("restart of a group, s", f"{report['group_restart_s']}", "")
     table.add_row(

@@ -24,8 +24,8 @@ SHOWN = {
         "in_worker_events_per_s", "loading_rows_per_s", "in_worker_cpu_us_per_event",
         "processing_cpu_us_per_event", "identity_cpu_us_per_event", "loading_cpu_us_per_row",
         "vs_identity_batch_form", "vs_udf", "vs_loop", "trace_overhead", "failing_10pct_vs_clean",
-        "topics_100_vs_1", "idle_topic_cpu_ms_per_s", "group_restart_s", "latency_p50_s",
-        "latency_p99_s", "peak_rss_mb",
+        "topics_100_vs_1", "idle_topic_cpu_ms_per_s", "group_restart_s", "others_share",
+        "latency_p50_s", "latency_p99_s", "peak_rss_mb",
     ),
     "bench-producer": (
         "throughput_ratio_100b", "throughput_ratio_1kb", "throughput_ratio_10kb",

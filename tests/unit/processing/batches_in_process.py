@@ -27,7 +27,7 @@ from waybill.pipelines import Pipeline
 from waybill.processing import read_staged
 from waybill.processing.code_runner import InProcess
 from waybill.processing.spark import tasks, topic_group
-from waybill.processing.spark.batch_size import BatchSize
+from waybill.processing.spark.batch_size import BatchSize, QueriesAtWork
 from waybill.processing.spark.batches import read_descriptor
 from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import reports_by_name
@@ -172,6 +172,7 @@ class Application:
             pipelines=self.kept,
             log=SimpleNamespace(states=lambda topics: {one.name: None for one in topics}),
             task=InProcessTask,
+            at_work=QueriesAtWork(),
         )
         self.group = Group(parts, self.consumers.values(), name="g", checkpoint=Path("none"))  # type: ignore[arg-type]
 

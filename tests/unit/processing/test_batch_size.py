@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from tests.unit.processing.batches_in_process import Application, Consumer
 from tests.unit.processing.made import pipeline
 
 from waybill.processing import Counts
-from waybill.processing.spark import topic_group
-from waybill.processing.spark.batch_size import LONGEST_S
+from waybill.processing.spark import batch_size, topic_group
+from waybill.processing.spark.batch_size import LONGEST_S, BatchSize, QueriesAtWork
+from waybill.processing.spark.topic_group import TopicGroup
 from waybill.settings import Settings
 
 PARTITIONS = 3
@@ -156,3 +158,83 @@ def test_code_that_becomes_quick_again_gets_large_batches_again(run):
     _, took_s = run(SimulatedTasks(0.0001), events=70_002, app=app)
     assert len(took_s) < 8
     assert positions(app) == {70_002}
+
+
+def most_tasks(app: Application, *, events: int, topic: str = "t", cores: int = 4) -> int:
+    """Return how many tasks the group would give a batch of so many events."""
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=cores))
+    return TopicGroup._most_tasks(app.group, spark, {topic: {0: (0, events)}})
+
+
+def test_slow_code_has_its_share_of_the_cores_while_other_queries_are_at_work(run):
+    app, _ = run(SimulatedTasks(0.001), "t", events=1_000)
+    at_work = app.group._parts.at_work
+    assert most_tasks(app, events=200_000) > 4, "nobody else wants them"
+    with at_work.batch("g"), at_work.batch("h"):
+        assert most_tasks(app, events=200_000) == 2
+        assert most_tasks(app, events=1_000) > 4, "so few are soon done"
+        with at_work.batch("i"), at_work.batch("j"), at_work.batch("k"):
+            assert most_tasks(app, events=200_000) == 1
+
+
+def test_quick_code_has_all_cores_that_are_free(run):
+    app, _ = run(SimulatedTasks(0.00001), "t", events=50_000)
+    with app.group._parts.at_work.batch("g"), app.group._parts.at_work.batch("h"):
+        assert most_tasks(app, events=200_000) > 4
+
+
+def test_what_was_slow_beside_others_is_known_when_it_has_its_own_query(run):
+    app, _ = run(SimulatedTasks(0.001), "t", "u", events=1_000)
+    assert [one.batch_size.is_long(200_000) for one in app.consumers.values()] == [True, True]
+    app, _ = run(SimulatedTasks(1), "t", "u", events=1_000)
+    assert [one.batch_size.is_long(2) for one in app.consumers.values()] == [True, True], "given up"
+
+
+def test_one_batch_without_slow_events_does_not_hide_them_and_some_do():
+    size = BatchSize()
+    size.worked(50_000, 30.0)
+    size.worked(50_000, 0.5)
+    assert size.is_long(200_000)
+    for _ in range(3):
+        size.worked(50_000, 0.5)
+    assert not size.is_long(200_000)
+    size.worked(3, 0.9)  # a process was started: that is not of the events
+    assert not size.is_long(200_000)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(batch_size.time, "monotonic", lambda: made.now)
+    return made
+
+
+def test_a_query_is_at_work_for_a_moment_after_its_batch(clock):
+    at_work = QueriesAtWork()
+    with at_work.batch("g"):
+        with at_work.batch("h"):
+            pass
+        clock.now = 101.9
+        assert at_work.cores_for("g", 2) == 1
+        clock.now = 102.1
+        assert at_work.cores_for("g", 2) == 2
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "left"),
+    [(0.5, 6), (1.0, 6), (1.1, 5), (3.0, 4), (7.9, 4)],
+    ids=["little", "a core", "a bit more", "half", "all"],
+)
+def test_of_many_cores_a_slow_topic_has_what_others_leave_but_one_and_its_share_at_the_least(
+    clock, busy_s, left
+):
+    at_work = QueriesAtWork()
+    assert at_work.cores_for("g", 8) == 8
+    with at_work.batch("h"):
+        assert at_work.cores_for("g", 8) == 4, "it is not known yet what the other takes"
+    clock.now += 0.6
+    with at_work.batch("h"):
+        clock.now += 0.4
+        at_work.worked("h", busy_s)
+    assert at_work.cores_for("h", 8) == 8, "nobody else is at work"
+    assert at_work.cores_for("g", 8) == left

@@ -1,19 +1,29 @@
-"""How many events a batch of one topic has, so that it ends soon though its code is slow.
+"""How many events a batch of one topic has, and how many cores, though its code is slow.
 
 Spark takes no core back from a task, and a query ends, moves or stops between batches only: a batch
-that lasts for hours holds the cores that others have a share of. Pure.
+that lasts for hours holds the cores that others have a share of. And Spark's fair scheduler counts
+tasks, not seconds: of two queries that take turns, the one with longer tasks has most of the cores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 LONGEST_S = 60.0
 """How long a task works on a topic that is alone in its query; then it is given up, and goes on in
 smaller batches. A batch of one event a partition has no limit but that of the event."""
 _TARGET_S = 20.0
 _GROWTH = 10
+_LONG_S = 3.0
+"""Of all tasks of a batch together: 200,000 events of quick code take some 2.5 s."""
+_NOTED_S = 1.0
+_MOMENT_S = 2.0
+"""A query that had a batch so long ago is still at work: it may have the next one soon."""
 
 
 class BatchSize:
@@ -23,6 +33,9 @@ class BatchSize:
         self._most_events = math.inf
         self._is_part = False
         """More waits than the batch has."""
+        self._event_s = 0.0
+        """What an event takes of a core: the most of late, so that one batch without slow events
+        does not hide them."""
 
     def of(self, ranges: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """Return the first part of what waits, {partition: (first offset, after the last)}."""
@@ -39,6 +52,19 @@ class BatchSize:
     def gave_up(self) -> None:
         """Note that a batch took so long that nothing came of it: the next ones are the least."""
         self._most_events = 0
+        self._event_s = LONGEST_S
+
+    def is_long(self, events: int) -> bool:
+        """Tell whether a batch of so many events will hold cores for long, as far as is known."""
+        return events * self._event_s > _LONG_S
+
+    def worked(self, events: int, took_s: float) -> None:
+        """Note what tasks took together for so many events, also in a batch with other topics.
+
+        What a few events took tells little of many: most of it is not theirs.
+        """
+        noted_s = took_s / max(1, events) if took_s > _NOTED_S else 0.0
+        self._event_s = max(noted_s, self._event_s / 4)
 
     def took(self, events: int, longest_s: float) -> None:
         """Note how many events the batch had, and how long the longest of its tasks took."""
@@ -47,3 +73,63 @@ class BatchSize:
             self._most_events = wanted
         elif self._is_part:
             self._most_events = min(wanted, events * _GROWTH)
+
+
+@dataclass(slots=True)
+class _Query:
+    since: float
+    """When its core seconds were counted anew."""
+    until: float = math.inf
+    """When it is at work no more."""
+    core_s: float = 0.0
+    cores: float = math.inf
+    """That its last batch kept busy, with the pause before it; infinite: it had none yet."""
+
+
+class QueriesAtWork:
+    """What cores the queries of an application use that are at work; for any thread.
+
+    One is at work while it has a batch, and for a moment behind it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Query] = {}
+
+    @contextmanager
+    def batch(self, query: str) -> Iterator[None]:
+        """Count a query as at work while the block runs, and for a moment longer."""
+        with self._lock:
+            one = self._at_work().setdefault(query, _Query(time.monotonic()))
+            one.until = math.inf
+        try:
+            yield
+        finally:
+            with self._lock:
+                now = time.monotonic()
+                one.cores = one.core_s / max(now - one.since, 0.001)
+                one.since, one.core_s, one.until = now, 0.0, now + _MOMENT_S
+
+    def worked(self, query: str, took_s: float) -> None:
+        """Note what tasks of its batch took together."""
+        with self._lock:
+            self._queries[query].core_s += took_s
+
+    def cores_for(self, query: str, cores: int) -> int:
+        """Return how many of the cores a query may hold for long, so that others keep theirs.
+
+        What the others left lately, less one: so that they can take more. Its share at the least.
+        """
+        with self._lock:
+            others = [one for name, one in self._at_work().items() if name != query]
+        if not others:
+            return cores
+        share = max(1, cores // (len(others) + 1))
+        used = sum(one.cores for one in others)
+        return share if used >= cores else max(share, cores - math.ceil(used) - 1)
+
+    def _at_work(self) -> dict[str, _Query]:
+        now = time.monotonic()
+        for name in [name for name, one in self._queries.items() if one.until <= now]:
+            del self._queries[name]
+        return self._queries

@@ -30,7 +30,7 @@ from waybill.ledger import (
 from waybill.mappings import InForce, LearnedFields, NameRules, learn_once
 from waybill.parking import Parking, record_storm
 from waybill.processing import Counts, Storm, destination_rules
-from waybill.processing.spark.batch_size import BatchSize
+from waybill.processing.spark.batch_size import BatchSize, QueriesAtWork
 from waybill.processing.spark.batches import (
     Descriptor,
     HoleError,
@@ -106,6 +106,7 @@ class ProcessingParts:
     """Makes what Spark runs in each task."""
     in_use: dict[str, PipelinesInUse] = field(default_factory=dict)
     """By topic; a consumer that is opened again goes on with what it was."""
+    at_work: QueriesAtWork = field(default_factory=QueriesAtWork)
 
     @classmethod
     def over(

@@ -153,12 +153,16 @@ class TopicGroup:
                 return
             offsets = read_offsets(self._checkpoint, spark_batch_id)
             self._parts_before = PartsBefore()
-            while (fresh := self._fresh(offsets)) and not self._gate.is_closed:
-                try:
-                    self._take_effect(frame.sparkSession, fresh)
-                except RetryError as error:  # a server is away, for all of them
-                    self._leave_out(dict.fromkeys(fresh, error))
-                give_memory_back()
+            with self._parts.at_work.batch(self.name):
+                self._work_off(frame.sparkSession, offsets)
+
+    def _work_off(self, spark: SparkSession, offsets: Mapping[str, Mapping[str, int]]) -> None:
+        while (fresh := self._fresh(offsets)) and not self._gate.is_closed:
+            try:
+                self._take_effect(spark, fresh)
+            except RetryError as error:  # a server is away, for all of them
+                self._leave_out(dict.fromkeys(fresh, error))
+            give_memory_back()
 
     def _fresh(self, ends: Mapping[str, Mapping[str, int]]) -> dict[str, Ranges]:
         """Return what is to be read up to these offsets; of a topic with slow code some of it."""
@@ -301,8 +305,10 @@ class TopicGroup:
         }
         for topic in given_up:
             self._size(topic).gave_up()
-        if self._is_one:
-            for topic, batch in batches.items():
+        for topic, batch in batches.items():
+            self._size(topic).worked(batch.events, batch.took_s)
+            self._parts.at_work.worked(self.name, batch.took_s)
+            if self._is_one:
                 self._size(topic).took(batch.events, batch.longest_s)
         self._left_out |= set() if self._is_one else given_up
         self._apart.extend(given_up | self._topics_apart(batches))
@@ -327,11 +333,16 @@ class TopicGroup:
     def _most_tasks(self, spark: SparkSession, ranges: Mapping[str, Ranges]) -> int:
         """Return how many tasks are of use.
 
-        A task and topic write an object each: few records in many tasks would be many objects.
+        A task and topic write an object each: few records in many tasks would be many objects. A
+        topic whose code is slow has no more of them than the other queries at work leave cores:
+        else theirs would wait for its tasks, which Spark counts and does not time.
         """
         events = sum(end - start for own in ranges.values() for start, end in own.values())
         cores: int = spark.sparkContext.defaultParallelism
-        return max(_TASKS_PER_CORE * cores, events // _EVENTS_PER_TASK)
+        most = max(_TASKS_PER_CORE * cores, events // _EVENTS_PER_TASK)
+        left = self._parts.at_work.cores_for(self.name, cores)
+        is_long = self._is_one and all(self._size(topic).is_long(events) for topic in ranges)
+        return left if is_long and left < cores else most
 
     def _numbers(self, spark: SparkSession, tasks: int) -> DataFrame:
         """Return so many tasks, each with its number as its row."""

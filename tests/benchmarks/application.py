@@ -1,0 +1,68 @@
+"""The groups of a processing application, in the session of the process that measures them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.rivals import batches_of
+
+
+class Application:
+    """The groups of an application in this process's Spark session."""
+
+    def __init__(self, spark: Any, parts: Any, folder: Path) -> None:
+        from waybill.processing.spark.topic_groups import TopicGroups
+
+        self._spark, self._parts, self._folder = spark, parts, folder
+        self._topics: dict[str, list[str]] = {}
+        self._started: list[tuple[Any, list[str]]] = []
+        """Each query, and the topics that it reads."""
+        size = parts.settings.spark.topics_per_query
+        self.groups = TopicGroups(
+            self._open, self._group, self._start, parts.log.unreadable, most_topics=size
+        )
+
+    def rows(self) -> int:
+        """Return how many records all queries have read."""
+        for query, _ in self._started:
+            if not query.isActive and (error := query.exception()) is not None:
+                raise SystemExit(f"a query ended: {error}")
+        return sum(events for query, _ in self._started for events, _ in batches_of(query))
+
+    def served(self, names: Sequence[str]) -> float:
+        """Have just these topics served; return the seconds until queries wait for their events."""
+        began = time.monotonic()
+        while True:
+            self.groups.look(names)
+            active = [(one, topics) for one, topics in self._started if one.isActive]
+            if {topic for _, topics in active for topic in topics} == set(names) and all(
+                one.status["message"].startswith("Waiting for") for one, _ in active
+            ):
+                return time.monotonic() - began
+            time.sleep(0.05)
+
+    def _open(self, topic: str) -> Any:
+        from waybill.processing.spark.topic_consumer import TopicConsumer
+
+        info = self._parts.log.ensure_topic(topic)
+        consumer = TopicConsumer(self._parts, info, destination="warehouse", holder="bench")
+        consumer.open()
+        return consumer
+
+    def _group(self, consumers: Any, name: str) -> Any:
+        from waybill.processing.spark.topic_group import TopicGroup
+
+        consumers = list(consumers)
+        self._topics[name] = [consumer.topic.name for consumer in consumers]
+        return TopicGroup(
+            self._parts, consumers, name=name, checkpoint=self._folder / uuid.uuid4().hex
+        )
+
+    def _start(self, group: Any) -> Any:
+        query = group.start(self._spark)
+        self._started.append((query, self._topics[group.name]))
+        return query
