@@ -172,7 +172,7 @@ SELECT epoch, split_part(holder, ':', 1) AS cluster,
   extract(epoch FROM min(loaded_at) FILTER (WHERE loaded_at >= acquired_at)
     - max(loaded_at) FILTER (WHERE loaded_at < acquired_at))::float AS pause_s
 FROM consumers LEFT JOIN staged_objects ON destination = :destination
-WHERE name = 'loading/' || :destination GROUP BY name
+WHERE name = 'loading/' || CAST(:destination AS text) GROUP BY name
 """)
 
 
