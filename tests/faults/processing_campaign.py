@@ -109,7 +109,7 @@ MEMORY_MB = 512
 """Of an executor, where Spark has any."""
 _LOOK_S = 1.0
 """Between two looks for a new generation, as a run of ingestion has them."""
-_WAIT_S = 180.0
+_WAIT_S = 300.0
 _LONGEST_MOVE_S = 20.0
 """What 19 of 20 moves are shorter than."""
 _MINUTE = 29_000_000

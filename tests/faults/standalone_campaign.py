@@ -178,7 +178,9 @@ def run(settings: Settings, *, rounds: int, seed: int) -> tuple[Tally, dict[str,
 def told(what: str, campaign: Campaign) -> None:
     """Say what is done, after how many events."""
     events = sum(campaign.tally.sent.values())
-    print(f"{time.strftime('%H:%M:%S')} {what}, {events:,} events sent", file=sys.stderr, flush=True)
+    print(
+        f"{time.strftime('%H:%M:%S')} {what}, {events:,} events sent", file=sys.stderr, flush=True
+    )
 
 
 def main() -> int:

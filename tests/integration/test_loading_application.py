@@ -12,7 +12,9 @@ from tests.support.recorded import assert_traces_agree_with_the_books
 from waybill import services
 from waybill.access import Decision
 from waybill.clusters import ClusterRequest
+from waybill.ledger import lease_holder
 from waybill.services import applications
+from waybill.storage import open_tracker
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 9_000
@@ -71,6 +73,8 @@ def test_executors_killed_amid_loads_change_no_count(settings, monkeypatch):
         said = applications.application_last_words(settings, "loading", "default", lines=400)
         print(said)
     assert "loading/warehouse: executors load it" in said
+    with open_tracker(settings.tracker) as tracker:
+        assert lease_holder(tracker, "loading/warehouse").startswith("default:")
     fates = orders.expected(ROWS)
     assert report.filtered == fates.pop("filtered")
     assert {p.error_type: p.parked for p in services.parked_partitions(settings)} == fates
