@@ -170,7 +170,8 @@ WHERE loaded_at IS NOT NULL GROUP BY destination
 _LOADING = text("""
 SELECT epoch, split_part(holder, ':', 1) AS cluster,
   extract(epoch FROM min(loaded_at) FILTER (WHERE loaded_at >= acquired_at)
-    - max(loaded_at) FILTER (WHERE loaded_at < acquired_at))::float AS pause_s
+    - greatest(max(loaded_at) FILTER (WHERE loaded_at < acquired_at),
+      min(committed_at) FILTER (WHERE loaded_at >= acquired_at)))::float AS pause_s
 FROM consumers LEFT JOIN staged_objects ON destination = :destination
 WHERE name = 'loading/' || CAST(:destination AS text) GROUP BY name
 """)
@@ -241,7 +242,7 @@ class Tally:
     pauses_s: list[float] = field(default_factory=list)
     """Of each move: between the last commit here and the first there."""
     destination_pauses_s: list[float] = field(default_factory=list)
-    """The same of its destination's loads."""
+    """The same of its destination's loads, but for the time in which none was due."""
 
     @property
     def _ends(self) -> list[Counter[tuple[str, int]]]:
@@ -507,7 +508,8 @@ class Campaign:
     def _loading(self, team: str) -> tuple[int, str, float | None]:
         """Return who loads a team's destination: epoch, cluster, and the pause that it began with.
 
-        Between the last load before it and its first one; None: there is none yet.
+        Between the last load before it, or the first commit since then, and its first load; None:
+        there is none yet.
         """
         asked = {"destination": destination_of(team)}
         with self._tracker.transaction() as connection:
