@@ -75,10 +75,10 @@ faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: 
 faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
 
-faults-processing: venv java  ## two clusters under load: 50 moves, 12 growths of topics, SIGKILLs of drivers at each step, of workers, user code, the coordinator; late awakenings; 200 poison events (GROWTHS=<n>, KILLS=<n>, …; QUICK=1: a few)
+faults-processing: venv java  ## two clusters process and load: 50 moves of teams with their destinations, 12 growths of topics, SIGKILLs of drivers at each step of a batch and of a load, of workers, user code, the coordinator; late awakenings; 200 poison events (GROWTHS=<n>, KILLS=<n>, …; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.processing_campaign $(ARGS)
 
-faults-standalone: venv java  ## a Spark master and two workers: workers killed, a cluster moved, under load (QUICK=1: once each)
+faults-standalone: venv java  ## a Spark master and two workers: two clusters process and load; workers killed, a cluster and its destinations moved, under load; tables exact (QUICK=1: once each)
 	$(BIN)/python -m tests.faults.standalone_campaign $(ARGS)
 
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)

@@ -90,3 +90,16 @@ def test_what_is_staged_twice_or_behind_a_later_event_of_its_key_is_known():
     assert (tally.lost, tally.doubled, tally.disordered) == (0, 0, 0)
     tally.staged["blue"] = [0, 0]
     assert (tally.doubled, tally.disordered, tally.is_good) == (1, 0, False)
+
+
+def test_what_is_staged_and_in_no_table_or_twice_in_one_is_known():
+    tally = Tally()
+    tally.sent["red"] = 3
+    tally.staged["red"] = [0, 1, 2]
+    assert tally.is_good
+    tally.loaded = {"red": [2, 0, 2]}
+    assert (tally.rows, tally.lost, tally.doubled, tally.is_good) == (3, 1, 1, False)
+    tally.loaded = {"red": [2, 0, 1]}
+    assert (tally.rows, tally.lost, tally.doubled, tally.is_good) == (3, 0, 0, True)
+    tally.met_again = 1
+    assert not tally.is_good

@@ -24,12 +24,14 @@ def assert_nothing_is_wrong(settings, size: Size):
     tally = run(settings, size, seed=SEED)
     show(tally, SEED, 0.0)
     assert tally.moves >= size.moves  # a freeze moves teams too
+    assert tally.destination_moves == (tally.moves if size.loader_kills else 0)
     assert tally.growths == size.growths
-    assert (tally.kills, tally.executor_kills, tally.code_kills) == (
-        size.kills, size.executor_kills, size.code_kills,
+    assert (tally.kills, tally.loader_kills, tally.executor_kills, tally.code_kills) == (
+        size.kills, size.loader_kills, size.executor_kills, size.code_kills,
     )  # fmt: skip
     assert (tally.freezes, tally.coordinator_kills) == (size.freezes, size.coordinator_kills)
     assert tally.fenced > 0
     assert (tally.lost, tally.doubled, tally.disordered) == (0, 0, 0)
     assert (len(tally.poison), tally.poison_parked) == (size.poison, size.poison)
     assert (tally.misparked, tally.misplaced) == (0, 0)
+    assert (tally.unaccounted, tally.miscounted, tally.met_again) == (0, 0, 0)

@@ -95,6 +95,8 @@ def test_executors_killed_amid_loads_and_a_lease_that_was_lost_change_no_count(
         print(said)
     assert "consumer 'loading/warehouse' was taken over" in said
     assert "loading/warehouse: executors load it" in said
+    with open_tracker(settings.tracker) as tracker:
+        assert lease_holder(tracker, "loading/warehouse").startswith("default:")
     fates = orders.expected(ROWS)
     assert report.filtered == fates.pop("filtered")
     assert {p.error_type: p.parked for p in services.parked_partitions(settings)} == fates

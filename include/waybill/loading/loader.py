@@ -68,6 +68,7 @@ class Loader:
         objects: where staged and parked objects are.
         opening: opens the destination; called again after each failure.
         name: the destination's.
+        cluster: whose application loads it, for those who ask who has the lease.
         recorder: for the traces of loads in this process.
         executors: carry out loads that are not small; None: all is done in this process.
         check: see ``acquire_lease``.
@@ -80,6 +81,7 @@ class Loader:
         opening: Callable[[], Destination],
         *,
         name: str,
+        cluster: str = "",
         recorder: Recorder | None = None,
         executors: Executors | None = None,
         check: Callable[[Connection], None] | None = None,
@@ -93,7 +95,8 @@ class Loader:
         self._executors = executors
         self.name = name
         self.consumer = f"loading/{name}"
-        self._epoch = acquire_lease(tracker, self.consumer, holder=str(uuid.uuid4()), check=check)
+        holder = f"{cluster}:{uuid.uuid4()}"
+        self._epoch = acquire_lease(tracker, self.consumer, holder=holder, check=check)
         self._reload = Reload(tracker, objects, self)
         self._expected: Expected | None = None
         """What the destination has at the least; None: not compared since it was opened."""
