@@ -7,8 +7,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Tests wait as much as they compute: one worker more than there are cores.
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# Tests wait as much as they compute: two workers more than there are cores.
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Tests start hundreds of Pythons: what one compiled the next ones need not.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 TOGETHER := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not campaign"
