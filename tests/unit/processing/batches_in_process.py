@@ -142,7 +142,8 @@ class Group(TopicGroup):
 
     def run(self, frame: Mapping[str, Sequence[Sequence[bytes]]]) -> None:
         ranges = {t: {0: (0, sum(map(len, shares)))} for t, shares in frame.items()}
-        self._take_effect(frame, ranges)  # type: ignore[arg-type]
+        with self._parts.at_work.batch(self.name):
+            self._take_effect(frame, ranges)  # type: ignore[arg-type]
 
 
 class Application:
