@@ -197,3 +197,35 @@ def test_while_no_broker_answers_no_topic_can_be_read():
     admin = Admin(2)
     admin.is_away = True
     assert Log(admin).unreadable(admin.names).keys() == set(admin.names)
+
+
+def test_a_client_that_connects_slowly_is_kept_until_it_answers_and_then_one_that_is_silent_is_not(
+    monkeypatch,
+):
+    made: list[SlowAdmin] = []
+    monkeypatch.setattr(
+        "confluent_kafka.admin.AdminClient", lambda _: made.append(SlowAdmin()) or made[-1]
+    )
+    log = KafkaLog(KafkaSettings(bootstrap_servers="nowhere:9092"))
+    assert list(log.unreadable(["t"])) == ["t"], "it has not connected within 5 s"
+    assert log.unreadable(["t"]) == {}
+    assert len(made) == 1
+    made[0].connects_s = 60.0  # what it asked last is silent now
+    with pytest.raises(AwayError):
+        log._ask_metadata(None, 3.0)
+    assert len(made) == 2
+    assert log._ask_metadata(None, 4.0)
+    assert len(made) == 2
+
+
+class SlowAdmin:
+    """A client that needs 6 s to connect, and goes on with that between two questions."""
+
+    def __init__(self) -> None:
+        self.connects_s = 6.0
+
+    def list_topics(self, topic: None, timeout: float) -> Any:
+        self.connects_s -= timeout
+        if self.connects_s > 0:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return SimpleNamespace(topics={}, cluster_id="c1")

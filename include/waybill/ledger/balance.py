@@ -86,7 +86,7 @@ delivered AS (
   delivered = delivered_minutes.delivered + excluded.delivered),
 trimmed AS (
   DELETE FROM delivered_minutes
-  WHERE minute < floor(extract(epoch FROM clock_timestamp()) - {_DELIVERED_KEPT_S}) / 60 - 1)
+  WHERE minute < floor(extract(epoch FROM now()) / 60)::int - {_DELIVERED_KEPT_S // 60 + 1})
 SELECT count(*) FROM picked
 """
 _READ = f"""

@@ -168,6 +168,8 @@ class KafkaLog:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._admin_client: Any = None
+        self._has_answered = False
+        """The client of now did: it is no slow start that one waits for."""
 
     def wait_until_up(self, *, limit_s: float) -> None:
         """Wait for a broker.
@@ -630,9 +632,10 @@ class KafkaLog:
         a new client is told by brokers that answer who the controller is now, and asks that one.
         """
         deadline = time.monotonic() + limit_s
-        described = self._describe(names, _SOON_S)
-        if away := [name for name, one in described.items() if isinstance(one, AwayError)]:
-            self._admin_client = None
+        described = self._describe(names, _SOON_S if self._has_answered else limit_s)
+        away = [name for name, one in described.items() if isinstance(one, AwayError)]
+        if away and self._has_answered:
+            self._forget_admin()
             described |= self._describe(away, max(_LEAST_S, deadline - time.monotonic()))
         return described
 
@@ -653,7 +656,7 @@ class KafkaLog:
                     described[name] = StopError(f"topic {name!r} does not exist")
                 else:
                     described[name] = _away(f"Kafka did not describe {name!r}: {error}")
-                described[name].__cause__ = error
+                described[name].__cause__ = error.with_traceback(None)
         return described
 
     def delete_topic(self, name: str) -> None:
@@ -705,18 +708,30 @@ class KafkaLog:
         return answered(lambda: self._ask_metadata(topic, limit_s))
 
     def _ask_metadata(self, topic: str | None, limit_s: float) -> Any:
-        """Ask any broker: a client asks the one that it asked last, a new one who answers."""
+        """Ask any broker: a client asks the one that it asked last, a new one who answers.
+
+        A new client is kept until it has answered, however long it takes to connect.
+        """
         from confluent_kafka import KafkaException
 
         reason: BaseException | None = None
-        for part in (1 / 3, 2 / 3):
+        for limit in (limit_s / 3, 2 * limit_s / 3) if self._has_answered else (limit_s,):
             try:
-                return self._admin().list_topics(topic, timeout=limit_s * part)
+                found = self._admin().list_topics(topic, timeout=limit)
             except KafkaException as error:
-                self._admin_client, reason = None, error
+                reason = error.with_traceback(None)  # its frames would keep the client
+                self._forget_admin()
+            else:
+                self._has_answered = True
+                return found
         raise _away(
             f"no Kafka broker answers at {self._settings.bootstrap_servers}: {reason}"
         ) from reason
+
+    def _forget_admin(self) -> None:
+        """Ask with another client from now on, if this one had answered before."""
+        if self._has_answered:
+            self._admin_client, self._has_answered = None, False
 
     def _wait(self, future: Any) -> Any:
         from confluent_kafka import KafkaException
