@@ -126,6 +126,11 @@ class Application:
         return self.heartbeat_s is not None and self.now_s - self.heartbeat_s < LEASE_S
 
     @property
+    def is_at_work(self) -> bool:
+        """Tell whether it is at work, by what it reported within its lease."""
+        return self.at_work and self.is_seen and self.ended_s is None
+
+    @property
     def serving(self) -> Serving | None:
         """Return what it serves now; None: it does not run, or says nothing of that."""
         runs = self.epoch > 0 and self.ended_s is None and not self.is_silent
@@ -204,7 +209,7 @@ def why_unserved(application: Application | None) -> str:
     Empty: it is at work. One that ends at its start again and again was never at work.
     """
     one = application
-    if one is None or not (one.at_work and one.is_seen and one.ended_s is None):
+    if one is None or not one.is_at_work:
         return "its application of processing is not at work"
     if one.reported is None or not one.reported.is_unable:
         return ""
