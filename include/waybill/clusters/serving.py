@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from waybill.errors import StopError
+from waybill.errors import InputError, StopError
+from waybill.ledger import FencedError
 
 HoldKind = Literal["waits", "stopped", "fails"]
 """``waits``: for its turn, or for who had it before; ``stopped``: until somebody settles what was
@@ -44,7 +45,8 @@ class HeldConsumer:
         """Return why a consumer does not run: its last error, or what it waits for."""
         if error is None:
             return cls(name, "waits", otherwise)
-        return cls(name, "stopped" if isinstance(error, StopError) else "fails", error_words(error))
+        settled = isinstance(error, StopError | InputError) and not isinstance(error, FencedError)
+        return cls(name, "stopped" if settled else "fails", error_words(error))
 
 
 @dataclass(frozen=True, slots=True)

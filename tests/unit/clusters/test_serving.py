@@ -15,7 +15,8 @@ from waybill.clusters.serving import (
     held_words,
     serving_words,
 )
-from waybill.errors import RetryError, StopError
+from waybill.errors import InputError, RetryError, StopError, WaybillError
+from waybill.ledger import FencedError
 
 LEADERLESS = RetryError("partition 0 has no leader")
 
@@ -67,6 +68,20 @@ def test_an_application_is_unable_where_nothing_runs_and_not_only_by_decisions_t
     assert not Serving.of(1, 4, [stop, fails, waits]).is_unable
     assert not Serving.of(1, 2, [stop, waits]).is_unable
     assert not Serving.of(1, 0, []).is_unable
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InputError("its topic is compacted"), "stopped"),
+        (StopError("made anew"), "stopped"),
+        (FencedError("taken over"), "fails"),
+        (LEADERLESS, "fails"),
+        (WaybillError("KeyError: a defect"), "fails"),
+    ],
+)
+def test_what_somebody_has_to_settle_is_stopped_and_all_else_fails(error, kind):
+    assert HeldConsumer.of("a", error, "").kind == kind
 
 
 def test_lines_for_people():

@@ -116,7 +116,7 @@ def test_a_consumer_that_cannot_start_waits_and_its_neighbours_go_on(clock, kind
     assert found is not None
     assert (found.wanted, found.running) == (3, 2)
     words = f"{kind.__name__}: Kafka did not tell how far events.no.leader/1 reaches"
-    held = "stopped" if kind is StopError else "fails"
+    held = "fails" if kind is RetryError else "stopped"
     assert found.held == (HeldConsumer("events.no.leader", held, words),)
     clock[0] += 3
     running.look(names)
