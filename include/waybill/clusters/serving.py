@@ -21,11 +21,15 @@ MOST_NAMED = 10
 """Consumers that do not run, of which a report says why."""
 _LONGEST_WHY = 200
 _LONGEST_NAME = 249  # of a topic
+_SECRET_NAMES = (
+    r"(?:pass(?:word|wd|phrase)|pwd|secret|token|credential|signature"
+    r"|(?:api|access|account|private)[_-]?key)[\w.-]*|\bauthorization"
+)
 _SECRETS = re.compile(
-    r"(://[^/\s:@]*:)[^/\s@]+(?=@)"  # of an address
-    r"|((?:password|passwd|secret|token|access_?key|credential)[\w.-]*[\"']?\s*[=:]\s*[\"']?)"
-    r"[^\s\"',;}&]+",
-    re.IGNORECASE,
+    r"(://[^/\s:]*:)\S{1,1000}(?=@)"  # of an address
+    rf"|((?:{_SECRET_NAMES})(?:\\*[\"']\s*[=:,]|\s*[=:])\s*(?:(?:bearer|basic)\s+)?|\bbearer\s+)"
+    r"(?:\\*\"(?:\\.|[^\"\\])*\"?|\\*'(?:\\.|[^'\\])*'?|[^\s\"',;}&]+)",
+    re.IGNORECASE | re.DOTALL,
 )
 _NUMBERS = ("version", "wanted", "running", "failing")
 _FIRST = ("fails", "stopped", "waits")

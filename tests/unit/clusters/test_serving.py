@@ -52,6 +52,21 @@ def test_what_another_release_wrote_otherwise_is_not_known(value):
         ("{'secret_key': 'hunter2', 'region': 'x'}", "hunter2"),
         ("AWS_SECRET_ACCESS_KEY=hunter2", "hunter2"),
         ("?access_token=hunter2&x=1", "hunter2"),
+        ("no answer of s3://ann:pa/hunter2@db", "hunter2"),
+        ("no answer of s3://ann:p@hunter2@db", "hunter2"),
+        ("no answer of s3://ann@x.org:hunter2@db", "hunter2"),
+        ("conf: password='two hunter2' of x", "hunter2"),
+        ("conf: password=\"two \\\" hunter2\" of x", "hunter2"),
+        ('{\\"password\\": \\"hunter2\\"}', "hunter2"),
+        ("conf: [('password', 'hunter2')]", "hunter2"),
+        ("conf: pwd=hunter2", "hunter2"),
+        ("conf: api_key=hunter2", "hunter2"),
+        ("conf: private_key=hunter2", "hunter2"),
+        ("conf: passphrase: hunter2", "hunter2"),
+        ("conf: AccountKey=hunter2==;x=1", "hunter2"),
+        ("sent Authorization: Bearer hunter2", "hunter2"),
+        ("sent Authorization: Basic hunter2", "hunter2"),
+        ("?X-Amz-Signature=hunter2&x=1", "hunter2"),
     ],
 )
 def test_no_password_that_an_error_quotes_is_reported(words, secret):
@@ -59,6 +74,13 @@ def test_no_password_that_an_error_quotes_is_reported(words, secret):
     assert secret not in said
     assert said.startswith(f"ValueError: {words[:5]}")
     assert "***" in said
+
+
+@pytest.mark.parametrize(
+    "words", ["Topic authorization failed.", "http://h:80/x is away", "the basic tokens are known"]
+)
+def test_what_is_no_password_is_reported(words):
+    assert error_words(ValueError(words)) == f"ValueError: {words}"
 
 
 def test_an_application_is_unable_where_nothing_runs_and_not_only_by_decisions_to_come():
