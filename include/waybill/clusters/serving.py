@@ -23,7 +23,7 @@ _LONGEST_WHY = 200
 _LONGEST_NAME = 249  # of a topic
 _SECRET_NAMES = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|credential|signature"
-    r"|(?:api|access|account|private)[_-]?key)[\w.-]*|\bauthorization"
+    r"|(?:api|access|account|private)[_-]?key)[\w.-]{0,40}|\bauthorization"
 )
 _SECRETS = re.compile(
     r"(://[^/\s:]*:)\S{1,1000}(?=@)"  # of an address
@@ -43,6 +43,7 @@ class HeldConsumer:
     """Of its topic or destination."""
     kind: HoldKind
     why: str
+    """As the error says it, until `Serving.of` makes it short and plain, and masks what is secret."""
 
     @classmethod
     def of(cls, name: str, error: BaseException | None, otherwise: str) -> Self:
@@ -50,7 +51,7 @@ class HeldConsumer:
         if error is None:
             return cls(name, "waits", otherwise)
         settled = isinstance(error, StopError | InputError) and not isinstance(error, FencedError)
-        return cls(name, "stopped" if settled else "fails", error_words(error))
+        return cls(name, "stopped" if settled else "fails", _words(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,11 @@ def held_words(held: HeldConsumer) -> str:
 
 def error_words(error: BaseException) -> str:
     """Return the class of an error and the beginning of its words, plain and without secrets."""
-    return plain_words(f"{type(error).__name__}: {error}")
+    return plain_words(_words(error))
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def plain_words(text: str, *, longest: int = _LONGEST_WHY) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
+from waybill.clusters import serving
 from waybill.clusters.serving import (
     MOST_NAMED,
     ApplicationEnd,
@@ -13,6 +15,7 @@ from waybill.clusters.serving import (
     Serving,
     error_words,
     held_words,
+    plain_words,
     serving_words,
 )
 from waybill.errors import InputError, RetryError, StopError, WaybillError
@@ -34,6 +37,21 @@ def test_a_report_is_small_whatever_fails_and_says_what_fails_first():
     assert len(json.dumps(found.to_json())) < 6_000
     written = json.loads(json.dumps(found.to_json() | {"epoch": 4}))
     assert (Serving.read(written, epoch=4), Serving.read(written, epoch=5)) == (found, None)
+
+
+def test_however_many_do_not_run_words_are_made_for_those_that_are_named(monkeypatch):
+    made = []
+    monkeypatch.setattr(serving, "plain_words", lambda text, **_: made.append(text) or text)
+    held = [HeldConsumer.of(str(n), LEADERLESS, "") for n in range(5_000)]
+    Serving.of(3, 5_000, held)
+    assert len(made) == 2 * MOST_NAMED  # a name and a reason each
+
+
+def test_words_of_an_error_that_is_made_of_names_of_secrets_take_no_long_time():
+    began = time.thread_time()
+    for _ in range(20):
+        plain_words("secret" * 700)
+    assert time.thread_time() - began < 0.2
 
 
 @pytest.mark.parametrize(
