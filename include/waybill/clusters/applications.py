@@ -22,7 +22,7 @@ from waybill import __version__
 from waybill.back_off import BackOff
 from waybill.clusters.processes import process_identity
 from waybill.clusters.serving import ApplicationEnd, Serving, error_words
-from waybill.errors import RetryError
+from waybill.errors import RetryError, WaybillError
 from waybill.events import rfc3339
 from waybill.ledger import FencedError
 from waybill.storage import TrackerStore
@@ -644,8 +644,8 @@ class Heartbeat:
         why = "it was asked to end" if error is None else error_words(error)
         try:
             self._lease.note_end(why)
-        except RetryError as away:
-            _LOG.info("the tracker was not told why this application ends: %s", away)
+        except WaybillError as untold:
+            _LOG.info("the tracker was not told why this application ends: %s", untold)
 
 
 def older_code(application: Application, version: str = __version__) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -153,7 +154,10 @@ def error_words(error: BaseException) -> str:
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    words = type(error).__name__
+    with suppress(Exception):  # Py4J asks a JVM for its words, which may be gone
+        words += f": {error}"
+    return words
 
 
 def plain_words(text: str, *, longest: int = _LONGEST_WHY) -> str:

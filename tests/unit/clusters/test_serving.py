@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
-from waybill.clusters import serving
+from waybill.clusters import Heartbeat, serving
 from waybill.clusters.serving import (
     MOST_NAMED,
     ApplicationEnd,
@@ -74,7 +75,7 @@ def test_what_another_release_wrote_otherwise_is_not_known(value):
         ("no answer of s3://ann:p@hunter2@db", "hunter2"),
         ("no answer of s3://ann@x.org:hunter2@db", "hunter2"),
         ("conf: password='two hunter2' of x", "hunter2"),
-        ("conf: password=\"two \\\" hunter2\" of x", "hunter2"),
+        ('conf: password="two \\" hunter2" of x', "hunter2"),
         ('{\\"password\\": \\"hunter2\\"}', "hunter2"),
         ("conf: [('password', 'hunter2')]", "hunter2"),
         ("conf: pwd=hunter2", "hunter2"),
@@ -122,6 +123,30 @@ def test_an_application_is_unable_where_nothing_runs_and_not_only_by_decisions_t
 )
 def test_what_somebody_has_to_settle_is_stopped_and_all_else_fails(error, kind):
     assert HeldConsumer.of("a", error, "").kind == kind
+
+
+class GoneError(Exception):
+    """Whose words cannot be read any more."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError("the JVM has ended")
+
+
+class RefusedLease:
+    """Of an application whose tracker refuses its password from now on."""
+
+    why = ""
+
+    def note_end(self, why: str) -> None:
+        self.why = why
+        raise InputError("the tracker refuses the password")
+
+
+def test_what_ends_an_application_is_not_replaced_by_what_fails_as_that_is_told():
+    lease: Any = RefusedLease()
+    with pytest.raises(GoneError), Heartbeat(lease, every_s=60):
+        raise GoneError
+    assert lease.why == "GoneError"
 
 
 def test_lines_for_people():
