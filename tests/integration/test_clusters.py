@@ -54,6 +54,7 @@ from waybill.clusters.measurement import measure
 from waybill.clusters.records import (
     read_assignment,
     read_capacities,
+    read_clusters,
     read_demand_history,
     read_samples,
     write_assignment,
