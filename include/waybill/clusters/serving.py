@@ -22,13 +22,13 @@ MOST_NAMED = 10
 """Consumers that do not run, of which a report says why."""
 _LONGEST_WHY = 200
 _LONGEST_NAME = 249  # of a topic
-_SECRET_NAMES = (
+_MASKED_NAMES = (
     r"(?:pass(?:word|wd|phrase)|pwd|secret|token|credential|signature"
     r"|(?:api|access|account|private)[_-]?key)[\w.-]{0,40}|\bauthorization"
 )
 _SECRETS = re.compile(
     r"(://[^/\s:]*:)\S{1,1000}(?=@)"  # of an address
-    rf"|((?:{_SECRET_NAMES})(?:\\*[\"']\s*[=:,]|\s*[=:])\s*(?:(?:bearer|basic)\s+)?|\bbearer\s+)"
+    rf"|((?:{_MASKED_NAMES})(?:\\*[\"']\s*[=:,]|\s*[=:])\s*(?:(?:bearer|basic)\s+)?|\bbearer\s+)"
     r"(?:\\*\"(?:\\.|[^\"\\])*\"?|\\*'(?:\\.|[^'\\])*'?|[^\s\"',;}&]+)",
     re.IGNORECASE | re.DOTALL,
 )
@@ -44,7 +44,7 @@ class HeldConsumer:
     """Of its topic or destination."""
     kind: HoldKind
     why: str
-    """As the error says it, until `Serving.of` makes it short and plain, and masks what is secret."""
+    """As its error says it; `Serving.of` makes it short and plain, and masks secrets."""
 
     @classmethod
     def of(cls, name: str, error: BaseException | None, otherwise: str) -> Self:
