@@ -54,6 +54,7 @@ from waybill.clusters.measurement import measure
 from waybill.clusters.records import (
     read_assignment,
     read_capacities,
+    read_clusters,
     read_demand_history,
     read_samples,
     write_assignment,
@@ -690,6 +691,9 @@ def test_a_cluster_whose_application_can_read_nothing_gets_no_new_team(
     lease = ApplicationLease.acquire(tracker, "processing", "second")
     away = HeldConsumer.of(topic_of("red"), RetryError("its disk is full"), "")
     lease.renew(at_work=True, serving=Serving.of(1, 1, [away]))
+    with tracker.transaction() as connection:
+        unable = {one.name: one.is_unable for one in read_clusters(connection)}
+    assert unable == {"default": False, "second": True}
     set_load(tracker, "green", cores=2.0)  # second has more room
     report = round_of(tracker, log)
     assert places(tracker) == {"red": "second", "green": "default", "blue": "default"}

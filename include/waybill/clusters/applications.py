@@ -22,7 +22,7 @@ from waybill import __version__
 from waybill.back_off import BackOff
 from waybill.clusters.processes import process_identity
 from waybill.clusters.serving import ApplicationEnd, Serving, error_words
-from waybill.errors import RetryError
+from waybill.errors import RetryError, WaybillError
 from waybill.events import rfc3339
 from waybill.ledger import FencedError
 from waybill.storage import TrackerStore
@@ -126,6 +126,11 @@ class Application:
         return self.heartbeat_s is not None and self.now_s - self.heartbeat_s < LEASE_S
 
     @property
+    def is_at_work(self) -> bool:
+        """Tell whether it is at work, by what it reported within its lease."""
+        return self.at_work and self.is_seen and self.ended_s is None
+
+    @property
     def serving(self) -> Serving | None:
         """Return what it serves now; None: it does not run, or says nothing of that."""
         runs = self.epoch > 0 and self.ended_s is None and not self.is_silent
@@ -204,7 +209,7 @@ def why_unserved(application: Application | None) -> str:
     Empty: it is at work. One that ends at its start again and again was never at work.
     """
     one = application
-    if one is None or not (one.at_work and one.is_seen and one.ended_s is None):
+    if one is None or not one.is_at_work:
         return "its application of processing is not at work"
     if one.reported is None or not one.reported.is_unable:
         return ""
@@ -639,8 +644,8 @@ class Heartbeat:
         why = "it was asked to end" if error is None else error_words(error)
         try:
             self._lease.note_end(why)
-        except RetryError as away:
-            _LOG.info("the tracker was not told why this application ends: %s", away)
+        except WaybillError as untold:
+            _LOG.info("the tracker was not told why this application ends: %s", untold)
 
 
 def older_code(application: Application, version: str = __version__) -> bool:

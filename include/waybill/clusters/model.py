@@ -76,6 +76,8 @@ class VirtualCluster:
     """An application of it is at work; else no team comes in. Measured, no setting."""
     unserved: str = ""
     """Why not. Measured, no setting."""
+    is_unable: bool = False
+    """Why not is that its application is at work and can read nothing. Measured, no setting."""
 
     def __post_init__(self) -> None:
         """Check what was given."""

@@ -19,7 +19,8 @@ threshold on either side, is what online balancers do (Slicer: Adya et al., OSDI
 "weighted-move"); packing bins anew each round would use fewer clusters and move many teams.
 
 No team comes into a cluster without an application at work; who is there stays, as applications
-come up again.
+come up again. Where none serves anybody (Kafka is away), new teams and those whose cluster is gone
+are placed where applications are at work all the same, else in `default`, and no other is moved.
 
 Limits: a cluster's ``max_consumers`` is never exceeded by a team that is placed or moved, except
 by pins, which `check_pin` holds against the limits when they are made; a running team that got a
@@ -234,13 +235,13 @@ class _Packing:
         self._before = before.placements
         self._clusters = clusters
         served = {name for name, one in clusters.items() if one.is_served}
-        self._served = served or {
-            DEFAULT_CLUSTER
-        }  # where all are down, who knows if others were up
+        unable = {name for name, one in clusters.items() if one.is_unable}
+        # where all are down, who knows if others were up
+        self._served = served or unable or {DEFAULT_CLUSTER}
         self._policy = policy
         self._now_s = now_s
         self._pinned: Mapping[str, str] = {}
-        self._budget = policy.moves
+        self._budget = policy.moves if served else 0
         self._demand = dict.fromkeys(clusters, 0.0)
         self._consumers = dict.fromkeys(clusters, 0)
         self._teams: dict[str, set[str]] = {name: set() for name in clusters}

@@ -96,11 +96,19 @@ def read_clusters(connection: Connection) -> list[VirtualCluster]:
     rows = connection.execute(select(virtual_clusters).order_by(virtual_clusters.c.name))
     found = []
     for row in rows:
-        why = why_unserved(running.get((row.name, "processing")))
+        application = running.get((row.name, "processing"))
+        why = why_unserved(application)
         settings = {name: getattr(row, name) for name in _SETTINGS}
         conf = dict(row.spark_conf)
         found.append(
-            VirtualCluster(row.name, spark_conf=conf, is_served=not why, unserved=why, **settings)
+            VirtualCluster(
+                row.name,
+                spark_conf=conf,
+                is_served=not why,
+                unserved=why,
+                is_unable=bool(why) and application is not None and application.is_at_work,
+                **settings,
+            )
         )
     return found
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from waybill.errors import StopError
+from waybill.errors import InputError, StopError
+from waybill.ledger import FencedError
 
 HoldKind = Literal["waits", "stopped", "fails"]
 """``waits``: for its turn, or for who had it before; ``stopped``: until somebody settles what was
@@ -20,11 +22,15 @@ MOST_NAMED = 10
 """Consumers that do not run, of which a report says why."""
 _LONGEST_WHY = 200
 _LONGEST_NAME = 249  # of a topic
+_MASKED_NAMES = (
+    r"(?:pass(?:word|wd|phrase)|pwd|secret|token|credential|signature"
+    r"|(?:api|access|account|private)[_-]?key)[\w.-]{0,40}|\bauthorization"
+)
 _SECRETS = re.compile(
-    r"(://[^/\s:@]*:)[^/\s@]+(?=@)"  # of an address
-    r"|((?:password|passwd|secret|token|access_?key|credential)[\w.-]*[\"']?\s*[=:]\s*[\"']?)"
-    r"[^\s\"',;}&]+",
-    re.IGNORECASE,
+    r"(://[^/\s:]*:)\S{1,1000}(?=@)"  # of an address
+    rf"|((?:{_MASKED_NAMES})(?:\\*[\"']\s*[=:,]|\s*[=:])\s*(?:(?:bearer|basic)\s+)?|\bbearer\s+)"
+    r"(?:\\*\"(?:\\.|[^\"\\])*\"?|\\*'(?:\\.|[^'\\])*'?|[^\s\"',;}&]+)",
+    re.IGNORECASE | re.DOTALL,
 )
 _NUMBERS = ("version", "wanted", "running", "failing")
 _FIRST = ("fails", "stopped", "waits")
@@ -38,13 +44,15 @@ class HeldConsumer:
     """Of its topic or destination."""
     kind: HoldKind
     why: str
+    """As its error says it; `Serving.of` makes it short and plain, and masks secrets."""
 
     @classmethod
     def of(cls, name: str, error: BaseException | None, otherwise: str) -> Self:
         """Return why a consumer does not run: its last error, or what it waits for."""
         if error is None:
             return cls(name, "waits", otherwise)
-        return cls(name, "stopped" if isinstance(error, StopError) else "fails", error_words(error))
+        settled = isinstance(error, StopError | InputError) and not isinstance(error, FencedError)
+        return cls(name, "stopped" if settled else "fails", _words(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,14 @@ def held_words(held: HeldConsumer) -> str:
 
 def error_words(error: BaseException) -> str:
     """Return the class of an error and the beginning of its words, plain and without secrets."""
-    return plain_words(f"{type(error).__name__}: {error}")
+    return plain_words(_words(error))
+
+
+def _words(error: BaseException) -> str:
+    words = type(error).__name__
+    with suppress(Exception):  # Py4J asks a JVM for its words, which may be gone
+        words += f": {error}"
+    return words
 
 
 def plain_words(text: str, *, longest: int = _LONGEST_WHY) -> str:

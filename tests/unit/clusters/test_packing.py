@@ -241,6 +241,20 @@ def test_no_team_comes_into_a_cluster_without_an_application_and_none_leaves_for
     assert set(alone.values()) == {"default"}  # nobody knows whether others were ever up
 
 
+def test_no_running_team_is_moved_while_no_application_can_serve_anybody():
+    clusters = [cluster("a"), cluster("b"), cluster("default")]
+    loads = [load("one", 2.5), load("two", 1.4)]
+    first = assign(None, loads, [clusters[0]], {}, now_s=NOW)
+    down = [replace(one, is_served=False) for one in clusters]
+    unable = [down[0], replace(down[1], is_unable=True), down[2]]
+    drained = [replace(down[0], state="draining"), *unable[1:]]
+    for late in (down, unable, drained):
+        assert places(assign(first, loads, late, {}, now_s=NOW + MINUTE)) == places(first)
+    more = assign(first, [*loads, load("new")], unable, {}, now_s=NOW + MINUTE)
+    assert kinds(more) == {"new": "new"}
+    assert places(more)["new"] == "b"  # its application is at work, those of the others are not
+
+
 def test_a_team_that_fits_nowhere_keeps_no_smaller_one_in_a_cluster_that_is_drained():
     clusters = [cluster("a"), cluster("b", consumers=2)]
     loads = [load("large", 0.9, 5), load("small", 0.1, 1)]

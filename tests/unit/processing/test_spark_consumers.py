@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from waybill.clusters import HeldConsumer, Serving
-from waybill.errors import AwayError, InputError, RetryError, StopError
+from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
+from waybill.loading.spark import application as loading
 from waybill.processing.spark import consumers
 from waybill.processing.spark.consumers import BatchGate, Consumers, keep_running, stop_queries
 
@@ -55,6 +58,7 @@ class Consumer:
         self.closed = False
         self.fenced_at_look = False
         self.problem = ""
+        self.error: WaybillError | None = None
 
     def look(self) -> None:
         if self.fenced_at_look:
@@ -116,7 +120,7 @@ def test_a_consumer_that_cannot_start_waits_and_its_neighbours_go_on(clock, kind
     assert found is not None
     assert (found.wanted, found.running) == (3, 2)
     words = f"{kind.__name__}: Kafka did not tell how far events.no.leader/1 reaches"
-    held = "stopped" if kind is StopError else "fails"
+    held = "fails" if kind is RetryError else "stopped"
     assert found.held == (HeldConsumer("events.no.leader", held, words),)
     clock[0] += 3
     running.look(names)
@@ -254,6 +258,36 @@ def test_a_consumer_that_stopped_is_tried_again(clock):
     clock[0] += 3
     app.consumers.look(["a"])
     assert app.started == ["a", "a"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_why_a_query_ended_is_what_its_batch_failed_with_and_not_words_of_spark():
+    app = Application()
+    app.consumers.look(["a"])
+    app.running["a"].error = StopError("column x is gone")
+    app.queries["a"].fail("[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception")
+    app.consumers.look(["a"])
+    app.consumers.look(["a"])
+    found = app.consumers.serving(1)
+    assert found is not None
+    assert found.held == (HeldConsumer("a", "stopped", "StopError: column x is gone"),)
+
+
+@pytest.mark.parametrize("error", [StopError("column x is gone"), KeyError("x")])
+def test_a_destination_keeps_what_its_last_batch_failed_with(monkeypatch, tmp_path, error):
+    monkeypatch.setattr(loading, "load_position", lambda *_: 0)
+    unused: Any = None
+    loader: Any = SimpleNamespace(name="d")
+    consumer: Any = loading.LoadingConsumer(unused, unused, loader, unused, tmp_path)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(consumer, "_load", fail)
+    with pytest.raises(type(error)):
+        consumer._on_batch(None, 0)
+    kept = error if isinstance(error, WaybillError) else WaybillError("KeyError: 'x'")
+    assert (type(consumer.error), str(consumer.error)) == (type(kept), str(kept))
 
 
 def never(_: Query) -> bool:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
 from waybill.destinations import Destination, open_destination
-from waybill.errors import InputError
+from waybill.errors import InputError, WaybillError
 from waybill.ledger import StagedReference, load_position
 from waybill.loading import Loader, Patience, placement_of
 from waybill.loading.spark.executors import ExecutorLoads
@@ -76,6 +76,8 @@ class LoadingConsumer:
         self._pool = pool or f"load-{loader.name}"
         self._position = load_position(tracker, loader.name)
         self._gate = BatchGate()
+        self.error: WaybillError | None = None
+        """What its last batch failed with."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query where the destination stands."""
@@ -117,8 +119,16 @@ class LoadingConsumer:
 
     def _on_batch(self, frame: DataFrame, spark_batch_id: int) -> None:
         with self._gate.batch() as is_wanted:
-            if is_wanted:
+            if not is_wanted:
+                return
+            try:
                 self._load(frame, spark_batch_id)
+            except Exception as error:
+                if isinstance(error, WaybillError):
+                    self.error = error
+                else:
+                    self.error = WaybillError(f"{type(error).__name__}: {error}")
+                raise
 
     def _load(self, frame: DataFrame, spark_batch_id: int) -> None:
         until = int(read_offsets(self._checkpoint, spark_batch_id)["commit"])

@@ -148,6 +148,10 @@ class Consumer(Protocol):
     def problem(self) -> str:
         """Why nothing comes of its query now; empty: it works."""
 
+    @property
+    def error(self) -> WaybillError | None:
+        """What its last batch failed with: Spark's words for it begin with ids of the query."""
+
     def look(self) -> None:
         """Do what is due beside the batches."""
 
@@ -259,7 +263,7 @@ class Consumers:
 def _look(consumer: Consumer, query: StreamingQuery) -> WaybillError | None:
     """Look at a consumer; returns why it cannot go on."""
     if not query.isActive:
-        return WaybillError(str(query.exception()))
+        return consumer.error or WaybillError(str(query.exception()))
     try:
         consumer.look()
     except FencedError as error:

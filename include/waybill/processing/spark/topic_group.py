@@ -389,7 +389,7 @@ class TopicGroup:
             self._leave_out({topic: error})
         except Exception as error:  # noqa: BLE001 - one topic's defect is not its neighbours'
             _LOG.exception("%s: %s", topic, message)
-            self._leave_out({topic: StopError(f"{type(error).__name__}: {error}")})
+            self._leave_out({topic: WaybillError(f"{type(error).__name__}: {error}")})
 
 
 class PartsBefore:
