@@ -33,6 +33,7 @@ def run_coordinator(settings: Settings) -> CoordinatorReport:
     from waybill import topics
     from waybill.access import Decision
     from waybill.clusters import COORDINATOR, DryRunInfra, GrowthPolicy, coordinate
+    from waybill.errors import InputError
 
     log = open_log(settings.kafka)
     policy = GrowthPolicy(
@@ -43,6 +44,10 @@ def run_coordinator(settings: Settings) -> CoordinatorReport:
         def grow(growth: TopicGrowth) -> None:
             asked = topics.GrowRequest(topic=growth.topic, partitions=growth.partitions)
             plan = topics.plan_growth(tracker, log, asked)
+            if plan.throttled:
+                raise InputError(
+                    f"what comes in meanwhile would wait for a slice of {'; '.join(plan.throttled)}"
+                )
             topics.grow(tracker, log, plan, Decision(COORDINATOR, growth.reason))
 
         return coordinate(tracker, log, DryRunInfra(), grow, policy=policy)

@@ -53,6 +53,8 @@ since the next generation would not be read meanwhile."""
 _ENDS_S = 2.0
 """Kafka is asked for the ends while rows are held: for no longer, and once."""
 _AGAIN_S = 30.0
+_RATE = " events/s"
+"""Ends what is said of a replay that has a rate."""
 
 
 class GrowRequest(Request):
@@ -83,6 +85,8 @@ class Growth:
     """Records of the one that drains that processing has not read: it does so first."""
     writers: tuple[str, ...]
     """Logs that write to the one that drains: it ends once they are through."""
+    throttled: tuple[str, ...] = ()
+    """Those of them of replays with a rate: their slice may take hours."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -196,6 +200,7 @@ def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> G
     writers = [one for one in read_logs(tracker) if one.topic == writing.name]
     _refuse_dead(writers, writing.name)
     name = generation_name(topic, writing.number + 1)
+    waiting = waits_for(tracker, writing)
     return Growth(
         topic,
         teams[topic],
@@ -205,7 +210,8 @@ def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> G
         request.partitions,
         _is_adopted(log, name, request.partitions),
         _unread(tracker, log, info),
-        waits_for(tracker, writing),
+        waiting,
+        tuple(one for one in waiting if one.endswith(_RATE)),
     )
 
 
@@ -360,7 +366,7 @@ def waits_for(tracker: TrackerStore, generation: TopicGeneration) -> tuple[str, 
     )
     with tracker.transaction() as connection:
         found = connection.execute(query).all()
-    rates = {f"replay-{row.partition_id}": f", {row.rate_per_s:,} events/s" for row in found}
+    rates = {f"replay-{row.partition_id}": f", {row.rate_per_s:,}{_RATE}" for row in found}
     return tuple(_words(one) + rates.get(one.name, "") for one in logs if one.state == "open")
 
 
