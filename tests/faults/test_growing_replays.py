@@ -12,8 +12,9 @@ from tests.support import children, orders
 from tests.support.books import batch, nothing_parked
 from tests.support.replays import run_replay
 
-from waybill import services
+from waybill import clusters, services
 from waybill.access import Decision
+from waybill.errors import InputError
 from waybill.events import Event, decode
 from waybill.ledger import OffsetRange, acquire_lease, commit_batch
 from waybill.pipelines import generation_name
@@ -98,12 +99,22 @@ def end_first(settings: Settings) -> list[str]:
         return Draining(tracker, log).end([name])
 
 
+def coordinator_grows(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a round of the coordinator that decided to grow the topic."""
+    decided = clusters.TopicGrowth(topic_of(settings), "shop", 2, 5, "it is behind")
+    with monkeypatch.context() as patched:
+        patched.setattr(clusters, "coordinate", lambda *args, **_: args[-1](decided))
+        services.run_coordinator(settings)
+
+
 def test_a_replay_goes_on_in_the_next_generation_with_each_event_once_and_keys_in_order(
-    settings: Settings,
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = children.start(settings, STOPS_UNMARKED + REPLAY)
     try:
         assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
+        with pytest.raises(InputError, match="would wait for a slice of .*events/s"):
+            coordinator_grows(settings, monkeypatch)
         [writer] = grow(settings)
         assert "(replay)" in writer
         assert writer.endswith(f", {2 * EVENTS:,} events/s")

@@ -59,7 +59,7 @@ from waybill.clusters.records import (
     read_samples,
     write_assignment,
 )
-from waybill.errors import InputError, RetryError
+from waybill.errors import AwayError, InputError, RetryError
 from waybill.ledger import FencedError, flip_generation, lock_generations
 from waybill.pipelines import generation_name
 from waybill.processing.spark import keep_running
@@ -350,7 +350,7 @@ def test_topics_whose_tasks_do_not_keep_up_grow_and_what_keeps_one_from_it_keeps
     def grow(growth: TopicGrowth) -> None:
         asked.append(growth.team)
         if growth.team == "red":
-            raise InputError("its log seems dead")
+            raise RetryError("Kafka refused it")
 
     policy = GrowthPolicy(limit=16)
     assert round_of(tracker, log).growths == (), "nobody would do it"
@@ -360,12 +360,15 @@ def test_topics_whose_tasks_do_not_keep_up_grow_and_what_keeps_one_from_it_keeps
         (topic_of("green"), 2, 4),
         (topic_of("blue"), 2, 4),
     ]
-    words = f"topic {topic_of('red')} needs 4 partitions, and: its log seems dead"
+    words = f"topic {topic_of('red')} needs 4 partitions, and: Kafka refused it"
     assert found.problems == (words,)
     assert "3.5 of 8 cores of default are free" in found.growths[0].reason
     one = replace(policy, growths=1)
     assert len(coordinate(tracker, log, DryRunInfra(), grow, policy=one).growths) == 1
     assert asked[3:] == ["red", "green"]
+    one = replace(policy, attempts=1)
+    assert coordinate(tracker, log, DryRunInfra(), grow, policy=one).growths == ()
+    assert asked[5:] == ["red"]
 
 
 def test_a_topic_that_drains_or_has_just_drained_does_not_grow_nor_does_any_while_kafka_is_away(
@@ -378,7 +381,7 @@ def test_a_topic_that_drains_or_has_just_drained_does_not_grow_nor_does_any_whil
 
     def grow(growth: TopicGrowth) -> None:
         asked.append(growth.team)
-        raise RetryError("Kafka does not answer")
+        raise AwayError("Kafka does not answer", setting="WAYBILL_KAFKA__BOOTSTRAP_SERVERS")
 
     def round_asks() -> list[str]:
         asked.clear()

@@ -44,7 +44,7 @@ from waybill.clusters.records import (
     write_samples,
     write_topic_looks,
 )
-from waybill.errors import InputError, RetryError, StopError
+from waybill.errors import AwayError, InputError, RetryError, StopError
 from waybill.ledger import TopicGeneration, all_generations
 from waybill.pipelines import base_topic
 from waybill.storage import TrackerStore
@@ -124,12 +124,16 @@ def coordinate(
         demand = _demand(connection, after, loads, clusters)
         teams = Counter(at.cluster for at in after.placements.values())
         write_capacities(connection, demand, teams, cluster_activity(before or after, samples))
-        behind = list(_topic_loads(connection, measured, after, clusters, policy)) if grow else []
     infra.request(demand)
     moves = () if before is not None and after.version == before.version else after.moves
     for move in moves:
         _LOG.info("team %s: %s -> %s: %s", move.team, move.old, move.new, move.reason)
-    growths, problems = _grow(behind, policy, grow) if grow else ([], [])
+    growths: list[TopicGrowth] = []
+    problems: list[str] = []
+    if grow is not None:
+        with tracker.transaction() as connection:  # its own: what was decided stands
+            behind = list(_topic_loads(connection, measured, after, clusters, policy))
+        growths, problems = _grow(behind, policy, grow)
     problems = [*after.problems, *_unserved(after, clusters), *problems]
     return CoordinatorReport(after.version, moves, tuple(problems), demand, tuple(growths))
 
@@ -139,19 +143,21 @@ def _grow(
 ) -> tuple[list[TopicGrowth], list[str]]:
     """Grow the topics that need it; return which did, and why others do not.
 
-    What keeps one from it keeps no other; a server that does not answer is asked next minute.
+    What keeps one from it keeps no other, but of many some are tried next minute; and so is a
+    server that does not answer.
     """
     decided = [decide_growth(load, policy) for load in loads]
     problems = [one for one in decided if isinstance(one, str)]
     grown: list[TopicGrowth] = []
-    for one in [one for one in decided if isinstance(one, TopicGrowth)]:
+    wanted = [one for one in decided if isinstance(one, TopicGrowth)]
+    for one in wanted[: policy.attempts]:
         if len(grown) == policy.growths:
             break
         try:
             grow(one)
         except (InputError, StopError, RetryError) as error:
             problems.append(f"topic {one.topic} needs {one.partitions} partitions, and: {error}")
-            if isinstance(error, RetryError):
+            if isinstance(error, AwayError):
                 break
         else:
             grown.append(one)

@@ -62,7 +62,9 @@ class GrowthPolicy:
     rest_s: float = 1800.0
     """From the end of an older generation to the next growth."""
     growths: int = 3
-    """Most growths of a round."""
+    """Most growths of a round,"""
+    attempts: int = 10
+    """and most topics that are tried: each costs Kafka and the tracker some questions."""
 
 
 @dataclass(frozen=True, slots=True)

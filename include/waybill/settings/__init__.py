@@ -49,9 +49,10 @@ class KafkaSettings(Section):
     bootstrap_servers: Address = "127.0.0.1:9092"
     topic_partitions: int = Field(2, ge=1)
     """Partitions of a topic when it is created. More of them later: `waybill topics grow`."""
-    max_topic_partitions: int = Field(16, ge=0, le=10_000)
+    max_topic_partitions: int = Field(0, ge=0, le=10_000)
     """Most partitions that the coordinator gives a topic whose tasks do not keep up, while its
-    cluster has cores for more. 0, or as many as it has: it grows by `waybill topics grow` only."""
+    cluster has cores for more. 0, or as many as it has: it only says which topic needs them, and
+    `waybill topics grow` gives them."""
     replication_factor: int = Field(1, ge=1)
 
 
