@@ -332,6 +332,13 @@ def test_capacity_is_written_for_each_cluster_and_asked_for_as_a_sum(
 # Topics that grow
 
 
+def all_fall_behind(tracker: TrackerStore, log: LogInMemory) -> None:
+    """Have three teams fall behind, red most and blue least, where there are cores for more."""
+    set_cluster(tracker, ClusterRequest(name="default", cores=8), ANN)
+    for number, team in enumerate(("red", "green", "blue")):
+        fall_behind(tracker, log, team, for_s=1_000 - number)
+
+
 def fall_behind(tracker: TrackerStore, log: LogInMemory, team: str, *, for_s: float) -> None:
     """Have a team's two partitions get more than a task each can process."""
     log.ends[topic_of(team)] = {0: 1_000, 1: 1_000}
@@ -342,9 +349,7 @@ def fall_behind(tracker: TrackerStore, log: LogInMemory, team: str, *, for_s: fl
 def test_topics_whose_tasks_do_not_keep_up_grow_and_what_keeps_one_from_it_keeps_no_other(
     tracker: TrackerStore, log: LogInMemory
 ) -> None:
-    set_cluster(tracker, ClusterRequest(name="default", cores=8), ANN)
-    for number, team in enumerate(("red", "green", "blue")):
-        fall_behind(tracker, log, team, for_s=1_000 - number)
+    all_fall_behind(tracker, log)
     asked: list[str] = []
 
     def grow(growth: TopicGrowth) -> None:
@@ -374,9 +379,7 @@ def test_topics_whose_tasks_do_not_keep_up_grow_and_what_keeps_one_from_it_keeps
 def test_a_topic_that_drains_or_has_just_drained_does_not_grow_nor_does_any_while_kafka_is_away(
     tracker: TrackerStore, log: LogInMemory
 ) -> None:
-    set_cluster(tracker, ClusterRequest(name="default", cores=8), ANN)
-    for number, team in enumerate(("red", "green", "blue")):
-        fall_behind(tracker, log, team, for_s=1_000 - number)
+    all_fall_behind(tracker, log)
     asked: list[str] = []
 
     def grow(growth: TopicGrowth) -> None:
