@@ -305,7 +305,7 @@ def test_an_older_application_that_wakes_up_takes_no_consumer_from_a_newer_one(
         TopicConsumer(parts, topic, destination="w", holder="default:x", check=by.check)
 
     def load(by: ApplicationLease) -> None:
-        Loader(tracker, nothing, nothing, name="w", check=by.check)
+        Loader(tracker, nothing, nothing, name="w", application=by)
 
     older = lease(tracker)  # it is frozen while it opens its topics
     newer = lease(tracker)

@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection
 
+from waybill.clusters import ApplicationLease
 from waybill.destinations import Destination, Expected, LoadOutcome
 from waybill.ledger import (
     LoadCommit,
@@ -68,10 +69,9 @@ class Loader:
         objects: where staged and parked objects are.
         opening: opens the destination; called again after each failure.
         name: the destination's.
-        cluster: whose application loads it, for those who ask who has the lease.
         recorder: for the traces of loads in this process.
         executors: carry out loads that are not small; None: all is done in this process.
-        check: see ``acquire_lease``.
+        application: whose right to serve its cluster is checked as the lease is taken.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -81,10 +81,9 @@ class Loader:
         opening: Callable[[], Destination],
         *,
         name: str,
-        cluster: str = "",
         recorder: Recorder | None = None,
         executors: Executors | None = None,
-        check: Callable[[Connection], None] | None = None,
+        application: ApplicationLease | None = None,
     ) -> None:
         self._tracker = tracker
         self._objects = objects
@@ -95,7 +94,10 @@ class Loader:
         self._executors = executors
         self.name = name
         self.consumer = f"loading/{name}"
-        holder = f"{cluster}:{uuid.uuid4()}"
+        cluster, check = (
+            ("", None) if application is None else (application.cluster, application.check)
+        )
+        holder = f"{cluster}:{uuid.uuid4()}"  # read by those who ask which cluster loads it
         self._epoch = acquire_lease(tracker, self.consumer, holder=holder, check=check)
         self._reload = Reload(tracker, objects, self)
         self._expected: Expected | None = None

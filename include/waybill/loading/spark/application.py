@@ -175,10 +175,9 @@ class LoadingParts:
             self.objects,
             partial(_open, self.settings, name),
             name=name,
-            cluster=self.application.cluster,
             recorder=self.recorder,
             executors=self.executors(name, pool=pool or f"load-{name}"),
-            check=self.application.check,
+            application=self.application,
         )
         found = self.settings.destinations.get(name)
         patience = Patience(
