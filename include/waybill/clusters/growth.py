@@ -5,7 +5,8 @@ A partition is *full* when its oldest unread event has waited for ``late_s`` bey
 the cluster, and what came in meanwhile keeps ``full`` of a core busy. A topic grows where
 
 1. more than half of its partitions are full. Where it is fewer, it is their keys, and a key stays
-   in one partition however many there are: that is said, and nothing is grown;
+   in one partition however many there are: that is said if its tasks are at work, and nothing
+   is grown;
 2. what waits does not get less, and its tasks were at work for ``busy`` of the last minutes: else
    it catches up, or something else holds it up;
 3. its cluster has more cores than the topic has partitions, and one of them is free;
@@ -129,7 +130,7 @@ def decide_growth(load: TopicLoad, policy: GrowthPolicy) -> TopicGrowth | str | 
         return None
     there, full = len(load.backlogs), _full_partitions(load, policy)
     if full and 2 * len(full) <= there:
-        return _hot_words(load, full)
+        return _hot_words(load, full) if load.busy_cores >= policy.busy * len(full) else None
     if not full or not _can_use_more(load, policy):
         return None
     wanted = min(2 * there, policy.limit)

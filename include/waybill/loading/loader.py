@@ -94,9 +94,8 @@ class Loader:
         self._executors = executors
         self.name = name
         self.consumer = f"loading/{name}"
-        cluster, check = (
-            ("", None) if application is None else (application.cluster, application.check)
-        )
+        cluster = "" if application is None else application.cluster
+        check = None if application is None else application.check
         holder = f"{cluster}:{uuid.uuid4()}"  # read by those who ask which cluster loads it
         self._epoch = acquire_lease(tracker, self.consumer, holder=holder, check=check)
         self._reload = Reload(tracker, objects, self)

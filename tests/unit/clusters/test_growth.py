@@ -89,6 +89,8 @@ def test_a_few_hot_partitions_grow_nothing_and_it_is_said_why(hot):
     found = decide_growth(load, POLICY)
     assert isinstance(found, str)
     assert f"is hot in {hot} of 8 partitions ({', '.join(map(str, range(hot)))})" in found
+    idle = replace(load, busy_cores=POLICY.busy * hot - 0.1)
+    assert decide_growth(idle, POLICY) is None, "its tasks do not work: it is not its keys"
     assert "a key stays in one partition, so more of them would not help" in found
 
 

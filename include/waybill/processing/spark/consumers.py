@@ -203,18 +203,11 @@ class Consumers:
                 self._keep(name, state)
 
     def serving(self, version: int) -> Serving | None:
-        """Return what the last look left running, and why the rest does not run.
-
-        Args:
-            version: of the assignment that it followed.
-
-        Returns:
-            None before the first look.
-        """
+        """Return what the last look left running, by this version; None before the first one."""
         if self._wanted is None:
             return None
-        held = [one for name in self._wanted if (one := self._held(name)) is not None]
-        return Serving.of(version, len(self._wanted), held)
+        held = filter(None, map(self._held, self._wanted))
+        return Serving.of(version, len(self._wanted), list(held))
 
     def _held(self, name: str) -> HeldConsumer | None:
         state = self._states.get(name, _State())

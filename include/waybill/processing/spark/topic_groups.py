@@ -127,19 +127,12 @@ class TopicGroups:
         self._restart()
 
     def serving(self, version: int) -> Serving | None:
-        """Return what the last look left running, and why the rest does not run.
-
-        Args:
-            version: of the assignment that it followed.
-
-        Returns:
-            None before the first look.
-        """
+        """Return what the last look left running, by this version; None before the first one."""
         if self._wanted is None:
             return None
         read = self._read()
-        held = [one for topic in self._wanted if (one := self._held(topic, read)) is not None]
-        return Serving.of(version, len(self._wanted), held)
+        held = filter(None, (self._held(topic, read) for topic in self._wanted))
+        return Serving.of(version, len(self._wanted), list(held))
 
     def _held(self, topic: str, read: Collection[str]) -> HeldConsumer | None:
         state = self._topics.get(topic)
