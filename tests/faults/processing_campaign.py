@@ -379,7 +379,8 @@ class Campaign:
                 "spark": settings.spark.model_copy(
                     update={"trigger_ms": 200, "event_timeout_s": 3.0}
                 ),
-                "sandbox": settings.sandbox.model_copy(update={"memory_mb": 512}),
+                # what hoards has it all long before its time is over, however busy the machine is
+                "sandbox": settings.sandbox.model_copy(update={"memory_mb": 128}),
                 "tracker": settings.tracker.model_copy(update={"idle_in_transaction_timeout_s": 5}),
             }
         )

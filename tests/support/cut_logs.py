@@ -64,9 +64,25 @@ def send_one_by_one(
     servers: str, topic: str, values: list[bytes], partition: int = 0, key: bytes | None = None
 ) -> None:
     """Send values, each in a batch of its own."""
+    _send(servers, topic, values, partition, key, **{"batch.num.messages": 1})
+
+
+def send_at_once(servers: str, topic: str, values: list[bytes], partition: int = 0) -> None:
+    """Send values in one batch: nobody reads some of them before the others are there."""
+    _send(servers, topic, values, partition, None, **{"linger.ms": 5_000})
+
+
+def _send(
+    servers: str,
+    topic: str,
+    values: list[bytes],
+    partition: int,
+    key: bytes | None,
+    **config: int,
+) -> None:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": servers, "batch.num.messages": 1, "log_level": 2})
+    producer = Producer({"bootstrap.servers": servers, "log_level": 2, **config})
     for value in values:
         producer.produce(topic, value, key, partition=partition)
     assert producer.flush(60) == 0

@@ -27,6 +27,7 @@ from waybill.events import Event, encode
 from waybill.ledger import acquire_lease
 from waybill.processing.spark import plan_cache, topic_group
 from waybill.processing.spark.application import fresh_checkpoints
+from waybill.processing.spark.batch_size import BatchSize
 from waybill.processing.spark.executor_watch import watch_executors
 from waybill.processing.spark.session import open_session, stop_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
@@ -100,7 +101,15 @@ class Application:
         self.started.append(group.name)
         return group.start(self.spark)
 
-    def send(self, team: str, numbers: Iterable[int], *, of: str = "", partition: int = 0) -> None:
+    def send(
+        self,
+        team: str,
+        numbers: Iterable[int],
+        *,
+        of: str = "",
+        partition: int = 0,
+        send: Callable[..., None] = cut_logs.send_one_by_one,
+    ) -> None:
         """Send orders to a team's topic, of its own pipeline or of another team's."""
         self.log.ensure_topic(self.topics[team])
         messages = [
@@ -114,7 +123,7 @@ class Application:
             )
             for number in numbers
         ]  # fmt: skip
-        cut_logs.send_one_by_one(self._servers, self.topics[team], messages, partition)
+        send(self._servers, self.topics[team], messages, partition)
 
     def sql(self, statement: str) -> dict[str, int]:
         with self.tracker.transaction() as connection:
@@ -306,10 +315,27 @@ def shared(application: Application) -> None:
         large = [stage for stage in stages if stage and stage.numTasks > application.cores]
         return sum(one.numTasks - one.numActiveTasks - one.numCompletedTasks for one in large)
 
-    with mock.patch.object(topic_group, "_EVENTS_PER_TASK", 1):
-        for partition in range(tasks):
-            first = 1_000 + 5 * partition
-            application.send("west", range(first, first + 5), partition=partition)
+    begun, sent, run_tasks = threading.Event(), threading.Event(), topic_group.run_tasks
+
+    def held(*args: Any) -> Any:
+        begun.set()
+        assert sent.wait(60)
+        return run_tasks(*args)
+
+    def send(partition: int) -> None:
+        first = 1_000 + 5 * partition
+        application.send("west", range(first, first + 5), partition=partition)
+
+    with (
+        mock.patch.object(topic_group, "_EVENTS_PER_TASK", 1),
+        mock.patch.object(topic_group, "run_tasks", held),
+        mock.patch.object(BatchSize, "of", lambda _size, ranges: dict(ranges)),  # all at once
+    ):
+        send(0)
+        application.until(begun.is_set, "a batch of the first", teams)
+        for partition in range(1, tasks):  # all in the next one
+            send(partition)
+        sent.set()
         application.until(
             lambda: waiting() > tasks // 2, "most of the backlog is in one batch", teams
         )
@@ -331,7 +357,7 @@ def ends_after_its_batch(application: Application) -> None:
         began.set()
         return run_tasks(*args)
 
-    application.send("west", range(400, 420))
+    application.send("west", range(400, 420), send=cut_logs.send_at_once)
     with mock.patch.object(topic_group, "run_tasks", noted):
         application.until(began.is_set, "a batch runs", ["west"])
         application.groups.stop()
