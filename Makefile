@@ -93,6 +93,7 @@ campaign-tests: venv java chromium  ## the tests marked campaign: long kills and
 
 campaign-search: venv  ## every property with many new random examples
 	HYPOTHESIS_PROFILE=search $(PYTEST) $(TOGETHER) -m hypothesis tests/unit
+	PRODUCER_MODEL_EXAMPLES=1000 $(PYTEST) tests/unit/producer/test_log_model.py tests/unit/producer/test_producer_model.py
 
 record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x NOTE="…"): docs/performance.md
 	@$(BIN)/python -m tests.support.performance_page

@@ -90,7 +90,7 @@ def check_traces(settings, ids):
         pytest.param(400, False, id="many pages-before the mark"),
         pytest.param(400, True, id="many pages-after the mark", marks=pytest.mark.campaign),
         pytest.param(ROWS, False, id="one page-before the mark", marks=pytest.mark.campaign),
-        pytest.param(ROWS, True, id="one page-after the mark"),
+        pytest.param(ROWS, True, id="one page-after the mark", marks=pytest.mark.campaign),
     ],
     indirect=["settings"],
 )

@@ -66,7 +66,7 @@ POINTS = {
     "committed, not confirmed": 'after(module, "commit_intake", 3)',
     "about to give the source back": 'after(module, "close_source", 1, act_first=True)',
 }
-EACH_TIME = ("amid a page, all sent", "marked, nothing sent")
+EACH_TIME = ("amid a page, all sent",)
 """Points of every run of the tests; the others belong to the campaigns."""
 
 

@@ -105,7 +105,7 @@ def refused_traces(settings):
 @pytest.mark.parametrize(
     ("where", "garbage"),
     [
-        pytest.param(STORED, 2, id="object stored"),
+        pytest.param(STORED, 2, id="object stored", marks=pytest.mark.campaign),
         pytest.param(COMMITTED, 0, id="parked, not settled", marks=pytest.mark.campaign),
         pytest.param(BEFORE_THE_MARK, 0, id="parked, page not marked"),
         pytest.param(
@@ -138,7 +138,12 @@ def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):
         pytest.param(
             BEFORE_THE_MARK, 0, id="parked, segment not marked", marks=pytest.mark.campaign
         ),
-        pytest.param(BEFORE_MARKED_REPLAYED, 0, id="parked, segment not marked replayed"),
+        pytest.param(
+            BEFORE_MARKED_REPLAYED,
+            0,
+            id="parked, segment not marked replayed",
+            marks=pytest.mark.campaign,
+        ),
     ],
 )
 def test_a_killed_replay_parks_a_refused_event_once_more(settings, where, garbage):

@@ -85,6 +85,16 @@ def command_line():
     return typer.main.get_command(pytest.importorskip("waybill.cli").app)
 
 
+_LOADED: dict = {}
+
+
+def loaded(later, name):
+    """Return a command that is loaded late; each once, as that takes 10 ms."""
+    if (command := _LOADED.get((id(later), name))) is None:
+        command = _LOADED[id(later), name] = later.load(name)
+    return command
+
+
 def commands_of(text):
     """Yield each ``waybill …`` that a page tells to type, word by word."""
     fenced = [line for block in FENCE.findall(text) for line in block.splitlines()]
@@ -101,7 +111,7 @@ def unknown_part(words):
         if found is None:
             return words[0]
         later = getattr(found, "later", None)  # stands for a command until it is called
-        command, words = later.load(words[0]) if later else found, words[1:]
+        command, words = loaded(later, words[0]) if later else found, words[1:]
     options = {name for one in command.params for name in [*one.opts, *one.secondary_opts]}
     typed = {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)} - {"--help"}
     return next(iter(sorted(typed - options)), None)

@@ -170,7 +170,7 @@ def compared(way: str, events: list[Event], policy: str) -> None:
 
 
 @pytest.mark.parametrize("way", SAME)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     data=st.lists(payloads, min_size=1, max_size=9), policy=st.sampled_from(["strict", "ignore"])
 )

@@ -232,7 +232,7 @@ def test_whatever_dies_or_refuses_the_log_keeps_what_it_said():
     run_state_machine_as_test(
         LogMachine,
         settings=settings(
-            max_examples=EXAMPLES or 250,
+            max_examples=EXAMPLES or 150,
             stateful_step_count=40,
             deadline=None,
             derandomize=not EXAMPLES,

@@ -390,7 +390,7 @@ def test_whatever_dies_or_refuses_each_message_is_delivered_or_taken_once():
     run_state_machine_as_test(
         ProducerMachine,
         settings=settings(
-            max_examples=EXAMPLES or 500,
+            max_examples=EXAMPLES or 200,
             stateful_step_count=40,
             deadline=None,
             derandomize=not EXAMPLES,

@@ -100,9 +100,9 @@ STEPS = ["tombstones", "child", "table", "tombstones", "table"]
 @pytest.mark.parametrize(
     ("lake", "batching"),
     [
-        ("delta", (3,)),
+        pytest.param("delta", (3,), marks=pytest.mark.campaign),
         ("delta", (1, 2)),
-        ("iceberg", (3,)),
+        pytest.param("iceberg", (3,), marks=pytest.mark.campaign),
         pytest.param("iceberg", (1, 2), marks=pytest.mark.campaign),
     ],
     indirect=["lake"],
