@@ -56,11 +56,10 @@ class Killer(threading.Thread):
     def run(self) -> None:
         starts = 0
         while len(self.killed) < KILLS and not self.over.wait(0.2):
-            seen = self.starts()
-            if seen > starts:
-                starts = seen
+            if self.starts() > starts and (pid := self.another()):
                 time.sleep(1.5 * len(self.killed))  # while it starts, in a batch, after one
-                self.kill_one()
+                self.kill_one(pid)
+                starts = self.starts()
 
     def starts(self) -> int:
         """How many times a query began: only then is there something to be killed at."""
@@ -68,8 +67,12 @@ class Killer(threading.Thread):
             return 0
         return self.log.read_text(errors="replace").count("starts at")
 
-    def kill_one(self) -> None:
+    def another(self) -> int | None:
+        """Return the process of an application that was not killed yet."""
         pid = json.loads(self.record.read_text())["pid"]
+        return pid if pid not in self.killed and psutil.pid_exists(pid) else None
+
+    def kill_one(self, pid: int) -> None:
         victims = {0: pid, 1: next(iter(jvms(pid)), pid), 2: pid}
         os.kill(victims[len(self.killed)], signal.SIGKILL)
         self.killed.append(pid)
