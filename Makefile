@@ -127,9 +127,10 @@ trino: venv java  ## Trino 476 with a Java 25 into .waybill/trino (500 MB), for 
 	$(BIN)/python -m tests.support.trino
 
 chromium:  ## Chromium for the browser tests, from the system's packages where that is possible
-	@command -v chromium >/dev/null || { \
-		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	@command -v chromium-headless-shell >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive \
 		&& apt-get update -qq \
-		&& DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium fonts-dejavu-core \
-		&& command -v chromium >/dev/null; } \
-		|| { echo "Chromium is missing, which the browser tests need: as root, apt-get install -y chromium"; exit 1; }
+		&& { apt-get install -y --no-install-recommends chromium-headless-shell fonts-dejavu-core \
+			|| apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }; } \
+		|| command -v chromium >/dev/null \
+		|| { echo "Chromium is missing, which the browser tests need: as root, apt-get install -y chromium-headless-shell"; exit 1; }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
@@ -12,8 +13,9 @@ from tests.ui import web_server
 from tests.ui.opened_page import OpenedPage, sign_in
 from tests.ui.web_server import Web
 
-INSTALL = "apt-get install -y chromium, or `make chromium`"
-_SANDBOX = ["--no-sandbox"] if os.geteuid() == 0 else []
+INSTALL = "apt-get install -y chromium-headless-shell, or `make chromium`"
+# One process for all pages of a user: it knows Airflow's scripts once it has compiled them.
+_ARGUMENTS = ["--renderer-process-limit=1", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +34,11 @@ def web(servers_home, _postgres, airflow_metadata, chromium, _s3) -> Iterator[We
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, without a window."""
-    path = shutil.which("chromium")
-    assert path, f"no `chromium` on PATH: {INSTALL}"
+    """Debian's Chromium: the one without windows, which draws none, or the whole browser."""
+    path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    assert path, f"no Chromium on PATH: {INSTALL}"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=_SANDBOX)
+        browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
         yield browser
         browser.close()
 
@@ -48,12 +50,12 @@ def signed_in(web: Web, chromium: Browser) -> dict[str, BrowserContext]:
 
 
 @pytest.fixture
-def open_page(web, signed_in):
-    """Open the page inside Airflow; at the end of the test nothing may have gone wrong in it."""
+def open_as(web, signed_in):
+    """Open a page of a kind; at the end of the test nothing may have gone wrong in it."""
     opened: list[OpenedPage] = []
 
-    def open_one(view: str = "", *, user: str = "admin", dark: bool = False) -> OpenedPage:
-        one = OpenedPage(web, signed_in[user], dark=dark)
+    def open_one(kind, view: str = "", *, user: str = "admin", **how) -> OpenedPage:
+        one = kind(web, signed_in[user], **how)
         opened.append(one)
         one.goto(view)
         return one
@@ -62,3 +64,9 @@ def open_page(web, signed_in):
     for one in opened:
         one.close()
     assert [fault for one in opened for fault in one.faults()] == []
+
+
+@pytest.fixture
+def open_page(open_as):
+    """Open the page "Parked events"."""
+    return partial(open_as, OpenedPage)

@@ -1,21 +1,30 @@
-"""The page as a user has it: inside Airflow, in Chromium, with all that went wrong noted down."""
+"""A page in Chromium, signed in, with all that went wrong noted down.
+
+Airflow shows our pages in a frame of its own page, whose scripts cost seconds of CPU at each load. Tests
+open the address that the frame has, and Airflow around it where they say ``in_airflow``: once a page at least.
+"""
 
 from __future__ import annotations
 
 from urllib.parse import urlencode, urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, expect
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, Page, expect
 from tests.ui.web_server import Web
 
 PLUGIN = "/plugin/waybill-parked"
 PAGE = "/waybill/parked"
+_MENU_WIDTH, _MARGIN_HEIGHT = 72, 8
+"""What Airflow's own page takes of a window, in pixels."""
 _TIMEOUT_MS = 60_000
 expect.set_options(timeout=_TIMEOUT_MS)
 
 
 def sign_in(browser: Browser, web: Web, user: str) -> BrowserContext:
-    """Sign in by Airflow's own page."""
-    context = browser.new_context(viewport={"width": 1440, "height": 950}, accept_downloads=True)
+    """Sign in by Airflow's own page; a tab stays open, and with it the process that has its scripts.
+
+    Nothing moves in these pages: the CPU would draw each frame of an animation.
+    """
+    context = browser.new_context(accept_downloads=True, reduced_motion="reduce")
     context.set_default_timeout(_TIMEOUT_MS)
     page = context.new_page()
     page.goto(f"{web.url}/auth/login/")
@@ -23,7 +32,7 @@ def sign_in(browser: Browser, web: Web, user: str) -> BrowserContext:
     page.locator("input[type=password]").fill(web.passwords[user])
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(lambda url: "/auth/login" not in url)
-    page.close()
+    page.goto(f"{web.url}/waybill/api/me")
     return context
 
 
@@ -33,18 +42,22 @@ def hash_of(**view: object) -> str:
 
 
 class OpenedPage:
-    """One browser window with the page in Airflow's frame."""
+    """One browser window with the page, by itself or in Airflow's frame."""
 
     plugin, path, title = PLUGIN, PAGE, "Parked events"
 
-    def __init__(self, web: Web, context: BrowserContext, *, dark: bool) -> None:
+    def __init__(
+        self, web: Web, context: BrowserContext, *, dark: bool = False, in_airflow: bool = False
+    ) -> None:
         self.web = web
+        self.in_airflow = in_airflow
         self.expected: list[str] = []
         """Parts of console lines that a test provokes."""
         self._said: list[str] = []
         self._elsewhere: list[str] = []
         self.context = context
         self.page = context.new_page()
+        self.resize(1440, 950)
         self.page.emulate_media(color_scheme="dark" if dark else "light")
         self.page.on("console", self._note)
         self.page.on("pageerror", lambda error: self._said.append(f"uncaught: {error}"))
@@ -52,13 +65,24 @@ class OpenedPage:
         self.page.on("dialog", self._dialog)
 
     @property
-    def frame(self) -> FrameLocator:
+    def frame(self) -> FrameLocator | Page:
+        """Where our page is."""
+        if not self.in_airflow:
+            return self.page
         return self.page.frame_locator(f"iframe[title='{self.title}']")
 
     def goto(self, view: str) -> None:
         """Open the page with what stands behind `#`, as from a shared link."""
-        self.page.goto(f"{self.web.url}{self.plugin}{self.path if view else ''}{view}")
+        around = self.plugin if self.in_airflow else ""
+        inner = self.path if view or not self.in_airflow else ""
+        self.page.goto(f"{self.web.url}{around}{inner}{view}")
         self.frame.locator("main:not([aria-busy])").wait_for()
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Give the page the room that it has in Airflow in a window of this size, in pixels."""
+        if not self.in_airflow:
+            width, height = width - _MENU_WIDTH, height - _MARGIN_HEIGHT
+        self.page.set_viewport_size({"width": width, "height": height})
 
     def rows(self) -> Locator:
         return self.frame.locator("tr[data-id]")

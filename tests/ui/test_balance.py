@@ -16,7 +16,7 @@ LOST = ["5a1e0000000000000000000000000001", "a/../b?id=2&x=<b>"]
 
 
 class OpenedBalance(OpenedPage):
-    """The page "Balance" in Airflow's frame."""
+    """The page "Balance"."""
 
     plugin, path, title = "/plugin/waybill-balance", "/waybill/balance", "Balance"
 
@@ -44,20 +44,13 @@ def books(web):
 
 
 @pytest.fixture
-def open_balance(web, signed_in, books):
-    opened = []
-
-    def open_one(view="", *, user="admin", dark=False):
-        one = OpenedBalance(web, signed_in[user], dark=dark)
-        opened.append(one)
-        one.goto(view)
+def open_balance(open_as, books):
+    def open_one(view="", **how):
+        one = open_as(OpenedBalance, view, **how)
         one.frame.locator("table.cells, .empty").first.wait_for()
         return one
 
-    yield open_one
-    for one in opened:
-        one.close()
-    assert [fault for one in opened for fault in one.faults()] == []
+    return open_one
 
 
 def lose(books, ids=(), kind="on_the_way"):
@@ -124,10 +117,13 @@ def test_a_range_is_chosen_kept_in_the_address_and_shared(open_balance):
         one.frame.get_by_role("radio", name=words, exact=True).check(force=True)
         expect(one.row("b-orders").locator("td[data-place]")).to_have_count(columns)
     assert one.page.url.endswith("#span=7d")
-    other = open_balance(hash_of(span="7d"))
+    other = open_balance(hash_of(span="7d"), in_airflow=True, dark=True)
+    expect(other.frame.locator("html.dark")).to_have_count(1)
     expect(other.row("b-orders").locator("td[data-place]")).to_have_count(84)
     judged = other.row("b-orders").locator("td.balanced, td.breach")
     expect(judged.nth(82)).to_be_visible()  # the last column is empty where a new hour began
+    other.frame.get_by_role("radio", name="1 h", exact=True).check(force=True)
+    expect(other.page).to_have_url(re.compile(r"/plugin/waybill-balance/waybill/balance#span=1h$"))
 
 
 def test_a_pipelines_event_names_have_rows_of_their_own_and_names_are_text(open_balance):
@@ -219,7 +215,7 @@ def test_what_changes_is_shown_without_a_reload_and_the_keyboard_stays(open_bala
 
 def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_balance):
     one = open_balance(dark=True)
-    one.page.set_viewport_size({"width": 400, "height": 860})
+    one.resize(400, 860)
     main = one.frame.locator("main")
     assert main.evaluate("e => document.documentElement.scrollWidth <= innerWidth")
     frame = one.frame.locator(".heat-frame")

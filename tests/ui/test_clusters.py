@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 
 import pytest
 from playwright.sync_api import expect
@@ -14,7 +16,7 @@ HOT = {"topic": "events.cl-red.warehouse", "partition": 3, "waiting": 90_000, "s
 
 
 class OpenedClusters(OpenedPage):
-    """The page "Clusters" in Airflow's frame."""
+    """The page "Clusters"."""
 
     plugin, path, title = "/plugin/waybill-clusters", "/waybill/clusters", "Clusters"
 
@@ -69,19 +71,8 @@ def teams(web):
 
 
 @pytest.fixture
-def open_clusters(web, signed_in, teams):
-    opened = []
-
-    def open_one(view="", *, user="admin", dark=False):
-        one = OpenedClusters(web, signed_in[user], dark=dark)
-        opened.append(one)
-        one.goto(view)
-        return one
-
-    yield open_one
-    for one in opened:
-        one.close()
-    assert [fault for one in opened for fault in one.faults()] == []
+def open_clusters(open_as, teams):
+    return partial(open_as, OpenedClusters)
 
 
 def test_each_cluster_has_its_numbers_its_charts_and_its_largest_teams(open_clusters, teams):
@@ -180,9 +171,14 @@ def test_a_range_is_chosen_kept_in_the_address_and_shared(open_clusters):
     plot = one.plot("default", "lag").locator("svg")
     expect(plot).to_have_attribute("viewBox", "0 0 59 100")
     assert one.page.url.endswith("#span=1h")
-    other = open_clusters(hash_of(span="24h", cluster="second"))
+    other = open_clusters(hash_of(span="24h", cluster="second"), in_airflow=True, dark=True)
+    expect(other.frame.locator("html.dark")).to_have_count(1)
     expect(other.plot("second", "lag").locator("svg")).to_have_attribute("viewBox", "0 0 95 100")
     expect(other.frame.locator("tr[data-team]")).to_have_count(2)
+    other.frame.get_by_role("radio", name="1 h", exact=True).check(force=True)
+    expect(other.page).to_have_url(
+        re.compile(r"/plugin/waybill-clusters/waybill/clusters#.*span=1h.*")
+    )
 
 
 def test_a_coordinator_that_does_not_look_and_a_cluster_that_is_gone_are_told(open_clusters, teams):
@@ -199,6 +195,6 @@ def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_clusters):
         one = open_clusters(view, dark=True)
         one.frame.locator(".chart").first.wait_for()
         for width in (1440, 1000, 700, 400):
-            one.page.set_viewport_size({"width": width, "height": 860})
+            one.resize(width, 860)
             wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
             assert wide == 0, (view, width)

@@ -24,7 +24,7 @@ def background(one):
 
 
 def test_the_page_follows_airflows_own_dark_and_light_mode(partition, open_page):
-    one = open_page(hash_of(pipeline=PIPELINE), dark=True)
+    one = open_page(hash_of(pipeline=PIPELINE), dark=True, in_airflow=True)
     expect(one.rows()).to_have_count(1)
     expect(one.frame.locator("html.dark")).to_have_count(1)
     inner, outer = background(one)
@@ -38,12 +38,28 @@ def test_the_page_follows_airflows_own_dark_and_light_mode(partition, open_page)
     assert light == outer != inner
 
 
+def test_airflows_menu_leads_to_each_page_and_the_frame_has_the_room_that_tests_give(open_page):
+    one = open_page(in_airflow=True)
+    for one.title in ("Pipelines", "Balance", "Clusters", "Where is that event?", "Parked events"):
+        one.page.get_by_role("button", name="Browse").click()
+        one.page.get_by_role("menuitem", name=one.title).click()
+        expect(one.frame.get_by_role("heading", level=1)).to_have_text(one.title)
+    by_itself = open_page()
+    for width in (1440, 400):
+        rooms = set()
+        for opened in (one, by_itself):
+            opened.resize(width)
+            room = opened.frame.locator("html").evaluate("() => [innerWidth, innerHeight]")
+            rooms.add(tuple(room))
+        assert len(rooms) == 1, rooms
+
+
 def test_nothing_is_cut_off_at_any_width(partition, open_page):
     one = open_page(hash_of(pipeline=PIPELINE))
     for ready in ("tr[data-id] .sparkline", ".event-card"):
         one.frame.locator(ready).first.wait_for()
         for width in (1440, 1000, 700, 400):
-            one.page.set_viewport_size({"width": width, "height": 900})
+            one.resize(width)
             wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
             assert wide == 0, (ready, width)
         one.rows().first.get_by_role("link").click() if one.rows().count() else None
@@ -53,7 +69,7 @@ def test_no_dialog_is_cut_off_or_has_fields_over_each_other(partition, open_page
     one = open_page(hash_of(id=partition))
     for name in ("replay", "dry-run", "discard", "download", "auto-replay"):
         for width in (1440, 700, 400):
-            one.page.set_viewport_size({"width": width, "height": 900})
+            one.resize(width)
             one.action(name).click()
             dialog = one.frame.get_by_role("dialog")
             wide = dialog.evaluate("e => e.scrollWidth - e.clientWidth")

@@ -116,7 +116,7 @@ def test_a_download_gives_a_file_of_each_kind(put, open_page):
 
 def test_a_replay_is_followed_until_its_end(put, open_page, web):
     partition = put([{}] * 4)
-    one = open_page(hash_of(id=partition))
+    one = open_page(hash_of(id=partition), in_airflow=True)
     one.action("replay").click()
     one.confirm()
     run = one.frame.locator(".run[data-kind='replay']")

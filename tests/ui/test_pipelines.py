@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from functools import partial
 
 import pytest
 from playwright.sync_api import expect
@@ -15,7 +16,7 @@ LINES = 120
 
 
 class OpenedPipelines(OpenedPage):
-    """The page "Pipelines" in Airflow's frame."""
+    """The page "Pipelines"."""
 
     plugin, path, title = "/plugin/waybill-pipelines", "/waybill/pipelines", "Pipelines"
 
@@ -83,19 +84,8 @@ def deploy(lot, pipeline_id, name, team):
 
 
 @pytest.fixture
-def open_pipelines(web, signed_in, lines):
-    opened = []
-
-    def open_one(view="", *, user="admin", dark=False):
-        one = OpenedPipelines(web, signed_in[user], dark=dark)
-        opened.append(one)
-        one.goto(view)
-        return one
-
-    yield open_one
-    for one in opened:
-        one.close()
-    assert [fault for one in opened for fault in one.faults()] == []
+def open_pipelines(open_as, lines):
+    return partial(open_as, OpenedPipelines)
 
 
 def test_a_line_says_what_comes_in_goes_out_waits_parks_and_failed_last(open_pipelines):
@@ -139,12 +129,16 @@ def test_pages_go_by_name_there_and_back(open_pipelines):
 
 
 def test_what_needs_attention_is_found_and_kept_in_the_address(open_pipelines):
-    one = open_pipelines()
+    one = open_pipelines(hash_of(words="li-00"), in_airflow=True, dark=True)
+    expect(one.frame.locator("html.dark")).to_have_count(1)
+    expect(one.frame.locator("tr[data-id]")).to_have_count(10)
     one.find("LI-")
     one.frame.get_by_role("checkbox").check()
     expect(one.frame.locator("tr[data-id]")).to_have_count(1)
     expect(one.frame.locator(".tile.warn")).to_contain_text("1")
-    expect(one.page).to_have_url(re.compile(r"#words=LI-&attention=true$"))
+    expect(one.page).to_have_url(
+        re.compile(r"/plugin/waybill-pipelines/waybill/pipelines#words=LI-&attention=true$")
+    )
     one.find("nothing like this")
     expect(one.frame.locator(".empty")).to_contain_text("No pipeline matches")
 
@@ -167,6 +161,6 @@ def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_pipelines):
     one = open_pipelines(hash_of(words="li-"), dark=True)
     one.frame.locator(".spark-line").first.wait_for()
     for width in (1440, 1000, 700, 400):
-        one.page.set_viewport_size({"width": width, "height": 860})
+        one.resize(width, 860)
         wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
         assert wide == 0, width

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import pytest
 from playwright.sync_api import expect
 from tests.integration.parking_lot import make_event
@@ -45,20 +48,8 @@ def events(web, tmp_path_factory):
 
 
 @pytest.fixture
-def open_trails(web, signed_in):
-    """Open the page inside Airflow; at the end of the test nothing may have gone wrong in it."""
-    opened: list[TrailsPage] = []
-
-    def open_one(view: str = "", *, user: str = "admin", dark: bool = False) -> TrailsPage:
-        one = TrailsPage(web, signed_in[user], dark=dark)
-        opened.append(one)
-        one.goto(view)
-        return one
-
-    yield open_one
-    for one in opened:
-        one.close()
-    assert [fault for one in opened for fault in one.faults()] == []
+def open_trails(open_as):
+    return partial(open_as, TrailsPage)
 
 
 def test_an_event_is_found_by_its_id_and_drawn_with_its_replay_as_a_branch(events, open_trails):
@@ -81,9 +72,11 @@ def test_an_event_is_found_by_its_id_and_drawn_with_its_replay_as_a_branch(event
 
 
 def test_a_stop_leads_to_the_parked_partition_and_to_the_run(events, open_trails):
-    one = open_trails(f"#id={PARKED}")
+    one = open_trails(f"#id={PARKED}", in_airflow=True, dark=True)
+    expect(one.frame.locator("html.dark")).to_have_count(1)
     trail = one.trail(PARKED)
     expect(trail.locator(".now")).to_contain_text("replaying")
+    expect(one.page).to_have_url(re.compile(r"/plugin/waybill-trails/waybill/trails#query="))
     paths = [link.get_attribute("data-path") for link in trail.locator("[data-path]").all()]
     assert "dags/ingest_orders/runs" in paths
     assert any(path.startswith("dags/replay/runs/manual__2026") for path in paths)
@@ -181,6 +174,6 @@ def test_nothing_is_cut_off_at_any_width_in_either_mode(events, open_trails, dar
     for way in ("Event id", "Primary key", "Many ids"):
         one.choose(way)
         for width in (1280, 900, 400):
-            one.page.set_viewport_size({"width": width, "height": 900})
+            one.resize(width)
             wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
             assert wide == 0, (way, width)
