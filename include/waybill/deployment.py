@@ -321,10 +321,10 @@ class ActivePipelines:
         mappings |= {one: _Mappings(marks.get(one), own) for one, own in by_name.items()}
         with self._lock:
             self._mappings |= mappings
-            return {
-                topic: self._on_topic(topic, sorted(own), pipelines, mappings, ids[topic])
-                for topic, own in chosen.items()
-            }
+        return {
+            topic: self._on_topic(topic, sorted(own), pipelines, mappings, ids[topic])
+            for topic, own in chosen.items()
+        }
 
     def _known(self, pipeline_id: str, event_name: str) -> InForce | None:
         kept = self._mappings.get(pipeline_id)
@@ -432,12 +432,6 @@ _HEADS = text(
     "SELECT pipelines.id, active.declaration - CAST('{events,transformation_code}' AS text[]) "
     + _ACTIVE_ONES
 )
-_NAMED = text(
-    "SELECT active.declaration "
-    + _ACTIVE_ONES
-    + " WHERE pipelines.name = :name OR pipelines.id = :name"
-    + " ORDER BY pipelines.name = :name DESC LIMIT 1"
-)
 _TABLES_THERE = """
 CROSS JOIN LATERAL jsonb_path_query(active.declaration, '$
   ? (@.destination == $destination && @.schema_name == $schema).events.*.table',
@@ -493,16 +487,16 @@ def active_heads(tracker: TrackerStore) -> dict[str, PipelineHead]:
 
 
 def active_pipeline(tracker: TrackerStore, name: str) -> Pipeline:
-    """Return the active version of one pipeline, by name or id; no other is read.
+    """Return the active version of one pipeline, by name or id; no other declaration is read.
 
     Raises:
         InputError: nothing of that name is deployed.
     """
-    with tracker.transaction() as connection:
-        row = connection.execute(_NAMED, {"name": name}).first()
-    if row is not None:
-        return Pipeline.from_json(row.declaration)
-    names = [one["name"] for one in deployed_names(tracker, None)]
+    deployed = deployed_names(tracker, None)
+    ids = {one["id"]: one["id"] for one in deployed} | {one["name"]: one["id"] for one in deployed}
+    if name in ids:
+        return pipeline_of(tracker, ids[name])
+    names = [one["name"] for one in deployed]
     known = ", ".join(names[:_MOST_NAMED]) or "none"
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
     raise InputError(
