@@ -18,9 +18,11 @@ from tests.support.books import batch, counts, joined, nothing_parked, open_book
 from waybill.cli.demo import Figures, table
 from waybill.deployment import (
     ActivePipelines,
+    active_heads,
     active_pipeline,
     active_pipelines,
     deploy,
+    pipeline_of,
 )
 from waybill.errors import InputError
 from waybill.events import Event, encode
@@ -137,6 +139,38 @@ def test_a_pipeline_may_be_renamed_but_not_onto_another(
     assert active_pipeline(tracker, "test-orders").name == "renamed"
     with pytest.raises(InputError, match=r"no pipeline 'orders' is deployed .*renamed"):
         active_pipeline(tracker, "orders")
+
+
+def test_a_pipeline_is_read_by_name_or_id_and_no_other_is(
+    tracker: TrackerStore, tmp_path: Path
+) -> None:
+    deploy(tracker, orders.write_orders(tmp_path / "a", rows=1), who="ann")
+    deploy(tracker, edited(tmp_path / "b", id="orders", name="second"), who="ann")
+    deploy(tracker, edited(tmp_path / "c", id="third", name="third"), who="ann")
+    query(
+        tracker,
+        "UPDATE pipeline_versions SET declaration = CAST('{\"id\": 1}' AS jsonb) "
+        "WHERE pipeline_id = 'third'",
+    )
+    assert active_pipeline(tracker, "orders").id == "test-orders"  # the name comes first
+    assert active_pipeline(tracker, "second") == pipeline_of(tracker, "orders")
+    with pytest.raises(InputError, match="no pipeline with id 'second' is deployed"):
+        pipeline_of(tracker, "second")
+    with pytest.raises(InputError, match="stored Pipeline cannot be read"):
+        active_pipeline(tracker, "third")
+
+
+def test_a_head_is_the_newest_version_without_event_names_and_code(
+    tracker: TrackerStore, tmp_path: Path
+) -> None:
+    deploy(tracker, orders.write_orders(tmp_path / "a", rows=1), who="ann")
+    deploy(tracker, edited(tmp_path / "b", id="second", name="second"), who="ann")
+    deploy(tracker, orders.write_orders(tmp_path / "a", rows=1, fixed=True), who="ann")
+    whole = active_pipelines(tracker)
+    assert {pipeline_id: head.to_json() for pipeline_id, head in active_heads(tracker).items()} == {
+        pipeline_id: one.model_dump(mode="json", exclude={"events", "transformation_code"})
+        for pipeline_id, one in whole.items()
+    }
 
 
 def test_two_deploys_of_one_pipeline_at_once_number_their_versions(

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, cast, func, select
 
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_heads
 from waybill.destinations import Finding, is_experimental, open_destination
 from waybill.errors import InputError, RetryError
 from waybill.loading.rewinds import Rewind, open_rewinds
@@ -128,7 +128,7 @@ def known_destination(
 
 def schemas_of(tracker: TrackerStore, name: str) -> list[str]:
     """Return the schemas that deployed pipelines write to; Waybill's own, where there are none."""
-    schemas = {p.schema_name for p in active_pipelines(tracker).values() if p.destination == name}
+    schemas = {p.schema_name for p in active_heads(tracker).values() if p.destination == name}
     return sorted(schemas) or [OWN_SCHEMA]
 
 

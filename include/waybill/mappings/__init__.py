@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from waybill.mappings.versions import keep_declared as keep_declared
     from waybill.mappings.versions import learn_once as learn_once
     from waybill.mappings.versions import numbers_in_force as numbers_in_force
+    from waybill.mappings.versions import read_marks as read_marks
     from waybill.mappings.versions import read_numbered as read_numbered
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -85,6 +86,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "keep_declared",
             "learn_once",
             "numbers_in_force",
+            "read_marks",
             "read_numbered",
         ],
     },

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.model import Column as Column
     from waybill.pipelines.model import EventDeclaration as EventDeclaration
     from waybill.pipelines.model import Pipeline as Pipeline
+    from waybill.pipelines.model import PipelineHead as PipelineHead
     from waybill.pipelines.model import Source as Source
     from waybill.pipelines.model import TableSpec as TableSpec
     from waybill.pipelines.model import base_topic as base_topic
@@ -119,6 +120,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Column",
             "EventDeclaration",
             "Pipeline",
+            "PipelineHead",
             "Source",
             "TableSpec",
             "base_topic",

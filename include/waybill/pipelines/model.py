@@ -155,8 +155,8 @@ class Source(_Model):
     """What the connector asks for; shown as it is, so no place for secrets."""
 
 
-class Pipeline(_Model):
-    """One source, its transformation, its mapping, one destination, one owner team."""
+class PipelineHead(_Model):
+    """A pipeline without its event names and its code: all that does not grow with them."""
 
     id: str
     """Immutable; event ids and the tracker hold it."""
@@ -166,16 +166,21 @@ class Pipeline(_Model):
     schedule: str | None = None
     """None: by hand; a preset such as ``@once``; or five cron fields, UTC."""
     source: Source
-    events: dict[str, EventDeclaration]
-    transformation_code: str
-    """Source text of the transformation."""
     destination: str
     schema_name: str
     keep_source: bool = False
     network: bool = False
     """Whether its code may open connections."""
     version: str = ""
-    """12 hex digits of the SHA-256 over all of the above; filled in when left out."""
+    """12 hex digits of the SHA-256 over all of the pipeline; filled in when left out."""
+
+
+class Pipeline(PipelineHead):
+    """One source, its transformation, its mapping, one destination, one owner team."""
+
+    events: dict[str, EventDeclaration]
+    transformation_code: str
+    """Source text of the transformation."""
 
     @model_validator(mode="after")
     def _fill_in_version(self) -> Self:
@@ -206,7 +211,7 @@ def _without_defaults(content: dict[str, Any], model: type[BaseModel]) -> None:
             del content[name]
 
 
-def topic_of(pipeline: Pipeline) -> str:
+def topic_of(pipeline: PipelineHead) -> str:
     """Return the Kafka topic of a pipeline's events."""
     return topic_name(pipeline.team, pipeline.destination)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, func, select, text
 
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_heads
 from waybill.ledger import BalanceRow, ParkedEvents, StageCounts, fold, read_books
 from waybill.processing import COUNT_NAMES
 from waybill.reconciliation.breaches import read_breaches
@@ -130,7 +130,7 @@ def balance(
         RetryError: Kafka or the tracker is away.
     """
     fold(tracker)
-    pipelines = active_pipelines(tracker)
+    pipelines = active_heads(tracker)
 
     def read(connection: Connection, in_log: InLog) -> _Books:
         rows, parked = read_books(

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping
 
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_heads
 from waybill.ledger import (
     BalanceRow,
     IntakeWatermark,
@@ -36,7 +36,7 @@ from waybill.ledger import (
     unloaded_commits,
 )
 from waybill.loading import Rewind, open_rewinds
-from waybill.pipelines import Pipeline, base_topic, topic_of
+from waybill.pipelines import PipelineHead, base_topic, topic_of
 from waybill.reconciliation.breaches import Found, Writer
 from waybill.reconciliation.offset_ranges import RangeFault, Reached, check_ranges
 from waybill.reconciliation.queue import (
@@ -118,7 +118,7 @@ def audit(tracker: TrackerStore, log: KafkaLog, limits: AuditLimits | None = Non
         if not take_turn(turn):
             return AuditReport()
         fold(tracker)
-        pipelines = active_pipelines(tracker)
+        pipelines = active_heads(tracker)
         books, snapshot = take_snapshot(
             tracker,
             log,
@@ -136,7 +136,10 @@ def audit(tracker: TrackerStore, log: KafkaLog, limits: AuditLimits | None = Non
 
 
 def _read(
-    connection: Connection, in_log: InLog, limits: AuditLimits, pipelines: Mapping[str, Pipeline]
+    connection: Connection,
+    in_log: InLog,
+    limits: AuditLimits,
+    pipelines: Mapping[str, PipelineHead],
 ) -> _Books:
     due = read_due(connection, most=limits.minutes)
     unloaded = unloaded_commits(connection)
@@ -182,7 +185,7 @@ class _Round:
     def __init__(
         self,
         connection: Connection,
-        pipelines: dict[str, Pipeline],
+        pipelines: dict[str, PipelineHead],
         books: _Books,
         snapshot: Snapshot,
         limits: AuditLimits,

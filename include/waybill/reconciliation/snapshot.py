@@ -35,7 +35,7 @@ from waybill.ledger import (
     live_names,
     read_watermarks,
 )
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import PipelineHead, topic_of
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore
 from waybill.storage.tracker import replays, topic_offsets
 from waybill.topics import stops_in
@@ -125,7 +125,7 @@ class Snapshot:
 def take_snapshot(
     tracker: TrackerStore,
     log: KafkaLog,
-    pipelines: Collection[Pipeline],
+    pipelines: Collection[PipelineHead],
     read: Callable[[Connection, InLog], Read],
     *,
     most_records: int = _ALL,

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from waybill.access import Decision
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_heads
 from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.parking import (
@@ -29,7 +29,7 @@ from waybill.parking import (
     read_marks,
     set_mark,
 )
-from waybill.pipelines import Pipeline
+from waybill.pipelines import PipelineHead
 from waybill.replay.eligibility import refuse_ingestion
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import TrackerStore
@@ -77,7 +77,7 @@ def mark_for_auto_replay(
     """
     partition = parking.partition(partition_id)
     refuse_ingestion(partition.stage, partition.error_type)
-    pipeline = active_pipelines(tracker).get(partition.pipeline_id)
+    pipeline = active_heads(tracker).get(partition.pipeline_id)
     if pipeline is None:
         raise InputError(
             f"{partition.name}: pipeline {partition.pipeline_id!r} is not deployed, so there is "
@@ -95,7 +95,7 @@ def due_auto_replays(
     Cost: one read of the marks and of the holds, one partition a mark, one connection a
     destination concerned.
     """
-    pipelines, asked = active_pipelines(tracker), _Once(healthy)
+    pipelines, asked = active_heads(tracker), _Once(healthy)
     held = held_pipelines(tracker)
     launches = []
     for mark in read_marks(tracker):
@@ -167,7 +167,9 @@ class _Once:
         return self._known[name]
 
 
-def _read_cause(pipeline: Pipeline, healthy: Healthy, before: Mapping[str, Any]) -> dict[str, Any]:
+def _read_cause(
+    pipeline: PipelineHead, healthy: Healthy, before: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return how a pipeline's causes stand.
 
     While the destination is away, a new version is not seen: it is acted on afterwards.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_version, pipeline_of
 from waybill.parking import (
     Hold,
     ParkedEvent,
@@ -98,12 +98,12 @@ def probe_held(
 
     What is damaged is left out of the samples; its replay will say so.
     """
-    versions = active_pipelines(tracker)
     probes = []
     for hold in sorted(read_holds(tracker), key=lambda hold: -hold.quiet_s):
-        pipeline = versions.get(hold.pipeline_id)
-        if pipeline is None or not hold.is_due(pipeline.version):
+        version = active_version(tracker, hold.pipeline_id)
+        if version is None or not hold.is_due(version):
             continue
+        pipeline = pipeline_of(tracker, hold.pipeline_id)
         if begin_probe(tracker, hold, pipeline.version):
             runner = DryRunner(
                 pipeline,

@@ -76,11 +76,11 @@ def apply_retention(settings: Settings) -> RetentionReport:
 
 def _topics(tracker: TrackerStore) -> dict[str, str]:
     """Return {topic: its destination} of deployed pipelines, all generations that Kafka has."""
-    from waybill.deployment import active_pipelines
+    from waybill.deployment import active_heads
     from waybill.ledger import names_that_exist
     from waybill.pipelines import topic_of
 
-    topics = {topic_of(one): one.destination for one in active_pipelines(tracker).values()}
+    topics = {topic_of(one): one.destination for one in active_heads(tracker).values()}
     with tracker.transaction() as connection:
         names = names_that_exist(connection, topics)
     return {name: topics[topic] for topic, own in names.items() for name in own}

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 
 from waybill.access import Decision, write_audit
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_heads
 from waybill.errors import InputError, StopError
 from waybill.ledger import (
     TopicGeneration,
@@ -149,7 +149,7 @@ def topic_lines(tracker: TrackerStore, log: KafkaLog, name: str | None = None) -
         RetryError: a server does not answer.
     """
     writers: dict[str, list[str]] = {}
-    for pipeline in active_pipelines(tracker).values():
+    for pipeline in active_heads(tracker).values():
         writers.setdefault(topic_of(pipeline), []).append(pipeline.name)
     with tracker.transaction() as connection:
         known = set(connection.execute(select(topic_offsets.c.topic).distinct()).scalars())
@@ -278,7 +278,7 @@ def ask_rereads(tracker: TrackerStore, names: Sequence[str], decision: Decision)
         InputError: no such pipeline is deployed.
     """
     why = decision.require_why()
-    known = {one.name: one for one in active_pipelines(tracker).values()}
+    known = {one.name: one for one in active_heads(tracker).values()}
     known |= {one.id: one for one in known.values()}
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"no such pipeline: {', '.join(unknown)}; `waybill pipelines list`")

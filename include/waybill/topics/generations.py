@@ -20,7 +20,7 @@ from pydantic import Field
 from sqlalchemy import func, select
 
 from waybill.access import Decision, write_audit
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_heads
 from waybill.errors import InputError, RetryError, StopError
 from waybill.ledger import (
     LogLine,
@@ -176,7 +176,7 @@ def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> G
         RetryError: a server does not answer.
     """
     topic = request.topic
-    teams = {topic_of(one): one.team for one in active_pipelines(tracker).values()}
+    teams = {topic_of(one): one.team for one in active_heads(tracker).values()}
     if topic not in teams:
         raise InputError(f"no pipeline writes to topic {topic!r}; `waybill topics list` shows all")
     with tracker.transaction() as connection:

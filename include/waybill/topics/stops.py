@@ -30,7 +30,7 @@ from sqlalchemy import Connection, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import Decision, write_audit
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_heads
 from waybill.errors import InputError, StopError
 from waybill.ledger import LastRead, TopicPosition, last_commit_of_topic, read_positions
 from waybill.notices import write_notice
@@ -379,7 +379,7 @@ def stop_error(stops: Sequence[TopicStop] | Sequence[LogFault], topic: str) -> S
 def record_stops(tracker: TrackerStore, topic: str, faults: Iterable[LogFault]) -> None:
     """Write stops that are not open yet, and tell the owners of the topic's pipelines."""
     pipelines = [
-        one for one in active_pipelines(tracker).values() if topic_of(one) == base_topic(topic)
+        one for one in active_heads(tracker).values() if topic_of(one) == base_topic(topic)
     ]
     with tracker.transaction() as connection:
         for fault in faults:
@@ -456,7 +456,7 @@ def plan_settlement(tracker: TrackerStore, log: KafkaLog, request: SettleRequest
     finally:
         reader.close()
     writing = sorted(
-        one.name for one in active_pipelines(tracker).values() if topic_of(one) == base_topic(name)
+        one.name for one in active_heads(tracker).values() if topic_of(one) == base_topic(name)
     )
     return Settlement(topic, tuple(steps), tuple(writing))
 

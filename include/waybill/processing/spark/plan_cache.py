@@ -57,6 +57,8 @@ class TaskTexts:
         self._pipelines: dict[str, tuple[Pipeline, bytes]] = {}
         self._mappings: dict[tuple[str, str], _Written] = {}
         self._ids: tuple[Collection[str], bytes] = (), b""
+        self._last: tuple[object, object, dict[str, PipelineText]] = None, None, {}
+        """What was written last, and of which objects."""
 
     def ids(self, ids: Collection[str], sent: Collection[str]) -> bytes:
         """Return all ids of a topic as JSON; empty where those that are sent are all.
@@ -71,6 +73,8 @@ class TaskTexts:
 
     def of(self, pipelines: Mapping[str, Pipeline], mappings: Mappings) -> dict[str, PipelineText]:
         """Return {pipeline id: text}; the same bytes for what is the same object as before."""
+        if self._last[0] is pipelines and self._last[1] is mappings:
+            return self._last[2]
         known_pipelines, self._pipelines = self._pipelines, {}
         for ident, pipeline in pipelines.items():
             known = known_pipelines.get(ident)
@@ -86,10 +90,12 @@ class TaskTexts:
             self._mappings[name] = before
             if before.text:
                 learned[name[0]] = (*learned.get(name[0], ()), before.text)
-        return {
+        texts = {
             ident: PipelineText(text, learned.get(ident, ()))
             for ident, (_, text) in self._pipelines.items()
         }
+        self._last = pipelines, mappings, texts
+        return texts
 
 
 class PipelinesInUse:

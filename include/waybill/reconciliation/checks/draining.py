@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from waybill.ledger import TopicGeneration
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import PipelineHead, topic_of
 from waybill.reconciliation.checks.findings import Finding, span
 from waybill.reconciliation.checks.limits import WatchLimits
 
 
 def look(
     draining: Iterable[tuple[TopicGeneration, tuple[str, ...]]],
-    pipelines: Mapping[str, Pipeline],
+    pipelines: Mapping[str, PipelineHead],
     limits: WatchLimits,
     now: datetime,
 ) -> list[Finding]:

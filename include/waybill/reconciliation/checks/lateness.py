@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.ledger import WAITING_COUNTS, live_names, topic_positions, waiting_asked
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import PipelineHead, topic_of
 from waybill.reconciliation.checks.findings import Finding, OpenFindings, events, span
 from waybill.reconciliation.checks.limits import WatchLimits
 from waybill.settings import WaitingStage
@@ -83,7 +83,7 @@ class Lateness:
 
     tracker: TrackerStore
     log: KafkaLog
-    pipelines: Mapping[str, Pipeline]
+    pipelines: Mapping[str, PipelineHead]
     limits: WatchLimits
     known: OpenFindings
     now: datetime

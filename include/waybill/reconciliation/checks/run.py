@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from waybill.deployment import active_pipelines
+from waybill.deployment import active_heads
 from waybill.errors import WaybillError
 from waybill.ledger import all_generations, read_logs
-from waybill.pipelines import Pipeline
+from waybill.pipelines import PipelineHead
 from waybill.reconciliation import BreachKey, open_breach, settle
 from waybill.reconciliation.checks import draining, drift, parked, quiet, stranded
 from waybill.reconciliation.checks.drift import TablePlace
@@ -110,7 +110,7 @@ class _Look:
         self._parts = parts
         self._now = now
         self._minute = int(now.timestamp() // 60)
-        self._pipelines: Mapping[str, Pipeline] = active_pipelines(parts.tracker)
+        self._pipelines: Mapping[str, PipelineHead] = active_heads(parts.tracker)
         self.known = read_open_findings(parts.tracker)
         self._lateness = Lateness(
             parts.tracker, parts.log, self._pipelines, parts.limits, self.known, now
@@ -128,8 +128,8 @@ class _Look:
             (late.in_log, lambda one: (one.kind, one.stage) == ("late", "transformation")),
             (late.staged, lambda one: (one.kind, one.stage) == ("late", "destination")),
         ]
-        places = drift.places_of(list(self._pipelines.values()))
-        return found + [self._drift(name, tables) for name, tables in places]
+        places = drift.read_places(self._parts.tracker)
+        return found + [self._drift(name, tables) for name, tables in places.items()]
 
     def standing(self, concerns: Concerns) -> list[Finding]:
         """Return what was told by a check."""
