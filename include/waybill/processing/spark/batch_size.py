@@ -128,12 +128,15 @@ class QueriesAtWork:
             one.turn_s = took_s if is_full else math.inf
 
     def turn_s(self, query: str) -> float:
-        """Return the least that a batch of another query took of cores that falls behind.
+        """Return the least that a batch of another query took, which falls behind.
 
-        Infinite: none does.
+        Infinite: none does that had less of the cores lately than this one.
         """
         with self._lock:
-            return min((one.turn_s for one in self._others(query)), default=math.inf)
+            others = self._others(query)
+            own = self._queries.get(query)
+        cores = math.inf if own is None else own.cores
+        return min((one.turn_s for one in others if one.cores < cores), default=math.inf)
 
     def cores_for(self, query: str, cores: int) -> int:
         """Return how many of the cores a query may hold for long, so that others keep theirs.
