@@ -70,7 +70,8 @@ def test_how_applications_are_is_for_all_and_where_they_run_for_who_sees_every_t
 
 def test_what_is_not_served_is_for_all_and_why_for_who_sees_every_team(clusters):
     held = {"name": "events.aviation.warehouse", "kind": "fails", "why": "RetryError: secret word"}
-    serving = {"version": 3, "wanted": 1, "running": 0, "failing": 1, "held": [held], "epoch": 1}
+    serving = {"version": 3, "wanted": 1, "running": 0, "failing": 1, "stopped": 0}
+    serving |= {"held": [held], "epoch": 1}
     end = {"epoch": 1, "at_s": 1.7e9, "why": "StopError: secret word"}
     clusters.lot.sql(
         "UPDATE applications SET report = CAST(:report AS jsonb)",

@@ -77,7 +77,8 @@ class ServingOut(BaseModel):
     version: int = Field(description="Of the assignment that it follows.")
     wanted: int = Field(description="Topics, or destinations, that it is to serve,")
     running: int = Field(description="those that are served,")
-    failing: int = Field(description="and those that fail.")
+    failing: int = Field(description="those that fail,")
+    stopped: int = Field(description="and those that are stopped; others wait.")
     held: list[HeldOut] = Field(
         description="The first of those that are not served; for who may view every team."
     )
