@@ -6,6 +6,7 @@ WaybillError
     ThrottledError  a server asks for fewer requests
   ParkError    this event cannot pass; park it under its code, go on
   StopError    going on could lose, double or reorder events; stop the process
+    SettleError  until somebody settles by name what was found
   InputError   what the user gave is wrong: says what, where and what to do
 """
 
@@ -48,6 +49,13 @@ class ThrottledError(RetryError):
 
 class StopError(WaybillError):
     """Going on could lose, double or reorder events; stop the process."""
+
+
+class SettleError(StopError):
+    """Going on could lose, double or reorder events until somebody settles by name what was found.
+
+    The message says with which command.
+    """
 
 
 class InputError(WaybillError):

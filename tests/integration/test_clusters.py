@@ -16,6 +16,7 @@ from tests.support.clustered import (
     LogInMemory,
     age_looks,
     deploy_teams,
+    look_back,
     process,
     set_load,
     topic_of,
@@ -343,7 +344,7 @@ def fall_behind(tracker: TrackerStore, log: LogInMemory, team: str, *, for_s: fl
     """Have a team's two partitions get more than a task each can process."""
     log.ends[topic_of(team)] = {0: 1_000, 1: 1_000}
     log.came_at_s[topic_of(team)] = time.time() - for_s
-    process(tracker, team, {0: (0, 100), 1: (0, 100)}, tasks_ms=900_000)
+    process(tracker, team, {0: (0, 100), 1: (0, 100)}, took_ms=400_000, tasks_ms=900_000)
 
 
 def test_topics_whose_tasks_do_not_keep_up_grow_and_what_keeps_one_from_it_keeps_no_other(
@@ -352,28 +353,37 @@ def test_topics_whose_tasks_do_not_keep_up_grow_and_what_keeps_one_from_it_keeps
     all_fall_behind(tracker, log)
     asked: list[str] = []
 
-    def grow(growth: TopicGrowth) -> None:
+    def grow(growth: TopicGrowth) -> int:
         asked.append(growth.team)
         if growth.team == "red":
             raise RetryError("Kafka refused it")
+        return 3 if growth.team == "blue" else growth.partitions
+
+    def grown(policy: GrowthPolicy) -> Any:
+        look_back(tracker)
+        return coordinate(tracker, log, DryRunInfra(), grow, policy=policy)
 
     policy = GrowthPolicy(limit=16)
     assert round_of(tracker, log).growths == (), "nobody would do it"
-    found = coordinate(tracker, log, DryRunInfra(), grow, policy=policy)
+    found = grown(policy)
     assert asked == ["red", "green", "blue"], "what is behind most comes first"
     assert [(one.topic, one.before, one.partitions) for one in found.growths] == [
         (topic_of("green"), 2, 4),
-        (topic_of("blue"), 2, 4),
-    ]
+        (topic_of("blue"), 2, 3),
+    ], "what a killed growth left is said as it is"
     words = f"topic {topic_of('red')} needs 4 partitions, and: Kafka refused it"
     assert found.problems == (words,)
     assert "3.5 of 8 cores of default are free" in found.growths[0].reason
-    one = replace(policy, growths=1)
-    assert len(coordinate(tracker, log, DryRunInfra(), grow, policy=one).growths) == 1
+    assert len(grown(replace(policy, growths=1)).growths) == 1
     assert asked[3:] == ["red", "green"]
-    one = replace(policy, attempts=1)
-    assert coordinate(tracker, log, DryRunInfra(), grow, policy=one).growths == ()
+    assert grown(replace(policy, attempts=1)).growths == ()
     assert asked[5:] == ["red"]
+    assert coordinate(tracker, log, DryRunInfra(), grow, policy=policy).growths == (), "none came"
+    assert asked[6:] == []
+    more = {0: (100, 500), 1: (100, 500)}
+    process(tracker, "red", more, took_ms=1_000, tasks_ms=1_000_000)
+    assert [one.team for one in grown(policy).growths] == ["green", "blue"]
+    assert asked[6:] == ["green", "blue"], "red's batches get through more than comes in"
 
 
 def test_a_topic_that_drains_or_has_just_drained_does_not_grow_nor_does_any_while_kafka_is_away(
@@ -382,16 +392,17 @@ def test_a_topic_that_drains_or_has_just_drained_does_not_grow_nor_does_any_whil
     all_fall_behind(tracker, log)
     asked: list[str] = []
 
-    def grow(growth: TopicGrowth) -> None:
+    def grow(growth: TopicGrowth) -> int:
         asked.append(growth.team)
         raise AwayError("Kafka does not answer", setting="WAYBILL_KAFKA__BOOTSTRAP_SERVERS")
 
     def round_asks() -> list[str]:
         asked.clear()
+        look_back(tracker)
         coordinate(tracker, log, DryRunInfra(), grow, policy=GrowthPolicy(limit=16))
         return list(asked)
 
-    assert round_asks() == [], "nobody knows yet whether they catch up"
+    assert round_asks() == [], "nobody knows yet what comes in"
     assert round_asks() == ["red"]
     red = topic_of("red")
     with tracker.transaction() as connection:

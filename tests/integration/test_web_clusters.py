@@ -70,7 +70,8 @@ def test_how_applications_are_is_for_all_and_where_they_run_for_who_sees_every_t
 
 def test_what_is_not_served_is_for_all_and_why_for_who_sees_every_team(clusters):
     held = {"name": "events.aviation.warehouse", "kind": "fails", "why": "RetryError: secret word"}
-    serving = {"version": 3, "wanted": 1, "running": 0, "failing": 1, "held": [held], "epoch": 1}
+    serving = {"version": 3, "wanted": 1, "running": 0, "failing": 1, "stopped": 0}
+    serving |= {"held": [held], "epoch": 1}
     end = {"epoch": 1, "at_s": 1.7e9, "why": "StopError: secret word"}
     clusters.lot.sql(
         "UPDATE applications SET report = CAST(:report AS jsonb)",
@@ -105,12 +106,15 @@ def test_a_cluster_that_there_is_not_is_404_and_a_name_that_is_none_422(clusters
 
 
 def test_clusters_and_teams_over_time_come_in_equal_steps_with_gaps(clusters):
+    others = [{**HOT, "partition": number} for number in range(50, 60)]
     clusters.lot.sql(
         "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores, lag_s, "
         "arrival_per_s, hot) SELECT 'second', now() - make_interval(mins => n), 1, 3, n, 2 * n, "
         "nullif(n, 1) * 10, CASE WHEN n < 2 THEN CAST(:hot AS jsonb) ELSE '[]' END "
         "FROM generate_series(0, 30) AS n",
-        hot=json.dumps([HOT, {**HOT, "team": "shipping", "topic": None, "partition": None}]),
+        hot=json.dumps(
+            [HOT, *others, {**HOT, "team": "shipping", "topic": None, "partition": None}]
+        ),
     )
     found = clusters.get("otto", "/api/cluster-history", params={"span": "1h"})
     assert (found["steps"], found["step_s"]) == (60, 60)
@@ -123,7 +127,8 @@ def test_clusters_and_teams_over_time_come_in_equal_steps_with_gaps(clusters):
     own = {"team": "shipping", "topic": None, "partition": None}
     assert found["hot"]["second"] == [{"step": step, **own} for step in (58, 59)]
     seen = clusters.get("ann", "/api/cluster-history", params={"span": "1h"})["hot"]["second"]
-    assert seen[:2] == [{"step": 58, **HOT}, {"step": 58, **own}]
+    assert seen[:2] == [{"step": 58, **HOT}, {"step": 58, **others[0]}]
+    assert len(seen) == 2 * 10, "of each step the first ten"
     lags = clusters.get("uma", "/api/team-history", params={"team": ["aviation"], "span": "1h"})
     assert lags["series"]["aviation"]["lag_s"][-3:] == [7, 7, 7]
 

@@ -127,6 +127,14 @@ def age_looks(tracker: TrackerStore, seconds: float) -> None:
             )
 
 
+def look_back(tracker: TrackerStore) -> None:
+    """Let the looks at topics before this one be a minute old, and all have come in since."""
+    with tracker.transaction() as connection:
+        connection.execute(
+            text("UPDATE topic_looks SET written = 0, at = at - interval '1 minute'")
+        )
+
+
 def set_load(tracker: TrackerStore, team: str, *, cores: float, lag_s: float = 0.0) -> None:
     """Write looks at a team that keeps so many cores busy: 1,000 events a second for an hour."""
     insert = text(

@@ -49,7 +49,7 @@ def teams(web):
         {"name": "events.cl-red.warehouse", "kind": "fails", "why": "RetryError: no leader"},
         {"name": f"events.{HOSTILE}.x", "kind": "waits", "why": "for <b>its</b> turn"},
     ]
-    serving = {"version": 2, "wanted": 50, "running": 48, "failing": 1, "held": held}
+    serving = {"version": 2, "wanted": 50, "running": 47, "failing": 1, "stopped": 1, "held": held}
     made.reports("second", serving)
     places = {"cl-red": "second", "cl-green": "default", HOSTILE: "second"}
     places |= {f"cl-small-{n:02d}": "default" for n in range(60)}
@@ -95,7 +95,7 @@ def test_what_is_not_served_is_told_with_why_and_hot_times_are_drawn(open_cluste
     one = open_clusters()
     second = one.cluster("second")
     told = second.locator(".serving")
-    for words in ("processing: serving 48 of 50 topics; 1 fails, 1 waits", "events.cl-red.warehouse fails: RetryError: no leader", "waits for <b>its</b> turn"):  # fmt: skip
+    for words in ("processing: serving 47 of 50 topics; 1 fails, 1 stopped, 1 waits", "events.cl-red.warehouse fails: RetryError: no leader", "waits for <b>its</b> turn"):  # fmt: skip
         expect(told).to_contain_text(words)
     expect(one.cluster("default").locator(".serving")).to_have_count(0)
     plot = one.plot("second", "lag")
@@ -107,7 +107,7 @@ def test_what_is_not_served_is_told_with_why_and_hot_times_are_drawn(open_cluste
         one.page.keyboard.press("ArrowLeft")
     expect(plot.locator(".hot-names")).to_have_text("hot: events.cl-red.warehouse/3")
     expect(one.plot("second", "cores").locator(".hot-times")).to_have_attribute("d", "")
-    nothing = {"version": 2, "wanted": 1, "running": 0, "failing": 1, "held": []}
+    nothing = {"version": 2, "wanted": 1, "running": 0, "failing": 1, "stopped": 0, "held": []}
     end = {"epoch": 1, "at_s": 1.7e9, "why": "StopError: Spark has had no executor"}
     teams.reports("default", nothing, end)
     one.refresh()

@@ -54,8 +54,9 @@ _LATELY_S = 600.0
 """Over so long the core seconds of topics are summed up: some batches, however long they are."""
 _NOBODY_GROWS = GrowthPolicy(limit=0)
 
-Grow = Callable[[TopicGrowth], object]
-"""Begins the next generation of a topic, or raises why it cannot."""
+Grow = Callable[[TopicGrowth], int]
+"""Begins the next generation of a topic, or raises why it cannot; returns its partitions, which are
+those of the topic that a killed growth left, if it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +155,14 @@ def _grow(
         if len(grown) == policy.growths:
             break
         try:
-            grow(one)
+            made = replace(one, partitions=grow(one))
         except (InputError, StopError, RetryError) as error:
             problems.append(f"topic {one.topic} needs {one.partitions} partitions, and: {error}")
             if isinstance(error, AwayError):
                 break
         else:
-            grown.append(one)
-            _LOG.info("topic %s", one)
+            grown.append(made)
+            _LOG.info("topic %s", made)
     return grown, problems
 
 
@@ -194,7 +195,8 @@ def _topic_loads(
             cores,
             cores - busy.get(cluster.name, 0.0),
             one.partitions,
-            one.waiting_before,
+            one.arrival_per_s,
+            own.events_per_s,
             core_s_per_event=own.core_s / own.events if own.events else 0.0,
             busy_cores=own.core_s / _LATELY_S,
             is_draining=any(g.state == "draining" for g in generations.get(topic, ())),

@@ -7,14 +7,16 @@ the cluster, and what came in meanwhile keeps ``full`` of a core busy. A topic g
 1. more than half of its partitions are full. Where it is fewer, it is their keys, and a key stays
    in one partition however many there are: that is said if its tasks are at work, and nothing
    is grown;
-2. what waits does not get less, and its tasks were at work for ``busy`` of the last minutes: else
-   it catches up, or something else holds it up;
+2. more comes in than its batches get through by the second that they take, over the time that
+   waits and since the look before: else it catches up; and its tasks were at work for ``busy`` of
+   the last minutes: else something else holds it up;
 3. its cluster has more cores than the topic has partitions, and one of them is free;
 4. no older generation of it is to be read first, and the last one ended ``rest_s`` ago.
 
 It grows to twice as many partitions, up to the limit; nothing shrinks. How much came in by the
 second counts, not how much waits: the backlog of a pause is in the old partitions anyway, and grows
-nothing. Where a measure is missing, nothing is grown.
+nothing. Nor does how much was committed since a look, which says more of where batches end than of
+how fast they are. Where a measure is missing, nothing is grown.
 """
 
 from __future__ import annotations
@@ -83,8 +85,10 @@ class TopicLoad:
     """and those of them that no task kept busy over the last minutes."""
     backlogs: Mapping[int, PartitionBacklog]
     """Of each partition that there is."""
-    waiting_before: int | None
-    """Events that waited at the look before; None: not known."""
+    arrival_per_s: float | None
+    """Events that came in a second since the look before; None: not known."""
+    batch_events_per_s: float
+    """Events by the second that batches took, over the last minutes; 0: not known."""
     core_s_per_event: float
     """Core seconds that an event took over the last minutes; 0: not known."""
     busy_cores: float
@@ -162,9 +166,10 @@ def _can_use_more(load: TopicLoad, policy: GrowthPolicy) -> bool:
 
 
 def _catches_up(load: TopicLoad) -> bool:
-    """Tell whether less waits than a round ago; also where that is not known."""
-    waiting = sum(one.waiting for one in load.backlogs.values())
-    return load.waiting_before is None or waiting < load.waiting_before
+    """Tell whether batches get through more than comes in; also where that is not known."""
+    came = sum(one.arrival_per_s for one in load.backlogs.values())
+    most = load.batch_events_per_s or inf
+    return load.arrival_per_s is None or min(came, load.arrival_per_s) <= most
 
 
 def _reason(load: TopicLoad, full: Sequence[int]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from sqlalchemy import Connection, text
 
-from waybill.clusters.loads import MOST_HOT, HotSpot
+from waybill.clusters.loads import HotSpot
 from waybill.clusters.records import now_s
 from waybill.events import rfc3339
 from waybill.storage import TrackerStore
@@ -17,6 +17,8 @@ from waybill.storage import TrackerStore
 HistorySpan = Literal["1h", "6h", "24h"]
 MOST_TEAMS = 50
 """Teams that are asked for at once."""
+_MOST_DRAWN = 10
+"""Hot spots of a cluster and step."""
 _STEPS: dict[HistorySpan, tuple[int, int]] = {"1h": (60, 60), "6h": (72, 300), "24h": (96, 900)}
 """How many steps of how many seconds."""
 _CLUSTERS = text("""
@@ -52,7 +54,7 @@ class History:
     series: Mapping[str, Series]
     """Of each cluster, or team, that there is something of."""
     hot: Mapping[str, Mapping[int, Sequence[HotSpot]]] = field(default_factory=dict)
-    """Hot spots by cluster and step; of teams: none."""
+    """Hot spots by cluster and step, the first ten; of teams: none."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -68,8 +70,15 @@ class History:
         }
 
 
-def cluster_history(tracker: TrackerStore, span: HistorySpan) -> History:
+def cluster_history(
+    tracker: TrackerStore, span: HistorySpan, teams: Collection[str] | None = None
+) -> History:
     """Return lag (the longest), cores, speed (the mean) and hot spots, by cluster.
+
+    Args:
+        tracker: the books.
+        span: how far back.
+        teams: whose hot spots are wanted; None: of all.
 
     Raises:
         RetryError: the tracker does not answer.
@@ -78,7 +87,7 @@ def cluster_history(tracker: TrackerStore, span: HistorySpan) -> History:
     """
     with tracker.transaction() as connection:
         found = _history(connection, span, _CLUSTERS, _OF_CLUSTERS, {})
-        return replace(found, hot=_hot(connection, found))
+        return replace(found, hot=_hot(connection, found, teams))
 
 
 def team_history(tracker: TrackerStore, span: HistorySpan, teams: Sequence[str]) -> History:
@@ -94,7 +103,9 @@ def team_history(tracker: TrackerStore, span: HistorySpan, teams: Sequence[str])
         return _history(connection, span, _TEAMS, ("lag_s",), asked)
 
 
-def _hot(connection: Connection, drawn: History) -> dict[str, dict[int, list[HotSpot]]]:
+def _hot(
+    connection: Connection, drawn: History, teams: Collection[str] | None
+) -> dict[str, dict[int, list[HotSpot]]]:
     """Return the hot spots of each cluster by step, each once."""
     first = int(drawn.since.timestamp()) // drawn.step_s
     asked = {"step_s": drawn.step_s, "since_s": first * drawn.step_s}
@@ -102,10 +113,12 @@ def _hot(connection: Connection, drawn: History) -> dict[str, dict[int, list[Hot
     for row in connection.execute(_HOT, asked):
         place = int(row.step) - first
         if 0 <= place < drawn.steps:
-            spots = dict.fromkeys(HotSpot(**one) for one in row.hot)
-            found.setdefault(row.name, {}).setdefault(place, {}).update(spots)
+            spots = [HotSpot(**one) for one in row.hot if teams is None or one["team"] in teams]
+            if spots:
+                own = found.setdefault(row.name, {}).setdefault(place, {})
+                own.update(dict.fromkeys(spots))
     return {
-        name: {place: list(spots)[:MOST_HOT] for place, spots in own.items()}
+        name: {place: list(spots)[:_MOST_DRAWN] for place, spots in own.items()}
         for name, own in found.items()
     }
 

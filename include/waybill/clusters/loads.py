@@ -22,14 +22,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
+from operator import itemgetter
 from statistics import fmean
 
 from waybill.clusters.model import Assignment, TeamLoad
 
 RATE_WINDOW_S = 900.0
 """Time over which a rate is averaged on its way down."""
-MOST_HOT = 10
-"""Hot spots of a cluster that are kept of a look."""
+MOST_HOT = 100
+"""Hot spots of a cluster that are kept of a look: of these each person sees those of some teams."""
 _LASTING = 3
 """Rates that a step must be in."""
 _LARGER_SHARE = 0.5
@@ -65,7 +67,7 @@ class ClusterActivity:
     """Events that came in, in a second; None: not known of any team."""
     processed_per_s: float | None = None
     hot: tuple[HotSpot, ...] = ()
-    """The first ``MOST_HOT``."""
+    """The hottest ``MOST_HOT``: teams, then partitions by what waits in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def cluster_activity(
         samples: of each team, the oldest first.
     """
     rates: dict[str, list[tuple[float, float]]] = {}
-    hot: dict[str, list[HotSpot]] = {}
+    hot: dict[str, list[tuple[float, HotSpot]]] = {}
     newest_s = max((looks[-1].at_s for looks in samples.values()), default=0.0)
     for team, looks in sorted(samples.items()):
         name = assignment.cluster_of(team)
@@ -159,14 +161,17 @@ def cluster_activity(
             continue
         at, own = assignment.placements.get(team), last_rates(looks)
         rates.setdefault(name, []).extend([] if own is None else [own])
-        spots = [HotSpot(team)] if at is not None and at.hot else []
-        spots += [HotSpot(team, one.topic, one.partition) for one in looks[-1].hot_partitions]
-        hot.setdefault(name, []).extend(spots)
+        spots = hot.setdefault(name, [])
+        spots += [(-inf, HotSpot(team))] if at is not None and at.hot else []
+        spots += [
+            (-one.waiting, HotSpot(team, one.topic, one.partition))
+            for one in looks[-1].hot_partitions
+        ]
     return {
         name: ClusterActivity(
             sum(came for came, _ in own) if own else None,
             sum(done for _, done in own) if own else None,
-            tuple(hot[name][:MOST_HOT]),
+            tuple(spot for _, spot in sorted(hot[name], key=itemgetter(0))[:MOST_HOT]),
         )
         for name, own in rates.items()
     }

@@ -34,6 +34,7 @@ _DESTINATIONS = text("SELECT destination, last FROM commit_sequences ORDER BY de
 _BATCHES = text("""
 SELECT batch.commit_number, batch.consumer, read.events::bigint AS events,
   coalesce(batch.tasks_ms, batch.took_ms * read.tasks, 0)::float / 1000 AS core_s,
+  coalesce(batch.took_ms, 0)::float / 1000 AS took_s,
   batch.committed_at > to_timestamp(:since_s) AS is_new,
   batch.committed_at <= to_timestamp(:now_s) AS is_past
 FROM (
@@ -55,6 +56,13 @@ class BatchSums(NamedTuple):
     events: int = 0
     core_s: float = 0.0
     """That its tasks took."""
+    took_s: float = 0.0
+    """From each batch's beginning to its commit."""
+
+    @property
+    def events_per_s(self) -> float:
+        """Return how many events they got through by the second that they took; 0: not known."""
+        return self.events / self.took_s if self.took_s else 0.0
 
 
 class TopicLog(Protocol):
@@ -81,8 +89,8 @@ class TopicBacklog:
     """As Kafka names the generation."""
     partitions: Mapping[int, PartitionBacklog]
     """Of all partitions."""
-    waiting_before: int | None
-    """Events that waited at the look before; None: not known."""
+    arrival_per_s: float | None
+    """Events that came in a second since the look before; None: not known."""
 
     @property
     def lag_s(self) -> float:
@@ -137,15 +145,18 @@ def measure(tracker: TrackerStore, log: TopicLog) -> Measurement:
         sample = _sample(team, own, [looks[name] for name in sorted(own & there)], found.at_s)
         found.samples.append(_with_batches(sample, own, batches))
         found.backlogs += [
-            TopicBacklog(team, name, looks[name].backlogs, _waiting(before.get(name)))
+            TopicBacklog(team, name, looks[name].backlogs, _arrival(before.get(name), looks[name]))
             for name in sorted(own & there)
             if any(one.waiting for one in looks[name].backlogs.values())
         ]
     return found
 
 
-def _waiting(look: TopicLook | None) -> int | None:
-    return None if look is None else max(0, look.written - look.read)
+def _arrival(before: TopicLook | None, look: _Look) -> float | None:
+    """Return the events that came in a second since the look before, if that was not long ago."""
+    if before is None or not 0.0 < (passed_s := look.known.at_s - before.at_s) <= _LONGEST_LOOK_S:
+        return None
+    return max(0.0, (look.known.written - before.written) / passed_s)
 
 
 def team_topics(connection: Connection) -> dict[str, set[str]]:
@@ -281,7 +292,10 @@ def read_batches(connection: Connection, since_s: float, now: float) -> dict[str
         for row in _newest_batches(connection, asked, int(last)):
             sums = found.get(row.consumer, BatchSums())
             found[row.consumer] = BatchSums(
-                sums.batches + 1, sums.events + int(row.events or 0), sums.core_s + row.core_s
+                sums.batches + 1,
+                sums.events + int(row.events or 0),
+                sums.core_s + row.core_s,
+                sums.took_s + row.took_s,
             )
     return found
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from waybill.errors import InputError, StopError
-from waybill.ledger import FencedError
+from waybill.errors import InputError, SettleError
 
 HoldKind = Literal["waits", "stopped", "fails"]
 """``waits``: for its turn, or for who had it before; ``stopped``: until somebody settles what was
@@ -32,7 +31,7 @@ _SECRETS = re.compile(
     r"(?:\\*\"(?:\\.|[^\"\\])*\"?|\\*'(?:\\.|[^'\\])*'?|[^\s\"',;}&]+)",
     re.IGNORECASE | re.DOTALL,
 )
-_NUMBERS = ("version", "wanted", "running", "failing")
+_NUMBERS = ("version", "wanted", "running", "failing", "stopped")
 _FIRST = ("fails", "stopped", "waits")
 
 
@@ -51,8 +50,8 @@ class HeldConsumer:
         """Return why a consumer does not run: its last error, or what it waits for."""
         if error is None:
             return cls(name, "waits", otherwise)
-        settled = isinstance(error, StopError | InputError) and not isinstance(error, FencedError)
-        return cls(name, "stopped" if settled else "fails", _words(error))
+        is_settled = isinstance(error, SettleError | InputError)  # by somebody, before it goes on
+        return cls(name, "stopped" if is_settled else "fails", _words(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,9 @@ class Serving:
     running: int
     """those that run,"""
     failing: int
-    """and those that fail; others wait, or are stopped."""
+    """those that fail,"""
+    stopped: int = 0
+    """and those that are stopped; others wait."""
     held: tuple[HeldConsumer, ...] = ()
     """The first ``MOST_NAMED`` of those that do not run: what fails comes first."""
 
@@ -79,6 +80,7 @@ class Serving:
             wanted,
             running=wanted - len(held),
             failing=sum(one.kind == "fails" for one in held),
+            stopped=sum(one.kind == "stopped" for one in held),
             held=tuple(
                 HeldConsumer(
                     plain_words(one.name, longest=_LONGEST_NAME), one.kind, plain_words(one.why)
@@ -105,11 +107,11 @@ class Serving:
         if not isinstance(value, Mapping) or value.get("epoch") != epoch:
             return None
         try:
-            version, wanted, running, failing = (int(value[name]) for name in _NUMBERS)
+            numbers = {name: int(value[name]) for name in _NUMBERS}
             held = tuple(HeldConsumer(**one) for one in value["held"])
         except (TypeError, KeyError, ValueError):
             return None
-        return cls(version, wanted, running, failing, held)
+        return cls(**numbers, held=held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ def serving_words(serving: Serving, noun: str) -> str:
     """Return a report in a line: ``serving 48 of 50 topics; 1 fails, 1 waits``."""
     words = f"serving {serving.running:,} of {serving.wanted:,} {noun}{'s' * (serving.wanted != 1)}"
     counts = [f"{serving.failing:,} fail{'s' * (serving.failing == 1)}"] * (serving.failing > 0)
-    if waits := serving.wanted - serving.running - serving.failing:
+    counts += [f"{serving.stopped:,} stopped"] * (serving.stopped > 0)
+    if waits := serving.wanted - serving.running - serving.failing - serving.stopped:
         counts.append(f"{waits:,} wait{'s' * (waits == 1)}")
     return "; ".join([words, *([", ".join(counts)] if counts else [])])
 

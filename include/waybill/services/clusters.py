@@ -41,14 +41,15 @@ def run_coordinator(settings: Settings) -> CoordinatorReport:
     )
     with open_tracker(settings.tracker) as tracker:
 
-        def grow(growth: TopicGrowth) -> None:
+        def grow(growth: TopicGrowth) -> int:
             asked = topics.GrowRequest(topic=growth.topic, partitions=growth.partitions)
-            plan = topics.plan_growth(tracker, log, asked)
+            plan = topics.plan_growth(tracker, log, asked, adopts=policy.limit)
             if plan.throttled:
                 raise InputError(
                     f"what comes in meanwhile would wait for a slice of {'; '.join(plan.throttled)}"
                 )
-            topics.grow(tracker, log, plan, Decision(COORDINATOR, growth.reason))
+            made = topics.grow(tracker, log, plan, Decision(COORDINATOR, growth.reason))
+            return made.partitions
 
         return coordinate(tracker, log, DryRunInfra(), grow, policy=policy)
 

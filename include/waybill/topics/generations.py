@@ -167,8 +167,17 @@ def generation_ends(tracker: TrackerStore, log: KafkaLog, topic: str) -> dict[st
     }
 
 
-def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> Growth:
+def plan_growth(
+    tracker: TrackerStore, log: KafkaLog, request: GrowRequest, *, adopts: int = 0
+) -> Growth:
     """Return what growing a topic would do; changes nothing.
+
+    Args:
+        tracker: the books.
+        log: where the topics are.
+        request: what is asked for.
+        adopts: an empty topic that a killed command left is taken with its own number of
+            partitions, so many at most; 0: only with as many as are asked for.
 
     Raises:
         InputError: there is no such topic, it has as many partitions, its last generation drains
@@ -191,24 +200,27 @@ def plan_growth(tracker: TrackerStore, log: KafkaLog, request: GrowRequest) -> G
     if writing.name not in log.topics():
         raise InputError(f"{writing.name} is not there yet; the first run of ingestion makes it")
     info = log.describe(writing.name)
-    there = info.partitions
-    if request.partitions <= max(there, writing.partitions):
+    there = max(info.partitions, writing.partitions)
+    if request.partitions <= there:
         raise InputError(
-            f"{topic} has {max(there, writing.partitions)} partitions: a generation has more than "
-            "the one before, since keys gain nothing by fewer"
+            f"{topic} has {there} partitions: a generation has more than the one before, since "
+            "keys gain nothing by fewer"
         )
     writers = [one for one in read_logs(tracker) if one.topic == writing.name]
     _refuse_dead(writers, writing.name)
     name = generation_name(topic, writing.number + 1)
     waiting = waits_for(tracker, writing)
+    left = _left_partitions(log, name)
+    wanted = left if left is not None and there < left <= adopts else request.partitions
+    _refuse_other(name, left, wanted)
     return Growth(
         topic,
         teams[topic],
         writing.number + 1,
         name,
-        there,
-        request.partitions,
-        _is_adopted(log, name, request.partitions),
+        info.partitions,
+        wanted,
+        left is not None,
         _unread(tracker, log, info),
         waiting,
         tuple(one for one in waiting if one.endswith(_RATE)),
@@ -248,19 +260,22 @@ def _words(log: LogLine) -> str:
     return f"log {log.wal_id} of {log.pipeline} ({log.purpose}) on {log.node}"
 
 
-def _is_adopted(log: KafkaLog, name: str, partitions: int) -> bool:
-    """Tell whether the next generation's topic is there, unused, as a killed command leaves it."""
+def _left_partitions(log: KafkaLog, name: str) -> int | None:
+    """Return the partitions of a generation's topic that a killed command left; None: none did."""
     if name not in log.topics():
-        return False
+        return None
     found = log.safe_topic(name)
     if any(high for _, high in log.watermarks(found).values()):
         raise InputError(f"topic {name} is there, and somebody has written to it; nothing was done")
-    if found.partitions != partitions:
+    return found.partitions
+
+
+def _refuse_other(name: str, left: int | None, wanted: int) -> None:
+    if left not in {None, wanted}:
         raise InputError(
-            f"topic {name} is there, empty, with {found.partitions} partitions: use "
-            f"`--partitions {found.partitions}`, or delete it in Kafka"
+            f"topic {name} is there, empty, with {left} partitions: use `--partitions {left}`, or "
+            "delete it in Kafka"
         )
-    return True
 
 
 def grow(tracker: TrackerStore, log: KafkaLog, plan: Growth, decision: Decision) -> TopicGeneration:
@@ -273,7 +288,7 @@ def grow(tracker: TrackerStore, log: KafkaLog, plan: Growth, decision: Decision)
         RetryError: a server does not answer; call again.
     """
     log.create_topic(plan.name, plan.partitions)
-    _is_adopted(log, plan.name, plan.partitions)
+    _refuse_other(plan.name, _left_partitions(log, plan.name), plan.partitions)
     with tracker.transaction() as connection:
         generations = lock_generations(connection, plan.topic, alone=True)
         _refuse_while_draining(generations)

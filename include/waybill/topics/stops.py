@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import Decision, write_audit
 from waybill.deployment import active_heads
-from waybill.errors import InputError, StopError
+from waybill.errors import InputError, SettleError
 from waybill.ledger import LastRead, TopicPosition, last_commit_of_topic, read_positions
 from waybill.notices import write_notice
 from waybill.pipelines import base_topic, topic_of
@@ -367,10 +367,10 @@ def _merged(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def stop_error(stops: Sequence[TopicStop] | Sequence[LogFault], topic: str) -> StopError:
+def stop_error(stops: Sequence[TopicStop] | Sequence[LogFault], topic: str) -> SettleError:
     """Return what a consumer of a stopped topic says."""
     words = "; ".join(stop.words for stop in stops)
-    return StopError(
+    return SettleError(
         f"{words}. Nothing is read until somebody settles it: `waybill topics settle {topic}` "
         "shows what it will do, and asks"
     )

@@ -77,7 +77,8 @@ class ServingOut(BaseModel):
     version: int = Field(description="Of the assignment that it follows.")
     wanted: int = Field(description="Topics, or destinations, that it is to serve,")
     running: int = Field(description="those that are served,")
-    failing: int = Field(description="and those that fail.")
+    failing: int = Field(description="those that fail,")
+    stopped: int = Field(description="and those that are stopped; others wait.")
     held: list[HeldOut] = Field(
         description="The first of those that are not served; for who may view every team."
     )
@@ -290,13 +291,8 @@ def cluster(access: Viewer, name: ClusterName) -> ClusterDetail:
 @router.get("/cluster-history", summary="Virtual clusters over time")
 def history(access: Viewer, span: SpanOf = "6h") -> ClusterHistory:
     """Return lag, cores, speed and hot spots of each cluster in equal steps."""
-    found = cluster_history(parked_events().tracker, span).to_json()
-    teams = access.teams("view")
-    hot = {
-        name: [one for one in spots if teams is None or one["team"] in teams]
-        for name, spots in found["hot"].items()
-    }
-    return ClusterHistory(**found | {"hot": hot})
+    found = cluster_history(parked_events().tracker, span, access.teams("view"))
+    return ClusterHistory(**found.to_json())
 
 
 @router.get("/team-history", summary="Teams over time")

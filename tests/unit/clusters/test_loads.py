@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
-from waybill.clusters import DryRunInfra, LoadSample, TeamLoad, VirtualCluster, team_load
+from waybill.clusters import (
+    Assignment,
+    DryRunInfra,
+    LoadSample,
+    Placement,
+    TeamLoad,
+    VirtualCluster,
+    team_load,
+)
 from waybill.clusters.capacity import CapacityDemand, capacity
 from waybill.clusters.forecast import forecast
+from waybill.clusters.loads import MOST_HOT, HotPartition, HotSpot, cluster_activity
 
 SEED = 20261124
 
@@ -124,3 +134,16 @@ def test_a_dry_run_writes_down_what_it_would_ask_for(caplog):
         infra.request(CapacityDemand((one, one)))
     assert infra.requests[0].cores == 4
     assert "4 cores would be asked for (a 2, a 2)" in caplog.text
+
+
+def test_of_many_hot_spots_the_hottest_are_kept_and_not_the_first_by_name():
+    teams = [f"t-{number:03}" for number in range(MOST_HOT + 5)]
+    looks = {
+        team: [LoadSample(team, 0.0, 1, 0, 0, 0.0, hot_partitions=(HotPartition(team, 0, n, 0.9),))]
+        for n, team in enumerate(teams)
+    }
+    at = Placement("default", 0.0, "new", "it is new")
+    placements = dict.fromkeys(teams, at) | {teams[2]: replace(at, hot=True)}
+    hot = cluster_activity(Assignment(1, placements), looks)["default"].hot
+    kept = [HotSpot(team, team, 0) for team in teams[6:]]
+    assert hot == (HotSpot(teams[2]), *reversed(kept))

@@ -19,7 +19,7 @@ from waybill.clusters.serving import (
     plain_words,
     serving_words,
 )
-from waybill.errors import InputError, RetryError, StopError, WaybillError
+from waybill.errors import InputError, RetryError, SettleError, StopError, WaybillError
 from waybill.ledger import FencedError
 
 LEADERLESS = RetryError("partition 0 has no leader")
@@ -28,11 +28,13 @@ LEADERLESS = RetryError("partition 0 has no leader")
 def test_a_report_is_small_whatever_fails_and_says_what_fails_first():
     hostile = "\x1b[2J\r\nOK \u202e" + "x" * 100_000
     held = [HeldConsumer(f"{n}{hostile}", "waits", hostile) for n in range(3_000)]
-    held.append(HeldConsumer.of("z", StopError("made anew"), ""))
+    held.append(HeldConsumer.of("z", SettleError("made anew"), ""))
     held.append(HeldConsumer.of("y", LEADERLESS, ""))
     found = Serving.of(3, 5_000, held)
     assert (found.running, found.failing, len(found.held)) == (1_998, 1, MOST_NAMED)
     assert [(one.name, one.kind) for one in found.held[:2]] == [("y", "fails"), ("z", "stopped")]
+    said = "serving 1,998 of 5,000 topics; 1 fails, 1 stopped, 3,000 wait"
+    assert serving_words(found, "topic") == said
     assert found.held[2].why.startswith("\\x1b[2J OK \\u202exxx")
     assert all(text.isprintable() for one in found.held for text in (one.name, one.why))
     assert len(json.dumps(found.to_json())) < 6_000
@@ -103,7 +105,7 @@ def test_what_is_no_password_is_reported(words):
 
 
 def test_an_application_is_unable_where_nothing_runs_and_not_only_by_decisions_to_come():
-    stop = HeldConsumer.of("a", StopError("made anew"), "")
+    stop = HeldConsumer.of("a", SettleError("made anew"), "")
     fails, waits = HeldConsumer.of("b", LEADERLESS, ""), HeldConsumer.of("c", None, "its turn")
     assert Serving.of(1, 3, [stop, fails, waits]).is_unable
     assert not Serving.of(1, 4, [stop, fails, waits]).is_unable
@@ -115,8 +117,9 @@ def test_an_application_is_unable_where_nothing_runs_and_not_only_by_decisions_t
     ("error", "kind"),
     [
         (InputError("its topic is compacted"), "stopped"),
-        (StopError("made anew"), "stopped"),
+        (SettleError("made anew"), "stopped"),
         (FencedError("taken over"), "fails"),
+        (StopError("its staged rows lack a column: a defect"), "fails"),
         (LEADERLESS, "fails"),
         (WaybillError("KeyError: a defect"), "fails"),
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -238,3 +240,87 @@ def test_of_many_cores_a_slow_topic_has_what_others_leave_but_one_and_its_share_
         at_work.worked("h", busy_s)
     assert at_work.cores_for("h", 8) == 8, "nobody else is at work"
     assert at_work.cores_for("g", 8) == left
+
+
+class FairCores:
+    """Spark's FAIR pools on two cores: a core goes to the query with the fewest running tasks.
+
+    Each query has two partitions and batches of 200,000 events, which take so many core seconds.
+    """
+
+    def __init__(self, clock: Any, groups: dict[str, tuple[Any, float]]) -> None:
+        self._clock = clock
+        self._groups = groups
+        self._waiting: dict[str, list[float]] = {name: [] for name in groups}
+        self._running = dict.fromkeys(groups, 0)
+        self._batches: dict[str, ExitStack] = {}
+        self.events = dict.fromkeys(groups, 0)
+        self.tasks: dict[str, list[int]] = {name: [] for name in groups}
+        """Of each batch."""
+
+    def run(self, seconds: float, *, full: bool = True) -> FairCores:
+        at = [
+            (self._clock.now + number * 0.1, name, "begins")
+            for number, name in enumerate(self._groups)
+        ]
+        until = self._clock.now + seconds
+        while at and at[0][0] < until:
+            self._clock.now, name, what = heapq.heappop(at)
+            if what == "begins":
+                self._begin(name)
+            else:
+                self._running[name] -= 1
+                if not self._running[name] and not self._waiting[name]:
+                    self._end(name, full=full)
+                    heapq.heappush(at, (self._clock.now + 0.1, name, "begins"))
+            while sum(self._running.values()) < 2 and any(self._waiting.values()):
+                name = min((self._running[one], one) for one, own in self._waiting.items() if own)[
+                    1
+                ]
+                self._running[name] += 1
+                heapq.heappush(at, (self._clock.now + self._waiting[name].pop(), name, "ends"))
+        return self
+
+    def _begin(self, name: str) -> None:
+        app, core_s = self._groups[name]
+        self._batches[name] = ExitStack()
+        self._batches[name].enter_context(app.group._parts.at_work.batch(name))
+        tasks = min(2, most_tasks(app, events=200_000, cores=2))
+        self._waiting[name] = [core_s / tasks] * tasks
+        self.tasks[name].append(tasks)
+
+    def _end(self, name: str, *, full: bool) -> None:
+        app, core_s = self._groups[name]
+        app.consumers["t"].batch_size.worked(200_000, core_s)
+        app.group._parts.at_work.worked(name, core_s, is_full=full)
+        self._batches[name].close()
+        self.events[name] += 200_000
+
+
+@pytest.fixture
+def beside(monkeypatch, clock) -> Callable[..., FairCores]:
+    """Run a query beside one whose batches take so many core seconds; its own take 1.7."""
+
+    def beside(core_s: float, *, full: bool = True) -> FairCores:
+        groups = {"other": (Application(monkeypatch, t=pipeline()), core_s)}
+        groups["own"] = (Application(monkeypatch, t=pipeline()), 1.7)
+        at_work = QueriesAtWork()
+        for name, (app, _) in groups.items():
+            app.group.name, app.group._parts.at_work = name, at_work  # type: ignore[misc]
+        return FairCores(clock, groups).run(600.0, full=full)
+
+    return beside
+
+
+@pytest.mark.parametrize("core_s", [1.8, 2.0, 2.3, 2.9, 5.0, 15.0])
+def test_beside_code_that_takes_longer_a_query_that_falls_behind_keeps_its_share(beside, core_s):
+    fair = beside(1.7)
+    assert set(fair.tasks["own"] + fair.tasks["other"]) == {2}, "of equals none is held back"
+    found = beside(core_s)
+    assert found.events["own"] >= 0.9 * fair.events["own"]
+    assert found.events["other"] * core_s >= 0.9 * fair.events["other"] * 1.7
+    assert set(found.tasks["own"]) == {2}
+
+
+def test_quick_code_has_all_cores_beside_a_query_that_does_not_fall_behind(beside):
+    assert set(beside(2.9, full=False).tasks["other"]) == {2}

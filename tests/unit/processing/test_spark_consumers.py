@@ -120,7 +120,7 @@ def test_a_consumer_that_cannot_start_waits_and_its_neighbours_go_on(clock, kind
     assert found is not None
     assert (found.wanted, found.running) == (3, 2)
     words = f"{kind.__name__}: Kafka did not tell how far events.no.leader/1 reaches"
-    held = "fails" if kind is RetryError else "stopped"
+    held = "stopped" if kind is InputError else "fails"
     assert found.held == (HeldConsumer("events.no.leader", held, words),)
     clock[0] += 3
     running.look(names)
@@ -270,7 +270,7 @@ def test_why_a_query_ended_is_what_its_batch_failed_with_and_not_words_of_spark(
     app.consumers.look(["a"])
     found = app.consumers.serving(1)
     assert found is not None
-    assert found.held == (HeldConsumer("a", "stopped", "StopError: column x is gone"),)
+    assert found.held == (HeldConsumer("a", "fails", "StopError: column x is gone"),)
 
 
 @pytest.mark.parametrize("error", [StopError("column x is gone"), KeyError("x")])

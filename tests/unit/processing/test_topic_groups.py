@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.clusters import Serving
-from waybill.errors import RetryError, StopError, WaybillError
+from waybill.errors import RetryError, SettleError, StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.processing.spark import topic_groups
 from waybill.processing.spark.batches import UnreadError
@@ -411,7 +411,7 @@ def test_a_topic_that_was_moved_away_and_back_between_two_looks_is_taken_again(c
 def test_it_says_what_runs_and_why_the_rest_does_not(clock):
     app = Application(most_topics=50)
     assert app.groups.serving(7) is None
-    app.ill = {"b": StopError("b was made anew"), "d": RetryError("nobody tells where it ends")}
+    app.ill = {"b": SettleError("b was made anew"), "d": RetryError("nobody tells where it ends")}
     app.leaderless = {"c"}
     open_one = app._open
     app.groups._open_consumer = lambda topic: None if topic == "e" else open_one(topic)  # type: ignore[assignment, return-value]
@@ -422,7 +422,7 @@ def test_it_says_what_runs_and_why_the_rest_does_not(clock):
     assert [(one.name, one.kind, one.why.partition(",")[0]) for one in found.held] == [
         ("c", "fails", "RetryError: no leader"),
         ("d", "fails", "RetryError: nobody tells where it ends"),
-        ("b", "stopped", "StopError: b was made anew"),
+        ("b", "stopped", "SettleError: b was made anew"),
         ("e", "waits", "for its turn"),
     ]
     app.query_of("a").fail(a=RetryError("the tracker is away"))
@@ -434,6 +434,15 @@ def test_it_says_what_runs_and_why_the_rest_does_not(clock):
     clock[0] += 60
     app.groups.look("abcde")
     assert app.groups.serving(8) == Serving(8, 5, 5, 0)
+    ids = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted\n"
+    cause = 'py4j.Py4JException: x\nKeyError: "cents"\n\nwhile the records of a were processed\n'
+    app.query_of("a").end(ids + cause)
+    app.groups.look("abcde")
+    found = app.groups.serving(9)
+    assert found is not None
+    assert [(one.name, one.why.partition(";")[0]) for one in found.held if one.kind == "fails"] == [
+        ("a", 'WaybillError: KeyError: "cents"')
+    ]
 
 
 @given(

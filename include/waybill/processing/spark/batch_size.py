@@ -21,6 +21,9 @@ _TARGET_S = 20.0
 _GROWTH = 10
 _LONG_S = 3.0
 """Of all tasks of a batch together: 200,000 events of quick code take some 2.5 s."""
+_LONG_TURN = 1.2
+"""Times what a batch of another query takes that falls behind: in turns with it the larger one has
+so much more of the cores. Less is noise."""
 _NOTED_S = 1.0
 _MOMENT_S = 2.0
 """A query that had a batch so long ago is still at work: it may have the next one soon."""
@@ -54,9 +57,14 @@ class BatchSize:
         self._most_events = 0
         self._event_s = LONGEST_S
 
-    def is_long(self, events: int) -> bool:
-        """Tell whether a batch of so many events will hold cores for long, as far as is known."""
-        return events * self._event_s > _LONG_S
+    def is_long(self, events: int, turn_s: float = math.inf) -> bool:
+        """Tell whether a batch of so many events will hold cores for long, as far as is known.
+
+        Args:
+            events: of the batch.
+            turn_s: see `QueriesAtWork.turn_s`.
+        """
+        return events * self._event_s > min(_LONG_S, _LONG_TURN * turn_s)
 
     def worked(self, events: int, took_s: float) -> None:
         """Note what tasks took together for so many events, also in a batch with other topics.
@@ -84,6 +92,8 @@ class _Query:
     core_s: float = 0.0
     cores: float = math.inf
     """That its last batch kept busy, with the pause before it; infinite: it had none yet."""
+    turn_s: float = math.inf
+    """Core seconds of its last batch, if that was a full one."""
 
 
 class QueriesAtWork:
@@ -110,10 +120,23 @@ class QueriesAtWork:
                 one.cores = one.core_s / max(now - one.since, 0.001)
                 one.since, one.core_s, one.until = now, 0.0, now + _MOMENT_S
 
-    def worked(self, query: str, took_s: float) -> None:
-        """Note what tasks of its batch took together."""
+    def worked(self, query: str, took_s: float, *, is_full: bool = False) -> None:
+        """Note what tasks of its batch took together; a full one: the query falls behind."""
         with self._lock:
-            self._queries[query].core_s += took_s
+            one = self._queries[query]
+            one.core_s += took_s
+            one.turn_s = took_s if is_full else math.inf
+
+    def turn_s(self, query: str) -> float:
+        """Return the least that a batch of another query took, which falls behind.
+
+        Infinite: none does that had less of the cores lately than this one.
+        """
+        with self._lock:
+            others = self._others(query)
+            own = self._queries.get(query)
+        cores = math.inf if own is None else own.cores
+        return min((one.turn_s for one in others if one.cores < cores), default=math.inf)
 
     def cores_for(self, query: str, cores: int) -> int:
         """Return how many of the cores a query may hold for long, so that others keep theirs.
@@ -121,12 +144,15 @@ class QueriesAtWork:
         What the others left lately, less one: so that they can take more. Its share at the least.
         """
         with self._lock:
-            others = [one for name, one in self._at_work().items() if name != query]
+            others = self._others(query)
         if not others:
             return cores
         share = max(1, cores // (len(others) + 1))
         used = sum(one.cores for one in others)
         return share if used >= cores else max(share, cores - math.ceil(used) - 1)
+
+    def _others(self, query: str) -> list[_Query]:
+        return [one for name, one in self._at_work().items() if name != query]
 
     def _at_work(self) -> dict[str, _Query]:
         now = time.monotonic()

@@ -307,9 +307,10 @@ class TopicGroup:
             self._size(topic).gave_up()
         for topic, batch in batches.items():
             self._size(topic).worked(batch.events, batch.took_s)
-            self._parts.at_work.worked(self.name, batch.took_s)
             if self._is_one:
                 self._size(topic).took(batch.events, batch.longest_s)
+        took_s = sum(batch.took_s for batch in batches.values())
+        self._parts.at_work.worked(self.name, took_s, is_full=self._is_full(batches))
         self._left_out |= set() if self._is_one else given_up
         self._apart.extend(given_up | self._topics_apart(batches))
         return batches, learned, needed
@@ -321,7 +322,7 @@ class TopicGroup:
         """
         took_s = sum(batch.took_s for batch in batches.values())
         events = sum(batch.events for batch in batches.values())
-        is_full = events >= 0.9 * self._parts.settings.spark.max_events_per_batch
+        is_full = self._is_full(batches)
         return {
             topic
             for topic, batch in batches.items()
@@ -330,18 +331,25 @@ class TopicGroup:
             or any(item["replayed"] for item in batch.descriptors)
         }
 
+    def _is_full(self, batches: Mapping[str, TopicBatch]) -> bool:
+        """Tell whether a batch has as many events as Spark gives one: more wait."""
+        events = sum(batch.events for batch in batches.values())
+        return events >= 0.9 * self._parts.settings.spark.max_events_per_batch
+
     def _most_tasks(self, spark: SparkSession, ranges: Mapping[str, Ranges]) -> int:
         """Return how many tasks are of use.
 
         A task and topic write an object each: few records in many tasks would be many objects. A
-        topic whose code is slow has no more of them than the other queries at work leave cores:
-        else theirs would wait for its tasks, which Spark counts and does not time.
+        topic whose code is slow, or slower than that of others that fall behind, has no more of
+        them than the other queries at work leave cores: else theirs would wait for its tasks, which
+        Spark counts and does not time.
         """
         events = sum(end - start for own in ranges.values() for start, end in own.values())
         cores: int = spark.sparkContext.defaultParallelism
         most = max(_TASKS_PER_CORE * cores, events // _EVENTS_PER_TASK)
-        left = self._parts.at_work.cores_for(self.name, cores)
-        is_long = self._is_one and all(self._size(topic).is_long(events) for topic in ranges)
+        at_work = self._parts.at_work
+        left, turn_s = at_work.cores_for(self.name, cores), at_work.turn_s(self.name)
+        is_long = self._is_one and all(self._size(one).is_long(events, turn_s) for one in ranges)
         return left if is_long and left < cores else most
 
     def _numbers(self, spark: SparkSession, tasks: int) -> DataFrame:

@@ -36,6 +36,9 @@ from waybill.processing.spark.topic_group import TopicGroup
 _LOG = logging.getLogger(__name__)
 _LONG_S = 1.0
 """What was opened so far is started when one took longer."""
+_PYTHON_ERROR = re.compile(
+    r"^(?!(?:java|org|py4j|pyspark)\.)[\w.]*(?:Error|Exception)\b.*$", re.MULTILINE
+)
 _OPENING_S = 5.0
 """What is not open after so long is left to the next look: the application's loop goes round."""
 
@@ -170,7 +173,7 @@ class TopicGroups:
         blamed = {topic for topic in slot.topics if _mentions(text, topic)}
         most = 1 if blamed else max(1, len(slot.topics) // 2)
         for topic in blamed or set(slot.topics):
-            self._failed(topic, WaybillError(text), most_topics=most)
+            self._failed(topic, WaybillError(_cause_first(text)), most_topics=most)
 
     def _end(self, slot: _Slot) -> bool:
         """End a group's query; False while its batch runs: then ask again."""
@@ -332,6 +335,15 @@ class TopicGroups:
                 self._leaving.pop(topic).release()
             except RetryError as error:  # who takes it over waits a little longer
                 _LOG.warning("%s was not let go of: %s", topic, error)
+
+
+def _cause_first(text: str) -> str:
+    """Return Spark's words of a query's end with the last error of Python in front, if it has one.
+
+    They begin with ids, and a report of what is served has the first ones only.
+    """
+    causes = _PYTHON_ERROR.findall(text)
+    return f"{causes[-1]}; {text}" if causes else text
 
 
 def _mentions(text: str, topic: str) -> bool:

@@ -84,9 +84,9 @@ function servingLines(cluster) {
 
 function notServed({ kind, serving }) {
   if (!serving || serving.running >= serving.wanted) return null;
-  const { wanted, running, failing, held } = serving;
-  const waits = wanted - running - failing;
-  const left = [failing > 0 && `${count(failing)} ${failing === 1 ? "fails" : "fail"}`, waits > 0 && `${count(waits)} ${waits === 1 ? "waits" : "wait"}`].filter(Boolean).join(", ");
+  const { wanted, running, failing, stopped, held } = serving;
+  const waits = wanted - running - failing - stopped;
+  const left = [failing > 0 && `${count(failing)} ${failing === 1 ? "fails" : "fail"}`, stopped > 0 && `${count(stopped)} stopped`, waits > 0 && `${count(waits)} ${waits === 1 ? "waits" : "wait"}`].filter(Boolean).join(", ");
   const verbs = { waits: "waits ", stopped: "is stopped: ", fails: "fails: " };
   const more = wanted - running - held.length;
   return [h("p", {}, h("strong", {}, kind), `: serving ${count(running)} of ${many(wanted, kind === "processing" ? "topic" : "destination")}; ${left}`),
