@@ -29,7 +29,7 @@ the run for need of its first batch (ADR 22); the first goes on with the pipelin
 be in use. And as many events over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
 start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
 code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew (median of three).
-A third application over them, with the default trigger, has nothing to read:
+Their applications have the default trigger. A third one over them has nothing to read:
 ``idle_topic_cpu_ms_per_s``, CPU of all our processes a topic; and ``group_restart_s``, from a topic
 that goes until its group reads again, the longest of five.
 ``QUICK=1`` takes fewer events, pipelines and topics. Exit code 1 where a figure of the full form is
@@ -437,11 +437,16 @@ class Bench:
     def _many_topics(
         self, settings: Any, log: Any, names: Sequence[str], events: int
     ) -> dict[str, float]:
-        """Read so many events over topics of as many teams, in one application."""
+        """Read so many events over topics of as many teams, in one application.
+
+        Without a pause between batches a group that is through would ask Kafka for more all the
+        time, for as long as the other one reads.
+        """
         from waybill import services
         from waybill.processing.spark.topic_consumer import ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
+        settings = with_default_trigger(settings)
         services.migrate(settings)
         services.run_deploy(settings, self._event_form, who="bench")
         with open_tracker(settings.tracker) as tracker:
@@ -463,11 +468,9 @@ class Bench:
     ) -> dict[str, float]:
         """Measure an application that has read all: what it costs, and restarts of a group."""
         from waybill.processing.spark.topic_consumer import ProcessingParts
-        from waybill.settings import SparkSettings
         from waybill.storage import open_objects, open_tracker
 
-        spark = settings.spark.model_copy(update={"trigger_ms": SparkSettings().trigger_ms})
-        settings = settings.model_copy(update={"spark": spark})
+        settings = with_default_trigger(settings)
         with open_tracker(settings.tracker) as tracker:
             parts = ProcessingParts.over(settings, tracker, log, open_objects(settings.s3))
             application = Application(self._spark, parts, settings.spark.work_dir)
@@ -525,6 +528,14 @@ class Bench:
     def close(self) -> None:
         if self._spark is not None:
             self._spark.stop()
+
+
+def with_default_trigger(settings: Any) -> Any:
+    """Return settings with the pause between batches that installations have."""
+    from waybill.settings import SparkSettings
+
+    spark = settings.spark.model_copy(update={"trigger_ms": SparkSettings().trigger_ms})
+    return settings.model_copy(update={"spark": spark})
 
 
 def declared(folder: Path, code: str, declaration: str = DECLARATION) -> Path:

@@ -15,21 +15,8 @@ from json import dumps
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    ColumnClause,
-    Connection,
-    Integer,
-    ScalarSelect,
-    Text,
-    cast,
-    column,
-    func,
-    select,
-    update,
-)
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy import ARRAY, BigInteger, Connection, ScalarSelect, cast, func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
 
 from waybill.back_off import BackOff
 from waybill.errors import RetryError, StopError
@@ -41,7 +28,6 @@ from waybill.storage.tracker import (
     add_outcomes,
     batches,
     commit_sequences,
-    consumers,
     ledger,
     load_positions,
     loaded_tables,
@@ -55,6 +41,25 @@ PackedCounts = Sequence[tuple[str, list[list[Any]]]]
 RecordParked = Callable[[Connection, int], Iterable[str] | None]
 """Writes parked segments under a commit number, in the commit's own transaction; returns the keys
 of the objects that hold them, None without any."""
+# As texts: SQLAlchemy would take several times as long to put them together as to send them.
+_CHECK_LEASE = text(
+    "UPDATE consumers SET seen_at = clock_timestamp() WHERE name = :name AND epoch = :epoch"
+)
+_MOVE = text("""
+UPDATE topic_offsets SET next_offset = moves.end_offset,
+  last_read = coalesce(CAST(moves.last_read AS jsonb), topic_offsets.last_read)
+FROM unnest(CAST(:numbers AS integer[]), CAST(:starts AS bigint[]), CAST(:ends AS bigint[]),
+  CAST(:lasts AS text[])) AS moves (partition, start_offset, end_offset, last_read)
+WHERE cluster_id = :cluster_id AND topic_id = :topic_id
+  AND topic_offsets.partition = moves.partition AND next_offset = moves.start_offset
+RETURNING topic_offsets.partition
+""")
+_LAST_NUMBER = text("SELECT last FROM commit_sequences WHERE destination = :scope")
+_NEXT_NUMBER = text("""
+INSERT INTO commit_sequences (destination, last) VALUES (:scope, 1)
+ON CONFLICT (destination) DO UPDATE SET last = commit_sequences.last + 1
+RETURNING last
+""")
 _COMMIT_TRIES = 5
 _BACK_OFF = BackOff(0.2)
 """Before the second try, twice as long before each later one: 3 s in all."""
@@ -196,31 +201,28 @@ def _commit_batch_once(
                 ],
             )
         connection.execute(
-            batches.insert().values(
-                id=commit.batch_id,
-                consumer=commit.consumer,
-                epoch=commit.epoch,
-                destination=commit.destination,
-                commit_number=number,
-                offsets=[
+            batches.insert(),
+            {
+                "id": commit.batch_id,
+                "consumer": commit.consumer,
+                "epoch": commit.epoch,
+                "destination": commit.destination,
+                "commit_number": number,
+                "offsets": [
                     [commit.topic, item.partition, item.start, item.end, item.count]
                     + ([item.absent] if item.absent else [])
                     for item in commit.ranges
                 ],
-                took_ms=commit.took_ms,
-                tasks_ms=commit.tasks_ms,
-            )
+                "took_ms": commit.took_ms,
+                "tasks_ms": commit.tasks_ms,
+            },
         )
     return number
 
 
 def check_lease(connection: Connection, consumer: str, epoch: int) -> None:
     """Refuse unless this epoch still holds the consumer; holds the row until the commit."""
-    changed = connection.execute(
-        update(consumers)
-        .where(consumers.c.name == consumer, consumers.c.epoch == epoch)
-        .values(seen_at=func.clock_timestamp())
-    )
+    changed = connection.execute(_CHECK_LEASE, {"name": consumer, "epoch": epoch})
     if changed.rowcount != 1:
         raise FencedError(f"consumer {consumer!r} was taken over: epoch {epoch} is not current")
 
@@ -258,38 +260,16 @@ def _not_moved(
 
     Cost: one statement. Who commits the topic holds its lease's row, so nobody moves others first.
     """
-    columns: list[ColumnClause[Any]] = [
-        column("partition"),
-        column("start"),
-        column("end"),
-        column("last_read"),
-    ]
     lasts = [None if item.last is None else dumps(item.last.to_json()) for item in ranges]
-    moves = (
-        func.unnest(
-            cast([item.partition for item in ranges], ARRAY(Integer)),
-            cast([item.start for item in ranges], ARRAY(BigInteger)),
-            cast([item.end for item in ranges], ARRAY(BigInteger)),
-            cast(lasts, ARRAY(Text)),
-        )
-        .table_valued(*columns, name="moves")
-        .render_derived()
-    )
-    moved = (
-        update(topic_offsets)
-        .where(
-            topic_offsets.c.cluster_id == commit.cluster_id,
-            topic_offsets.c.topic_id == commit.topic_id,
-            topic_offsets.c.partition == moves.c.partition,
-            topic_offsets.c.next_offset == moves.c.start,
-        )
-        .values(
-            next_offset=moves.c.end,
-            last_read=func.coalesce(cast(moves.c.last_read, JSONB), topic_offsets.c.last_read),
-        )
-        .returning(topic_offsets.c.partition)
-    )
-    numbers = set(connection.execute(moved).scalars())
+    given = {
+        "cluster_id": commit.cluster_id,
+        "topic_id": commit.topic_id,
+        "numbers": [item.partition for item in ranges],
+        "starts": [item.start for item in ranges],
+        "ends": [item.end for item in ranges],
+        "lasts": lasts,
+    }
+    numbers = set(connection.execute(_MOVE, given).scalars())
     return [item for item in ranges if item.partition not in numbers]
 
 
@@ -369,8 +349,7 @@ def write_numbered(connection: Connection, scope: str, record_parked: RecordPark
     so it is taken last. Segments are written under the number that comes next as it looks; when
     another commit was faster they are given the right one, in one statement.
     """
-    query = select(commit_sequences.c.last).where(commit_sequences.c.destination == scope)
-    expected = int(connection.execute(query).scalar() or 0) + 1
+    expected = int(connection.execute(_LAST_NUMBER, {"scope": scope}).scalar() or 0) + 1
     keys = list(record_parked(connection, expected) or ())
     number = next_commit_number(connection, scope)
     if number != expected and keys:
@@ -384,11 +363,7 @@ def write_numbered(connection: Connection, scope: str, record_parked: RecordPark
 
 def next_commit_number(connection: Connection, scope: str) -> int:
     """Return the next number of a sequence; its row stays locked until the commit."""
-    first = insert(commit_sequences).values(destination=scope, last=1)
-    statement = first.on_conflict_do_update(
-        index_elements=[commit_sequences.c.destination], set_={"last": commit_sequences.c.last + 1}
-    ).returning(commit_sequences.c.last)
-    return int(connection.execute(statement).scalar_one())
+    return int(connection.execute(_NEXT_NUMBER, {"scope": scope}).scalar_one())
 
 
 def commit_load(
