@@ -223,4 +223,4 @@ def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_balance):
     one.row("b-orders").locator("td[data-place]").last.focus()
     box = one.card().bounding_box()
     assert box["x"] >= 0
-    assert box["x"] + box["width"] <= 400
+    assert box["x"] + box["width"] <= one.page.viewport_size["width"]
