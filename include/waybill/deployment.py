@@ -470,7 +470,7 @@ def _versions(connection: Connection, wanted: Sequence[tuple[str, int]]) -> Sequ
 def active_pipelines(tracker: TrackerStore) -> dict[str, Pipeline]:
     """Return {pipeline id: active version} of all deployed pipelines.
 
-    Cost: grows with all event names: 5,000 pipelines of 100 each take half a minute, and gigabytes.
+    Cost: grows with all event names: 1,000 pipelines of 100 each take 9 s of CPU, and 730 MB.
     Where these are not looked at, ask for `active_heads`; for one pipeline, `active_pipeline`.
     """
     return ActivePipelines(tracker).read()

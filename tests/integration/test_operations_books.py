@@ -160,6 +160,21 @@ def test_a_pipeline_is_read_by_name_or_id_and_no_other_is(
         active_pipeline(tracker, "third")
 
 
+def test_a_deploy_names_another_that_writes_its_table_as_one_of_items(
+    tracker: TrackerStore, tmp_path: Path
+) -> None:
+    deploy(tracker, edited(tmp_path / "b", id="second", name="second"), who="ann")
+    table = '{"schema_name": "shop", "name": "others", "children": [{"name": "orders"}]}'
+    query(
+        tracker,
+        "UPDATE pipeline_versions "
+        "SET declaration = jsonb_set(declaration, '{events,order,table}', CAST(:spec AS jsonb))",
+        spec=table,
+    )
+    [warning] = deploy(tracker, orders.write_orders(tmp_path / "a", rows=1), who="ann").warnings
+    assert "pipelines 'orders' and 'second' both write table shop.orders of" in warning
+
+
 def test_a_head_is_the_newest_version_without_event_names_and_code(
     tracker: TrackerStore, tmp_path: Path
 ) -> None:
