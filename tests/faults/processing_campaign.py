@@ -42,7 +42,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from itertools import cycle, pairwise
+from itertools import cycle, pairwise, product
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -389,13 +389,19 @@ class Campaign:
         self._kill_steps = in_turn((*BATCH, _ANY_MOMENT), seed)
         self._load_steps = in_turn((*loading_failpoints.LOAD, _ANY_MOMENT), seed)
         self._task_steps = in_turn(TASK, seed)
-        self._freeze_steps = in_turn((IN_TRANSACTION, BEFORE_TRANSACTION, (_ANY_MOMENT,)), seed)
+        self._freeze_steps = cycle((IN_TRANSACTION, BEFORE_TRANSACTION, (_ANY_MOMENT,)))
         self._round_steps = in_turn(failpoints.COORDINATOR, seed)
         self._special: dict[str, deque[int]] = {team: deque() for team in TEAMS}
         """By team: amounts of its next events."""
         self._tracker = open_tracker(self.settings.tracker)
         self._watcher = AssignmentWatcher(self._tracker, "default")
         self._kafka = open_log(self.settings.kafka)
+
+    def last_words(self) -> Iterator[str]:
+        """Yield what the applications last wrote to their logs."""
+        for kind, cluster in product(("processing", "loading"), CLUSTERS):
+            words = services.application_last_words(self.settings, kind, cluster, lines=80)
+            yield f"--- {kind} {cluster}\n{words}"
 
     def at(self) -> dict[str, str]:
         """Return {team: its cluster}; a decision may place others too."""
@@ -694,6 +700,7 @@ class Campaign:
             time.sleep(self._random.uniform(0, 1))
         else:
             self._stopped(cluster, step)
+        print(f"freeze {cluster}: {step}", file=sys.stderr, flush=True)
         frozen = self._processes(cluster)
         fenced = failpoints.noted(FENCED)
         send_all(signal.SIGSTOP, frozen)
@@ -701,7 +708,7 @@ class Campaign:
             self.move([team for team, at in self.at().items() if at == cluster], other(cluster))
         finally:
             send_all(signal.SIGCONT, frozen)  # else what is asleep outlives the campaign
-        if step != _ANY_MOMENT:
+        if step in IN_TRANSACTION:  # before one, it may find its connections gone, and try nothing
             self._until(lambda: failpoints.noted(FENCED) > fenced, "a late commit is refused")
         self.tally.freezes += 1
         self.flow()
@@ -895,6 +902,10 @@ def run(settings: Settings, size: Size, *, seed: int) -> Tally:
                     getattr(campaign, act)()
                     print(f"{act}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
             campaign.end()
+        except Exception:
+            print(f"seed {seed}; the applications' last words:", file=sys.stderr)
+            print(*campaign.last_words(), sep="\n", file=sys.stderr, flush=True)
+            raise
         finally:
             campaign.close()
     return campaign.tally
