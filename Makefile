@@ -126,11 +126,10 @@ java: venv  ## Java 17 or newer, from the system's packages where that is possib
 trino: venv java  ## Trino 476 with a Java 25 into .waybill/trino (500 MB), for the contract test of Athena's SQL
 	$(BIN)/python -m tests.support.trino
 
-chromium:  ## Chromium for the browser tests, from the system's packages where that is possible
-	@command -v chromium-headless-shell >/dev/null || { \
+chromium:  ## Chromium for the browser tests, from the system's packages where that is possible; what is there is taken
+	@command -v chromium-headless-shell chromium >/dev/null || { \
 		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && export DEBIAN_FRONTEND=noninteractive \
 		&& apt-get update -qq \
 		&& { apt-get install -y --no-install-recommends chromium-headless-shell fonts-dejavu-core \
 			|| apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }; } \
-		|| command -v chromium >/dev/null \
 		|| { echo "Chromium is missing, which the browser tests need: as root, apt-get install -y chromium-headless-shell"; exit 1; }
