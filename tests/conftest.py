@@ -183,4 +183,6 @@ def stack_settings(
     tmp_path: Path,
 ) -> Settings:
     """Settings over the three: fresh databases (tracker, warehouse), fresh bucket, tmp folders."""
-    return servers.stack_settings(postgres, kafka, s3, tmp_path)
+    settings = servers.stack_settings(postgres, kafka, s3, tmp_path)
+    wal = settings.wal.model_copy(update={"segment_bytes": 4 * 1024**2})  # fewer pages to make
+    return settings.model_copy(update={"wal": wal})

@@ -170,7 +170,9 @@ class _Reader:
         ends = {partition: self._watermarks(partition)[1] for partition in self._at}
         quiet_since = time.monotonic()
         while any(self._at[partition] < end for partition, end in ends.items()):
-            messages = self._consumer.consume(_BATCH, timeout=_BATCH_S)
+            first = self._consumer.poll(_BATCH_S)
+            # consume() alone waits its whole time, unless as many come as it may return
+            messages = [first, *self._consumer.consume(_BATCH, timeout=0)] if first else []
             for message in messages:
                 self._take(message)
             if messages:

@@ -515,7 +515,7 @@ class KafkaLog:
             consumer.assign([TopicPartition(topic, n, ranges[n][0]) for n in left])
             quiet_since = time.monotonic()
             while left:
-                for message in consumer.consume(10_000, timeout=1.0):
+                for message in _arrived(consumer, 10_000, wait_s=1.0):
                     quiet_since = time.monotonic()
                     number = message.partition()
                     if message.error():
@@ -859,6 +859,15 @@ _ONE_RECORD = {
 """Of a consumer that wants one record of many partitions: little is fetched beyond it."""
 
 
+def _arrived(consumer: Any, most: int, *, wait_s: float) -> list[Any]:
+    """Return the messages that have arrived, and wait for the first of them only.
+
+    ``Consumer.consume`` alone waits its whole time, unless as many come as it may return.
+    """
+    first = consumer.poll(wait_s)
+    return [] if first is None else [first, *consumer.consume(most - 1, timeout=0)]
+
+
 def _first_times(
     consumer: Any, places: Sequence[Any], until: float
 ) -> Iterator[tuple[str, int, int | None]]:
@@ -869,7 +878,7 @@ def _first_times(
     consumer.assign(list(places))
     while left and time.monotonic() < until:
         done = []
-        for message in consumer.consume(1_000, timeout=0.1):
+        for message in _arrived(consumer, 1_000, wait_s=0.1):
             place = message.topic(), message.partition()
             if place not in left:
                 continue
