@@ -270,6 +270,34 @@ def test_what_an_application_serves_is_in_its_row_until_another_start(
     assert (row(tracker).epoch, row(tracker).end) == (by_hand.epoch, None)  # not its row any more
 
 
+def test_a_report_that_is_held_up_does_not_write_over_a_newer_one(
+    tracker: TrackerStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look(tracker, machine)
+    old, new = Serving.of(7, 2, []), Serving.of(8, 2, [])
+    on_its_way, goes_on = threading.Event(), threading.Event()
+    written, renew = list[Serving | None](), ApplicationLease.renew
+
+    def held_up(self: ApplicationLease, **said: Any) -> bool:
+        if threading.current_thread().name == "heartbeat" and said["serving"] == old:
+            on_its_way.set()
+            assert goes_on.wait(30)
+        done = renew(self, **said)
+        written.append(said["serving"])
+        return done
+
+    monkeypatch.setattr(ApplicationLease, "renew", held_up)
+    with Heartbeat(lease(tracker, 1), every_s=0.05) as heartbeat:
+        heartbeat.beat(serving=old)
+        assert on_its_way.wait(30)
+        loop = threading.Thread(target=lambda: heartbeat.beat(serving=new))
+        loop.start()
+        loop.join(0.3)  # were it not held up as well, it would be over by now
+        goes_on.set()
+        loop.join(30)
+    assert old not in written[written.index(new) :]
+
+
 def test_an_application_says_why_it_ends_and_the_next_one_shows_it(
     tracker: TrackerStore, machine: Machine
 ) -> None:

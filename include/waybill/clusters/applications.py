@@ -598,6 +598,8 @@ class Heartbeat:
         self._beaten_at = time.monotonic()
         self._serving: Serving | None = None
         self._written: Serving | None = None
+        self._one_report = threading.Lock()
+        """One at a time: else an older one, held up on its way, would write over a newer one."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, name="heartbeat", daemon=True)
 
@@ -614,9 +616,10 @@ class Heartbeat:
             RetryError: the tracker does not answer.
         """
         self._beaten_at = time.monotonic()
-        self._serving = serving
-        self._renew(at_work=at_work, serving=None if serving == self._written else serving)
-        self._written = serving
+        with self._one_report:
+            self._serving = serving
+            self._renew(at_work=at_work, serving=None if serving == self._written else serving)
+            self._written = serving
 
     def _renew(self, *, at_work: bool | None = None, serving: Serving | None = None) -> None:
         if not self._lease.renew(at_work=at_work, serving=serving):
@@ -627,7 +630,8 @@ class Heartbeat:
             if time.monotonic() - self._beaten_at > self._hangs_s:
                 continue
             try:
-                self._renew(serving=self._serving)
+                with self._one_report:
+                    self._renew(serving=self._serving)
             except FencedError:
                 self._stop()
                 return
