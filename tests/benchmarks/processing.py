@@ -6,8 +6,8 @@ session, topic, object store and tracker transaction, but the messages' bytes go
 ``own_reader`` is B with the records read as A does. A and B alternate on the same topic; medians.
 ``batch`` is A with the same function in the batch form. C (``in_worker``) is A with user code in
 Spark's own Python workers, as no installation runs it: what the processes of user code cost;
-``untraced`` is A without the event tracker, ``failing`` with user code that raises for each tenth
-event. Two more rivals, medians of three runs behind one that counts for nobody: ``udf``, a
+``failing`` is A with user code that raises for each tenth event. ``trace_overhead`` is the share of
+A's CPU that it has no need of without the event tracker, in pairs of runs of their own. Two more rivals, medians of three runs behind one that counts for nobody: ``udf``, a
 row-at-a-time Python UDF into Parquet on the local disk, and ``loop``, a plain confluent-kafka loop
 in a process a core (``tuned_loop``: by the thousand, with orjson). ``ledger_overhead`` is the share
 of A's batches that commits take, ``peak_rss_mb`` the memory of driver, JVM, workers and processes of
@@ -28,7 +28,8 @@ says how much of it is chance). The second of 5,000 is of a topic just opened (`
 the run for need of its first batch (ADR 22); the first goes on with the pipelines that are known to
 be in use. And as many events over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
 start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
-code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew (median of three).
+code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew (median of three),
+``topics_100_application_vs_1`` without what Kafka, PostgreSQL and the object store take of it.
 Their applications have the default trigger. A third one over them has nothing to read:
 ``idle_topic_cpu_ms_per_s``, CPU of all our processes a topic; and ``group_restart_s``, from a topic
 that goes until its group reads again, the longest of five.
@@ -45,9 +46,9 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ QUICK_EVENTS = 60_000
 TOPICS, PIPELINES, EVENT_NAMES = 100, 5_000, 100
 NEIGHBOURS_ROUNDS, NEIGHBOURS_EVENTS, QUICK_NEIGHBOURS_EVENTS = 2, 800_000, 48_000
 RIVAL_ROUNDS, RESTARTS, IDLE_S = 3, 5, 15.0
+TRACE_PAIRS = 9
+"""Each a run with traces and one without, in turn first: a single pair differs by up to a tenth."""
 LIMITS = {
     "vs_identity": (0.5, None),
     "vs_identity_batch_form": (0.65, None),
@@ -159,6 +162,7 @@ def main() -> None:
             topics=topics,
             pipelines=pipelines,
             rival_rounds=1 if quick else RIVAL_ROUNDS,
+            trace_pairs=1 if quick else TRACE_PAIRS,
             idle_s=2.0 if quick else IDLE_S,
         )
         rates = (report["processing_events_per_s"], report["loading_rows_per_s"])
@@ -214,7 +218,8 @@ class Bench:
         self._event_form = declared(work / "pipelines" / "orders", CODE)
         self._failing = declared(work / "failing" / "orders", FAILING_CODE)
         self._batch_form = declared(work / "batch" / "orders", BATCH_CODE)
-        self._memory = Memory({child.pid for child in psutil.Process().children()})
+        self._server_pids = {child.pid for child in psutil.Process().children()}
+        self._memory = Memory(self._server_pids)
         self._spark: Any = None
 
     def _settings(self, name: str) -> Any:
@@ -228,7 +233,14 @@ class Bench:
         return settings.model_copy(update={"spark": spark})
 
     def run(
-        self, rounds: int, *, topics: int, pipelines: int, rival_rounds: int, idle_s: float
+        self,
+        rounds: int,
+        *,
+        topics: int,
+        pipelines: int,
+        rival_rounds: int,
+        trace_pairs: int,
+        idle_s: float,
     ) -> dict[str, Any]:
         from waybill.processing.spark.session import open_session
         from waybill.storage import open_log
@@ -243,7 +255,7 @@ class Bench:
         runs: dict[str, list[dict[str, float]]] = {
             kind: []
             for kind in (
-                "identity", "own_reader", "in_worker", "untraced", "failing", "batch", "stages",
+                "identity", "own_reader", "in_worker", "failing", "batch", "stages",
             )
         }  # fmt: skip
         # the first warm up workers, page cache, and the JVM, in which the rival alone reads Kafka: it
@@ -259,6 +271,7 @@ class Bench:
                 figures = self._process(settings, log, topic, kind)
                 found.append(figures)
         loading = self._load(self._first)
+        traced = self._trace_overhead(log, topic, trace_pairs)
         many = self._many_pipelines(log, topic, pipelines, rival_rounds)
         look = self._memory.look
         self._process(self._settings("memory"), log, topic, "stages", look=look)
@@ -276,14 +289,21 @@ class Bench:
             again.append(self._many_topics(read, log, names, each * topics))
         idle = self._idle(read, log, names, idle_s)
         report = report_of(runs, loading, self._events, size) | rivals_of(runs, rivals)
-        cpu_s = statistics.median(run["cpu_s"] for run in runs["stages"])
+        one_topic = runs["stages"]
         return (
             report
             | idle
             | many
+            | traced
             | {
-                "topics_100_vs_1": round(median(again, "cpu_s") / cpu_s, 3),
-                "topics_100_cold_vs_1": round(cold["cpu_s"] / cpu_s, 3),
+                "topics_100_vs_1": round(median(again, "cpu_s") / median(one_topic, "cpu_s"), 3),
+                "topics_100_application_vs_1": round(
+                    median(again, "application_cpu_s") / median(one_topic, "application_cpu_s"), 3
+                ),
+                "topics_100_cold_vs_1": round(cold["cpu_s"] / median(one_topic, "cpu_s"), 3),
+                "servers_share_of_cpu": round(
+                    1 - median(one_topic, "application_cpu_s") / median(one_topic, "cpu_s"), 3
+                ),
                 "topics": topics,
                 "pipelines": pipelines,
                 "event_names": EVENT_NAMES,
@@ -406,6 +426,20 @@ class Bench:
                 figures = self._follow(start, look)
             return figures | {"commits_s": sum(commits)}
 
+    def _trace_overhead(self, log: Any, topic: Any, pairs: int) -> dict[str, Any]:
+        """Return the share of CPU that traces take: the median of pairs of runs side by side."""
+        shares = []
+        for number in range(pairs):
+            cpu_s = {}
+            for kind in ("stages", "untraced")[:: 1 if number % 2 else -1]:
+                settings = self._settings(f"traced-{kind}-{number}")
+                cpu_s[kind] = self._process(settings, log, topic, kind)["cpu_s"]
+            shares.append(round(1 - cpu_s["untraced"] / cpu_s["stages"], 3))
+        return {
+            "trace_overhead": round(statistics.median(shares), 3),
+            "trace_overhead_by_pair": shares,
+        }
+
     def _many_pipelines(
         self, log: Any, topic: Any, pipelines: int, rounds: int
     ) -> dict[str, float | list[float]]:
@@ -456,12 +490,19 @@ class Bench:
             began = time.monotonic()
             application.groups.look(names)
             start_s, cpu = time.monotonic() - began, cpu_seconds()
+            servers = cpu_seconds(self._server_pids)
             while application.rows() < events:
                 application.groups.look(names)
                 time.sleep(0.1)
             cpu_s = cpu_seconds() - cpu
+            application_cpu_s = cpu_s - (cpu_seconds(self._server_pids) - servers)
             application.groups.stop()
-        return {"start_s": start_s, "cpu_s": cpu_s * self._events / events}
+        share = self._events / events
+        return {
+            "start_s": start_s,
+            "cpu_s": cpu_s * share,
+            "application_cpu_s": application_cpu_s * share,
+        }
 
     def _idle(
         self, settings: Any, log: Any, names: Sequence[str], seconds: float
@@ -517,12 +558,14 @@ class Bench:
 
     def _follow(self, start: Any, look: Callable[[], object]) -> dict[str, float]:
         """Run a query over the whole topic; its own trigger times are the wall time."""
-        cpu = cpu_seconds()
+        cpu, servers = cpu_seconds(), cpu_seconds(self._server_pids)
         rate = waited(start(), self._events, look)
+        cpu_s = cpu_seconds() - cpu
         return {
             "per_s": rate,
             "seconds": self._events / rate,
-            "cpu_s": cpu_seconds() - cpu,
+            "cpu_s": cpu_s,
+            "application_cpu_s": cpu_s - (cpu_seconds(self._server_pids) - servers),
         }
 
     def close(self) -> None:
@@ -681,23 +724,25 @@ def median(runs: Sequence[dict[str, float]], name: str) -> float:
     return statistics.median(run[name] for run in runs)
 
 
-_LAST_SEEN: dict[tuple[int, float], float] = {}
-"""(pid, when it was started) to the CPU seconds that were last seen of it."""
+_LAST_SEEN: dict[frozenset[int], dict[tuple[int, float], float]] = {}
+"""By what was asked: (pid, when it was started) to the CPU seconds that were last seen of it."""
 
 
-def cpu_seconds() -> float:
-    """CPU seconds of this process and all its children: driver, JVM, Python workers.
+def cpu_seconds(pids: Collection[int] | None = None) -> float:
+    """CPU seconds of processes and all their children, of those that have ended since, too.
 
-    Of those that have ended since: what was last seen of them, so that it never becomes less.
+    Args:
+        pids: which. None: this one: servers, driver, JVM, Python workers.
     """
-    me = psutil.Process()
-    for process in (me, *me.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-            _LAST_SEEN[process.pid, process.create_time()] = times.user + times.system
-        except psutil.NoSuchProcess:
-            continue
-    return sum(_LAST_SEEN.values())
+    seen = _LAST_SEEN.setdefault(frozenset(pids or ()), {})
+    for pid in [os.getpid()] if pids is None else pids:
+        with suppress(psutil.NoSuchProcess):
+            top = psutil.Process(pid)
+            for process in (top, *top.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    seen[process.pid, process.create_time()] = times.user + times.system
+    return sum(seen.values())
 
 
 def rivals_of(
@@ -719,7 +764,6 @@ def rivals_of(
         "udf_events_per_s": round(rivals["udf"]),
         "loop_events_per_s": round(rivals["loop"]),
         "tuned_loop_events_per_s": round(rivals["tuned_loop"]),
-        "trace_overhead": round(1 - ratio("untraced", "cpu_s"), 3),
         "ledger_overhead": round(commits, 4),
         "failing_10pct_vs_clean": round(ratio("failing", "per_s"), 3),
     }
