@@ -4,6 +4,7 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from tests.unit.tracing.samples import batch, ids
 
@@ -21,6 +22,28 @@ def test_batches_of_one_call_become_one_finished_file(tmp_path: Path) -> None:
     table = read_whole(path)
     assert table.column("topic").to_pylist() == ["a"] * 10 + ["b"] * 5
     assert [file.path for file in trace_spool(path.parent).files()] == [path]
+
+
+def test_what_all_traces_of_a_file_share_is_written_once_and_read_back(tmp_path: Path) -> None:
+    shared = {
+        "topic": "a \u2028'\"",
+        "attempt": 0,
+        "kafka_partition": 3,
+        "at_us": 1_795_705_441_203_165,
+    }
+    batches = [
+        batch(["a"], **shared, kafka_offset=[7], batch="x", intake_minute=[5], replay_id="r"),
+        batch(["b", "c"], **shared, kafka_offset=[8, 9], batch="y", intake_minute=[5, 6]),
+    ]
+    path = Recorder(tmp_path, host="node-1").write(batches)
+    own = {"event_id", "batch", "kafka_offset", "intake_minute", "replay_id"}
+    assert set(pq.read_metadata(path).schema.names) == own
+    filled = [one.drop_columns("host").to_pylist() for one in batches]
+    expected = [{**row, "host": "node-1"} for rows in filled for row in rows]
+    for table in (read_whole(path), read_events(path, ["a", "b", "c"])):
+        assert table.to_pylist() == [
+            {name: row[name] for name in table.column_names} for row in expected
+        ]
 
 
 def test_nothing_to_write_writes_nothing(tmp_path: Path) -> None:
