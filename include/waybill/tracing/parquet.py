@@ -182,7 +182,7 @@ def _rows(file: pq.ParquetFile, schema: pa.Schema) -> pa.Table:
     return table.select(schema.names)
 
 
-def _repeated(value: str | int | None, kind: pa.DataType, count: int) -> pa.Array:
+def _repeated(value: Any, kind: pa.DataType, count: int) -> pa.Array:
     if isinstance(kind, pa.DictionaryType):
         return constant_text(value, count)
     return pa.repeat(pa.scalar(value).cast(kind), count)
