@@ -29,7 +29,7 @@ the run for need of its first batch (ADR 22); the first goes on with the pipelin
 be in use. And as many events over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
 start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
 code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew (median of three),
-``topics_100_application_vs_1`` without what Kafka, PostgreSQL and the object store take of it.
+``topics_100_application_vs_1`` without what Kafka and the object store take of it.
 Their applications have the default trigger. A third one over them has nothing to read:
 ``idle_topic_cpu_ms_per_s``, CPU of all our processes a topic; and ``group_restart_s``, from a topic
 that goes until its group reads again, the longest of five.
@@ -732,7 +732,7 @@ def cpu_seconds(pids: Collection[int] | None = None) -> float:
     """CPU seconds of processes and all their children, of those that have ended since, too.
 
     Args:
-        pids: which. None: this one: servers, driver, JVM, Python workers.
+        pids: which. None: this one: Kafka, the object store, driver, JVM, Python workers.
     """
     seen = _LAST_SEEN.setdefault(frozenset(pids or ()), {})
     for pid in [os.getpid()] if pids is None else pids:
