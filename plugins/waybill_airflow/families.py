@@ -217,7 +217,11 @@ def _ingest_dag(declared: DeclaredPipeline) -> DAG:
     return dag
 
 
-def _notice(dag_id: str, name: str, problem: str) -> DAG:
+def _notice(dag_id: str, folder: str, problem: str) -> DAG:
+    # The name of a folder may be no UTF-8, which Airflow could not store.
+    name, problem = (
+        text.encode("utf-8", "backslashreplace").decode() for text in (folder, problem)
+    )
     warnings.warn(f"pipeline {name}: {problem}", stacklevel=2)
     dag = DAG(
         dag_id,
@@ -253,7 +257,7 @@ def _safe_id(wanted: str, *, taken: bool) -> str:
     safe = re.sub(r"[^A-Za-z0-9_.-]", "_", wanted)[:200]
     if safe == wanted and not taken:
         return safe
-    return f"{safe}_{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+    return f"{safe}_{hashlib.sha256(os.fsencode(wanted)).hexdigest()[:8]}"
 
 
 __all__ = ["BrokenDeclarationOperator", "ingest_shard"]
