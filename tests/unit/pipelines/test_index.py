@@ -124,6 +124,14 @@ def test_a_damaged_index_changes_nothing_and_is_written_anew(pipelines, home, ch
     assert kept(home).read_bytes() == whole
 
 
+def test_a_declaration_with_thousands_of_mistakes_is_a_notice_of_some(folder, home):
+    columns = "\n".join(f"      column_{number}: nonsense" for number in range(3_000))
+    folder.write(NAMES[0], text=named(NAMES[0]).replace("      note: string", columns))
+    *some, last = look(folder.root, home)[0].problem.splitlines()
+    assert len(some) == 50
+    assert last == "2950 more; `waybill pipelines check` has all"
+
+
 def test_an_index_of_another_release_is_not_read(pipelines, home, checked, monkeypatch):
     found = look(pipelines, home)
     monkeypatch.setattr(index_module, "_judge", lambda: b"another")
@@ -160,6 +168,13 @@ def test_a_file_that_could_not_be_read_is_tried_again(pipelines, home, monkeypat
         patch.setattr(validation, "read_inside", unreadable)
         assert all("Input/output error" in one.problem for one in look(pipelines, home)[:3])
     assert [one.problem for one in look(pipelines, home)[:3]] == ["", "", ""]
+
+
+def test_what_is_wrong_with_a_missing_file_is_looked_at_anew(pipelines, home):
+    (pipelines / NAMES[0] / "pipeline.yaml").unlink()
+    assert "did you mean" not in look(pipelines, home)[0].problem
+    (pipelines / NAMES[0] / "pipeline.yml").touch()
+    assert "did you mean 'pipeline.yml'?" in look(pipelines, home)[0].problem
 
 
 def test_a_connector_of_a_package_is_asked_for_each_time(pipelines, home, checked, monkeypatch):
