@@ -36,7 +36,7 @@ def main() -> None:
         with opened_home() as (home, _):
             figures = part.run(home, quick=quick)
         for name, value in figures.items():
-            sys.stdout.write(f"{part.WORDS[name]:58} {value:>10}\n")
+            sys.stdout.write(f"{part.WORDS[name]:58} {value!s:>10}\n")
         report |= figures
     beyond = [
         f"{name} is {report[name]}, beyond its limit {limits}\n"

@@ -23,7 +23,9 @@ NAMES = [name for name in (f"p{number:03}" for number in range(200)) if shard_of
 
 
 def named(name, **changes):
-    text = GOOD.replace("id: shop-orders", f"id: id-{name}").replace("name: orders", f"name: {name}")
+    text = GOOD.replace("id: shop-orders", f"id: id-{name}").replace(
+        "name: orders", f"name: {name}"
+    )
     for old, new in changes.items():
         text = text.replace(f"{old}: ", f"{new}: ", 1)
     return text
@@ -234,7 +236,7 @@ def test_what_is_gone_is_dropped(pipelines, home):
     (pipelines / NAMES[0]).rmdir()
     assert [one.folder for one in look(pipelines, home)] == NAMES[1:]
     assert NAMES[0] not in kept(home).read_text()
-    assert os.listdir(kept(home).parent) == ["03.json"]
+    assert [file.name for file in kept(home).parent.iterdir()] == ["03.json"]
 
 
 def test_one_folder_is_found_by_itself(pipelines, home, checked):
