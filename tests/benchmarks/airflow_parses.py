@@ -164,7 +164,7 @@ def _tasks(process: ParsingProcess, parsed: dict[int, list[dict[str, Any]]], rou
 
 
 def _median(parses: list[dict[str, Any]], name: str) -> float:
-    return statistics.median(parse[name] for parse in parses)
+    return float(statistics.median(parse[name] for parse in parses))
 
 
 def declare(root: Path, count: int) -> None:
