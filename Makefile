@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -59,6 +59,9 @@ bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against th
 
 bench-cli: venv  ## CPU seconds of waybill --help and of waybill parked list (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.cli $(ARGS)
+
+bench-airflow: venv  ## Waybill's DAGs in Airflow at 5,000 pipelines: what a file, a task's parse take; serialised alike (QUICK=1: less than a minute)
+	$(BIN)/python -m tests.benchmarks.airflow $(ARGS)
 
 bench-clusters: venv  ## teams packed into virtual clusters, simulated: recovery from a storm, moves, reversals (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.clusters $(ARGS)

@@ -1,4 +1,7 @@
-"""The DAGs of the ``ingest`` family: one for each declared pipeline.
+"""The DAGs of the ``ingest`` family: one for each declared pipeline, in 16 files.
+
+Which file has a pipeline's DAG is a hash of its folder's name, so that a parse makes a sixteenth of
+them. What the declarations say is kept between parses (``waybill.pipelines.index``).
 
 A declaration that is broken must neither hide the other pipelines nor vanish. Airflow knows import
 errors only by file: one error in the family's file marks *every* DAG of that file as stale and
@@ -11,31 +14,38 @@ failed runs hears of it; once the declaration is right again, the next parse bri
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import warnings
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG, BaseOperator, get_parsing_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowTimetableInvalid
 
 from waybill_airflow.dag_defaults import START, paused_at_creation
 from waybill_airflow.operators.ingest import IngestOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
     from airflow.sdk import Context
 
-    from waybill.pipelines import Pipeline
+    from waybill.pipelines import DeclarationIndex, DeclaredPipeline
 
+_PREFIX = "ingest_"
 _INGEST_DOC = """
 # Ingest {name}
 
 Fetches what is new at the source of pipeline {name} (team {team}, owner {owner}), and sends
 it to Kafka through the lossless producer. Each run goes on where the last one stopped; killing it,
 or running it twice, loses and doubles nothing. See `waybill pipelines show`.
+{hourly}"""
+_HOURLY_DOC = """
+Declared `@hourly`: it runs at `{}`. Each pipeline has its own minute, so that not all begin at
+once; five cron fields in the declaration set another.
 """
 _NOTICE_DOC = """
 # The declaration of {name} is broken
@@ -66,89 +76,153 @@ class BrokenDeclarationOperator(BaseOperator):
         raise AirflowFailException(self.problem)
 
 
-def ingest_dags(root: Path) -> dict[str, DAG]:
-    """Return the family by DAG id; a broken declaration gives its notice.
+def ingest_shard(number: int) -> dict[str, DAG]:
+    """Return the DAGs of one file of the family, by id.
 
-    :param root: folder of the declarations, ``<root>/<name>/pipeline.yaml``.
-    :raises waybill.errors.InputError: there is no such folder.
+    A task needs one DAG: where Airflow parses for a task, that one alone is made, by the file that
+    has it.
+
+    :param number: of the shard, 0 to ``SHARDS`` - 1.
+    :raises waybill.errors.InputError: there is no folder of declarations.
     """
     from waybill.errors import InputError
+    from waybill.pipelines import DeclarationIndex
 
+    root, home = _folders()
     if not root.is_dir():
         raise InputError(f"{root}: no such folder; set WAYBILL_PIPELINES_DIR to the declarations")
-    dags: dict[str, DAG] = {}
-    paused = paused_at_creation(moves_data=True)
-    for folder, declared in _declared(root):
-        dag = _dag_of(folder, declared, dags)
+    index = DeclarationIndex(root, home)
+    wanted = get_parsing_context().dag_id
+    if wanted is not None:
+        declared = _wanted(index, number, wanted)
+        return {} if declared is None else {wanted: _dag_of(index, declared, wanted)}
+    dags = {dag_id: _dag_of(index, declared, dag_id) for dag_id, declared in _named(index, number)}
+    paused = paused_at_creation(moves_data=True) if dags else None
+    for dag in dags.values():
         dag.is_paused_upon_creation = paused
-        dags[dag.dag_id] = dag
     return dags
 
 
-def _declared(root: Path) -> list[tuple[Path, Pipeline | str]]:
-    """Return each folder with its pipeline, or with what is wrong with its declaration.
+def _folders() -> tuple[Path, Path]:
+    """Return the folder of declarations and the state folder, as the settings say.
 
-    A pipeline that has its folder's name comes first, so that it keeps that name when another
-    folder's declaration claims it by mistake. Ids and tables that two claim concern no DAG: a run
-    uses what was deployed, and ``waybill pipelines check`` names them.
+    Where the environment names both, as in all that ``waybill up`` and compose start, it is asked
+    itself: the settings take 45 ms to import, in each parse of each file of the family.
     """
-    from waybill.errors import InputError
-    from waybill.pipelines import load_pipeline
+    names = ("WAYBILL_PIPELINES_DIR", "WAYBILL_HOME")
+    given = [os.environ.get(name, "") for name in names]
+    if all(given):
+        return Path(given[0]), Path(given[1])
+    from waybill.settings import Settings
 
-    found: list[tuple[Path, Pipeline | str]] = []
-    for folder in sorted(root.iterdir()):
-        if folder.is_dir() and not folder.name.startswith((".", "_")):
-            try:
-                found.append((folder, load_pipeline(folder)))
-            except InputError as error:
-                found.append((folder, str(error)))
-    return sorted(found, key=lambda one: isinstance(one[1], str) or one[1].name != one[0].name)
+    settings = Settings()
+    return settings.pipelines_dir, settings.home
 
 
-def _dag_of(folder: Path, declared: Pipeline | str, taken: Mapping[str, DAG]) -> DAG:
-    if isinstance(declared, str):
-        return _notice(folder.name, declared, taken)
-    where = f"{folder / 'pipeline.yaml'}"
-    if f"ingest_{declared.name}" in taken:
-        problem = f"{where}: name: {declared.name!r} is the name of another pipeline"
-        return _notice(folder.name, problem, taken)
+def _wanted(index: DeclarationIndex, number: int, wanted: str) -> DeclaredPipeline | None:
+    """Return what is declared for one DAG of a shard; None: it has no such DAG.
+
+    Nearly always the DAG's id names the folder, and no other has to be read.
+    """
+    from waybill.pipelines import shard_of
+
+    name = wanted.removeprefix(_PREFIX)
+    if name == wanted:
+        return None
+    if shard_of(name) == number:
+        declared = index.folder(name)
+        if declared is not None and (declared.problem or declared.name == name):
+            return declared
+    return dict(_named(index, number)).get(wanted)
+
+
+def _named(index: DeclarationIndex, number: int) -> Iterator[tuple[str, DeclaredPipeline]]:
+    """Yield the DAG ids of a shard, each with its declaration, or what is wrong with that.
+
+    A name belongs to the folder of that name, unless its declaration says another one; else to the
+    first folder that claims it. Ids and tables that two claim concern no DAG: a run uses what was
+    deployed, and ``waybill pipelines check`` names them.
+    """
+    shard = index.shard(number)
+    owners = _owners(index, shard)
+    for declared in shard:
+        folder, name, problem = declared.folder, declared.name, declared.problem
+        if not problem and name != folder and owners.get(name) != folder:
+            problem = f"{index.file(folder)}: name: {name!r} is the name of another pipeline"
+        if problem:
+            dag_id = _safe_id(f"{_PREFIX}{folder}", taken=folder in owners)
+            yield dag_id, replace(declared, problem=problem)
+        else:
+            yield f"{_PREFIX}{name}", declared
+
+
+def _owners(index: DeclarationIndex, shard: list[DeclaredPipeline]) -> dict[str, str]:
+    """Return {name: folder} of pipelines that have not their folder's name, as far as it matters.
+
+    Only where the shard has such a pipeline are the other shards asked.
+    """
+    renamed = [one for one in shard if not one.problem and one.name != one.folder]
+    if not renamed:
+        return {}
+    matter = {name for one in renamed for name in (one.name, one.folder)}
+    own = {one.folder for one in shard}
+    renamed += [one for one in index.renamed() if one.folder not in own and one.name in matter]
+    owners: dict[str, str] = {}
+    for one in sorted(renamed, key=lambda one: one.folder):
+        namesake = index.folder(one.name)
+        if namesake is None or not (namesake.problem or namesake.name == one.name):
+            owners.setdefault(one.name, one.folder)
+    return owners
+
+
+def _dag_of(index: DeclarationIndex, declared: DeclaredPipeline, dag_id: str) -> DAG:
+    if declared.problem:
+        return _notice(dag_id, declared.folder, declared.problem)
     try:
         return _ingest_dag(declared)
     except (AirflowTimetableInvalid, ValueError) as error:
-        return _notice(folder.name, f"{where}: schedule: {error}", taken)
+        problem = f"{index.file(declared.folder)}: schedule: {error}"
+        return _notice(dag_id, declared.folder, problem)
 
 
-def _ingest_dag(pipeline: Pipeline) -> DAG:
+def _ingest_dag(declared: DeclaredPipeline) -> DAG:
+    from waybill.pipelines import HOURLY, cron_schedule
+
+    schedule = cron_schedule(declared.schedule, declared.id)
     dag = DAG(
-        f"ingest_{pipeline.name}",
-        schedule=pipeline.schedule,
+        f"{_PREFIX}{declared.name}",
+        schedule=schedule,
         start_date=START,
         catchup=False,
         max_active_runs=1,
         default_args={
-            "owner": pipeline.owner,
+            "owner": declared.owner,
             "retries": 5,
             "retry_delay": timedelta(seconds=10),
             "retry_exponential_backoff": True,
             "max_retry_delay": timedelta(minutes=10),
             "execution_timeout": timedelta(hours=6),
         },
-        tags={"waybill", "ingest", pipeline.team},
+        tags={"waybill", "ingest", declared.team},
         doc_md=_INGEST_DOC.format(
-            name=_code(pipeline.name),
-            team=_code(pipeline.team),
-            owner=_code(pipeline.owner),
+            name=_code(declared.name),
+            team=_code(declared.team),
+            owner=_code(declared.owner),
+            hourly=_HOURLY_DOC.format(schedule) if declared.schedule == HOURLY else "",
         ),
         auto_register=False,
     )
-    IngestOperator(task_id="ingest", pipeline=pipeline.name, dag=dag)
+    IngestOperator(task_id="ingest", pipeline=declared.name, dag=dag)
     dag.validate()
     return dag
 
 
-def _notice(name: str, problem: str, taken: Mapping[str, DAG]) -> DAG:
+def _notice(dag_id: str, folder: str, problem: str) -> DAG:
+    # The name of a folder may be no UTF-8, which Airflow could not store.
+    name, problem = (
+        text.encode("utf-8", "backslashreplace").decode() for text in (folder, problem)
+    )
     warnings.warn(f"pipeline {name}: {problem}", stacklevel=2)
-    dag_id = _safe_id(f"ingest_{name}", taken)
     dag = DAG(
         dag_id,
         dag_display_name=f"{dag_id} (declaration broken)",
@@ -178,12 +252,12 @@ def _code(text: str) -> str:
     return f"{fence} {shown} {fence}" if "`" in shown else f"{fence}{shown}{fence}"
 
 
-def _safe_id(wanted: str, taken: Mapping[str, DAG]) -> str:
+def _safe_id(wanted: str, *, taken: bool) -> str:
     """Return an id that Airflow allows; changed or taken ones get a short hash, so stay unique."""
     safe = re.sub(r"[^A-Za-z0-9_.-]", "_", wanted)[:200]
-    if safe == wanted and safe not in taken:
+    if safe == wanted and not taken:
         return safe
-    return f"{safe}_{hashlib.sha256(wanted.encode()).hexdigest()[:8]}"
+    return f"{safe}_{hashlib.sha256(os.fsencode(wanted)).hexdigest()[:8]}"
 
 
-__all__ = ["BrokenDeclarationOperator", "ingest_dags"]
+__all__ = ["BrokenDeclarationOperator", "ingest_shard"]

@@ -7,6 +7,8 @@ import shutil
 import pytest
 from tests.dags.conftest import ROOT, load_dags
 
+from waybill.pipelines import SHARDS
+
 
 @pytest.fixture
 def declared(tmp_path, monkeypatch):
@@ -28,9 +30,13 @@ def edit(declared, name, old, new):
 
 
 def family():
-    bag = load_dags(ROOT / "dags" / "ingest.py")
-    assert bag.import_errors == {}
-    return bag.dags
+    dags = {}
+    for number in range(SHARDS):
+        bag = load_dags(ROOT / "dags" / f"ingest_{number:02}.py")
+        assert bag.import_errors == {}
+        assert not dags.keys() & bag.dags.keys()
+        dags |= bag.dags
+    return dags
 
 
 def run_notice(dag):
@@ -134,7 +140,7 @@ def test_schedules_and_owners_are_the_declared_ones(declared):
 
 def test_a_folder_that_is_not_there_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(tmp_path / "nowhere"))
-    bag = load_dags(ROOT / "dags" / "ingest.py")
+    bag = load_dags(ROOT / "dags" / "ingest_00.py")
     [error] = bag.import_errors.values()
     assert "WAYBILL_PIPELINES_DIR" in error
     assert str(tmp_path / "nowhere") in error

@@ -19,7 +19,15 @@ from waybill.destinations import Commit, open_destination
 from waybill.errors import AwayError
 from waybill.events import Event, encode
 from waybill.ledger import LoadCommit, acquire_lease, commit_batch, commit_load, note_run
-from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec, topic_of
+from waybill.pipelines import (
+    Column,
+    EventDeclaration,
+    Pipeline,
+    Source,
+    TableSpec,
+    cron_schedule,
+    topic_of,
+)
 from waybill.reconciliation import close_breach, read_breaches
 from waybill.reconciliation.checks.limits import DriftLimits, WatchLimits
 from waybill.reconciliation.checks.run import WatchParts, tell, watch
@@ -204,6 +212,8 @@ def test_a_scheduled_run_that_does_not_come_is_late_and_one_that_found_nothing_i
     [breach] = looked(tracker, now)
     assert (breach.key.kind, breach.key.stage) == ("late", "ingestion")
     assert "a run of orders was due at" in breach.words
+    minute = int(str(cron_schedule("@hourly", "p")).partition(" ")[0])
+    assert f":{minute:02} on " in breach.words
     note_run(tracker, "p")
     assert looked(tracker, now) == []
 

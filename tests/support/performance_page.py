@@ -53,6 +53,10 @@ SHOWN = {
         "single_p95_lag_ratio",
     ),
     "bench-cli": ("help_cpu_s", "parked_list_cpu_s", "python_cpu_s", "airflow_help_cpu_s"),
+    "bench-airflow": (
+        "shard_build_cpu_s", "shard_build_cold_cpu_s", "shard_serialise_cpu_s", "task_parse_ms",
+        "empty_shard_parse_ms",
+    ),
 }  # fmt: skip
 HEAD = """\
 # Performance

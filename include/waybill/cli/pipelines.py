@@ -21,11 +21,13 @@ from waybill.cli.options import AsJson, Who, Why, decision
 from waybill.cli.output import counted, print_json
 from waybill.errors import InputError
 from waybill.pipelines import (
+    HOURLY,
     Column,
     DeclarationError,
     Pipeline,
     Problem,
     check_sources,
+    cron_schedule,
     hint,
     load_pipelines,
     shown_name,
@@ -225,7 +227,7 @@ def _facts(pipeline: Pipeline) -> Table:
         ("id", pipeline.id),
         ("team", pipeline.team),
         ("owner", pipeline.owner),
-        ("schedule", pipeline.schedule or "by hand"),
+        ("schedule", _schedule(pipeline)),
         ("source", f"{source.connector} {source.path}".rstrip()),
         *((f"  {shown_name(n)}", shown_name(str(v))) for n, v in source.options.items()),
         ("order by", ", ".join(source.order_by) or "as it comes"),
@@ -237,6 +239,13 @@ def _facts(pipeline: Pipeline) -> Table:
     ):
         table.add_row(label, Text(fact))
     return table
+
+
+def _schedule(pipeline: Pipeline) -> str:
+    if pipeline.schedule != HOURLY:
+        return pipeline.schedule or "by hand"
+    minute = (cron_schedule(pipeline.schedule, pipeline.id) or "").partition(" ")[0]
+    return f"{HOURLY}, at minute {minute}"
 
 
 def _title(pipeline: Pipeline, name: str) -> str:

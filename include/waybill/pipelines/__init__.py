@@ -71,8 +71,13 @@ if TYPE_CHECKING:
     from waybill.pipelines.column_types import widened as widened
     from waybill.pipelines.document import read_document as read_document
     from waybill.pipelines.document import yaml_text as yaml_text
+    from waybill.pipelines.folder import read_inside as read_inside
     from waybill.pipelines.form import UNKNOWN_PIPELINE as UNKNOWN_PIPELINE
     from waybill.pipelines.form import brought_connectors as brought_connectors
+    from waybill.pipelines.index import SHARDS as SHARDS
+    from waybill.pipelines.index import DeclarationIndex as DeclarationIndex
+    from waybill.pipelines.index import DeclaredPipeline as DeclaredPipeline
+    from waybill.pipelines.index import shard_of as shard_of
     from waybill.pipelines.model import ChildTable as ChildTable
     from waybill.pipelines.model import Column as Column
     from waybill.pipelines.model import EventDeclaration as EventDeclaration
@@ -92,6 +97,8 @@ if TYPE_CHECKING:
     from waybill.pipelines.scaffold import NewPipeline as NewPipeline
     from waybill.pipelines.scaffold import WrittenPipeline as WrittenPipeline
     from waybill.pipelines.scaffold import write_new as write_new
+    from waybill.pipelines.schedule import HOURLY as HOURLY
+    from waybill.pipelines.schedule import cron_schedule as cron_schedule
     from waybill.pipelines.source_path import find_file as find_file
     from waybill.pipelines.validation import DeclarationError as DeclarationError
     from waybill.pipelines.validation import check as check
@@ -100,7 +107,6 @@ if TYPE_CHECKING:
     from waybill.pipelines.validation import load_pipeline as load_pipeline
     from waybill.pipelines.validation import load_pipelines as load_pipelines
     from waybill.pipelines.validation import pipeline_directories as pipeline_directories
-    from waybill.pipelines.validation import read_inside as read_inside
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -114,7 +120,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "widened",
         ],
         "document": ["read_document", "yaml_text"],
+        "folder": ["read_inside"],
         "form": ["UNKNOWN_PIPELINE", "brought_connectors"],
+        "index": ["SHARDS", "DeclarationIndex", "DeclaredPipeline", "shard_of"],
         "model": [
             "ChildTable",
             "Column",
@@ -131,6 +139,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "problems": ["Problem", "hint", "shown_name"],
         "scaffold": ["EXAMPLES", "NewPipeline", "WrittenPipeline", "write_new"],
+        "schedule": ["HOURLY", "cron_schedule"],
         "source_path": ["find_file"],
         "validation": [
             "DeclarationError",
@@ -140,7 +149,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "load_pipeline",
             "load_pipelines",
             "pipeline_directories",
-            "read_inside",
         ],
     },
 )

@@ -10,7 +10,6 @@ from waybill.pipelines.problems import hint, shown_name
 
 EVENT_FUNCTION, BATCH_FUNCTION = "transform", "transform_batch"
 _ARGUMENTS = {EVENT_FUNCTION: "event", BATCH_FUNCTION: "table"}
-MAX_CODE_BYTES = 1024**2
 _MOST_BATCH_CHARS = 128 * 1024
 """Of code that takes tables: workers parse it, with 600 bytes of memory a character at worst."""
 

@@ -19,11 +19,12 @@ from pydantic import Field
 
 from waybill.errors import InputError
 from waybill.pipelines.document import read_document, yaml_text
+from waybill.pipelines.folder import DECLARATION
 from waybill.pipelines.form import CONNECTORS, OF_FILES, brought_connectors, check_shape
 from waybill.pipelines.problems import Path as Place
 from waybill.pipelines.problems import hint, shown_name
 from waybill.pipelines.rules import check_rules
-from waybill.pipelines.validation import DECLARATION, check, find_collisions, load_pipeline
+from waybill.pipelines.validation import check, find_collisions, load_pipeline
 from waybill.request import Request
 
 EXAMPLES = "events.jsonl"

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from waybill.errors import InputError
-from waybill.pipelines.code_check import MAX_CODE_BYTES, check_code
+from waybill.pipelines.code_check import check_code
 from waybill.pipelines.document import Document, read_document
+from waybill.pipelines.folder import (
+    DECLARATION,
+    MAX_CODE_BYTES,
+    folder_names,
+    read_declaration,
+    read_inside,
+)
 from waybill.pipelines.form import PACKAGE, ChildForm, PipelineForm, check_shape
 from waybill.pipelines.model import (
     ChildTable,
@@ -24,9 +31,7 @@ from waybill.pipelines.problems import Problem, field_name, hint, shown_name
 from waybill.pipelines.rules import check_rules, flattens, source_of, unescaped
 from waybill.pipelines.source_path import find_file, package_folder
 
-DECLARATION = "pipeline.yaml"
 _DEFAULT_CODE = "transformation.py"
-_MAX_DECLARATION_BYTES = 8 * 1024**2
 
 
 class DeclarationError(InputError):
@@ -38,16 +43,19 @@ class DeclarationError(InputError):
 
 
 @dataclass(slots=True)
-class _Examined:
+class Examined:
     """One folder: its pipeline when it is right, and what is wrong with it."""
 
     directory: Path
     document: Document
+    texts: list[tuple[str, str | None]]
+    """What it is judged by: files' names and texts, the declaration first. None: unreadable."""
     pipeline: Pipeline | None = None
     problems: list[Problem] = field(default_factory=list)
 
     @property
     def file(self) -> str:
+        """Return the path of its declaration."""
         return str(self.directory / DECLARATION)
 
 
@@ -72,7 +80,7 @@ def check(
 
 
 def _refused(
-    examined: _Examined,
+    examined: Examined,
     source_roots: Sequence[Path],
     open_source: Callable[[Source, Path, Sequence[Path]], object] | None,
 ) -> list[Problem]:
@@ -86,7 +94,7 @@ def _refused(
     return []
 
 
-def _outside(examined: _Examined, source_roots: Sequence[Path]) -> list[Problem]:
+def _outside(examined: Examined, source_roots: Sequence[Path]) -> list[Problem]:
     """Return the mistake of a source that lies where it must not, here and now."""
     pipeline = examined.pipeline
     if pipeline is None or not pipeline.source.path or pipeline.source.path.startswith(PACKAGE):
@@ -152,7 +160,7 @@ def load_pipeline(directory: Path, source_roots: Sequence[Path] | None = None) -
     Raises:
         DeclarationError: it has mistakes; lists all.
     """
-    examined = _examine(directory)
+    examined = examine(directory)
     if source_roots is not None and (outside := _outside(examined, source_roots)):
         raise DeclarationError(outside)
     if examined.pipeline is None:
@@ -170,7 +178,7 @@ def load_completed(directory: Path, complete: Callable[[Any], Any]) -> Pipeline:
     Raises:
         DeclarationError: what is there, or was put in, has mistakes; lists all.
     """
-    examined = _examine(directory, complete)
+    examined = examine(directory, complete)
     if examined.pipeline is None:
         raise DeclarationError(sorted(examined.problems))
     return examined.pipeline
@@ -196,13 +204,13 @@ def pipeline_directories(root: Path) -> dict[str, Path]:
     return {one.pipeline.name: one.directory for one in examined if one.pipeline is not None}
 
 
-def _check_all(root: Path) -> tuple[list[_Examined], list[Problem]]:
+def _check_all(root: Path) -> tuple[list[Examined], list[Problem]]:
     try:
         directories = _directories(root)
     except OSError as error:
         said = f"expected a folder with a folder for each pipeline; {error.strerror}"
         return [], [Problem(str(root), 1, "", said)]
-    examined = [_examine(directory) for directory in directories]
+    examined = [examine(directory) for directory in directories]
     problems = [problem for one in examined for problem in one.problems]
     problems.extend(_collisions(examined))
     return examined, sorted(problems)
@@ -211,19 +219,18 @@ def _check_all(root: Path) -> tuple[list[_Examined], list[Problem]]:
 def _directories(root: Path) -> list[Path]:
     if (root / DECLARATION).is_file():
         return [root]
-    return sorted(
-        path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
-    )
+    return [root / name for name in folder_names(root)]
 
 
-def _examine(directory: Path, complete: Callable[[Any], Any] | None = None) -> _Examined:
-    text, said = read_inside(directory, DECLARATION, _MAX_DECLARATION_BYTES)
+def examine(directory: Path, complete: Callable[[Any], Any] | None = None) -> Examined:
+    """Return what is in a folder, and all that is wrong with it; see ``load_completed``."""
+    text, said = read_declaration(directory)
     if text is None:
-        examined = _Examined(directory, Document())
+        examined = Examined(directory, Document(), [(DECLARATION, None)])
         examined.problems.append(Problem(examined.file, 1, "", said + _similar(directory)))
         return examined
     document = read_document(text)
-    examined = _Examined(directory, document)
+    examined = Examined(directory, document, [(DECLARATION, text)])
     for line, path, message in document.faults:
         examined.problems.append(Problem(examined.file, line, field_name(path), message))
     if document.faults and document.value is None:
@@ -240,17 +247,18 @@ def _examine(directory: Path, complete: Callable[[Any], Any] | None = None) -> _
     return examined
 
 
-def _problem(examined: _Examined, path: tuple[str | int, ...], message: str) -> Problem:
+def _problem(examined: Examined, path: tuple[str | int, ...], message: str) -> Problem:
     return Problem(examined.file, examined.document.line(path), field_name(path), message)
 
 
-def _code(examined: _Examined) -> str | None:
+def _code(examined: Examined) -> str | None:
     """Return the transformation's text; notes what is wrong with it."""
     value = examined.document.value
     name = value.get("transformation", _DEFAULT_CODE) if isinstance(value, dict) else None
     if not isinstance(name, str):
         return None
     text, said = read_inside(examined.directory, name, MAX_CODE_BYTES)
+    examined.texts.append((name, text))
     if text is None:
         examined.problems.append(_problem(examined, ("transformation",), said))
         return None
@@ -258,38 +266,6 @@ def _code(examined: _Examined) -> str | None:
     faults = check_code(text)
     examined.problems.extend(Problem(file, line, "", message) for line, message in faults)
     return text
-
-
-def read_inside(directory: Path, name: str, limit: int) -> tuple[str | None, str]:
-    """Return (text, "") of a file in a pipeline's folder, or (None, what is wrong).
-
-    Args:
-        directory: the folder; a file that links lead out of it to is refused.
-        name: relative to it.
-        limit: most bytes that it may have.
-    """
-    expected = f"expected a file {shown_name(name)!r} in the pipeline's folder"
-    try:
-        path = (directory / name).resolve()
-        if not path.is_relative_to(directory.resolve()):
-            return None, f"{expected}; this one is outside of it"
-        if not path.is_file():
-            return None, f"{expected}; there is none"
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
-    except (OSError, RuntimeError, ValueError) as error:  # NUL, too long, links in a circle
-        return None, f"{expected}; it cannot be read: {shown_name(str(error))}"
-    return _decoded(content, limit, expected)
-
-
-def _decoded(content: bytes, limit: int, expected: str) -> tuple[str | None, str]:
-    if len(content) > limit:
-        return None, f"{expected} of at most {limit} bytes; it is larger"
-    try:
-        return content.decode("utf-8-sig"), ""
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        return None, f"{expected}, in UTF-8; line {line} is not"
 
 
 def _similar(directory: Path) -> str:
@@ -306,14 +282,14 @@ def find_collisions(root: Path, directory: Path) -> list[Problem]:
         root: a folder of pipelines; mistakes in them are passed over.
         directory: the folder, which is not one of them.
     """
-    newcomer = _examine(directory)
-    examined = [*map(_examine, _directories(root)), newcomer]
+    newcomer = examine(directory)
+    examined = [*map(examine, _directories(root)), newcomer]
     return sorted(one for one in _collisions(examined) if one.file == newcomer.file)
 
 
-def _collisions(examined: list[_Examined]) -> Iterator[Problem]:
+def _collisions(examined: list[Examined]) -> Iterator[Problem]:
     """Yield ids, names and tables that two folders claim."""
-    claims: dict[tuple[Any, ...], _Examined] = {}
+    claims: dict[tuple[Any, ...], Examined] = {}
     for one in examined:
         for path, words, claim in _claims(one.document.value):
             first = claims.setdefault((words, *claim), one)

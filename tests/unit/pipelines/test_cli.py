@@ -117,6 +117,7 @@ def test_show_has_the_facts_and_the_columns(folder):
     said = run("show", "orders", "--from", folder.root).stdout
     for part in ("shop-orders", "events.shop.warehouse", "placed_at", "decimal(10,2)", "key"):
         assert part in said
+    assert "@hourly, at minute 54" in said
     answer = json.loads(run("show", "orders", "--from", folder.root, "--json").stdout)
     assert answer["events"]["order"]["key"] == ["number"]
 

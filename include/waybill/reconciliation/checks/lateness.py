@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.ledger import WAITING_COUNTS, live_names, topic_positions, waiting_asked
-from waybill.pipelines import PipelineHead, topic_of
+from waybill.pipelines import PipelineHead, cron_schedule, topic_of
 from waybill.reconciliation.checks.findings import Finding, OpenFindings, events, span
 from waybill.reconciliation.checks.limits import WatchLimits
 from waybill.settings import WaitingStage
@@ -65,7 +65,7 @@ def due_run(schedule: str | None, ended: datetime, now: datetime) -> datetime | 
     """Return when the first run was due after the one that ended last; None: none is due yet.
 
     Args:
-        schedule: of the pipeline; by hand, once and continuously are never due.
+        schedule: of the pipeline, by ``cron_schedule``; by hand, once, continuously: never due.
         ended: when its last run ended.
         now: the time.
     """
@@ -95,8 +95,10 @@ class Lateness:
         found = []
         for pipeline_id, at in sorted(ended.items()):
             pipeline = self.pipelines.get(pipeline_id)
-            due = None if pipeline is None else due_run(pipeline.schedule, at, self.now)
-            if pipeline is None or due is None:
+            if pipeline is None:
+                continue
+            due = due_run(cron_schedule(pipeline.schedule, pipeline.id), at, self.now)
+            if due is None:
                 continue
             words = (
                 f"a run of {pipeline.name} was due at {due:%H:%M on %a %d %b} "
