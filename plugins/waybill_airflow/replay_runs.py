@@ -1,0 +1,96 @@
+"""Runs of the DAG ``replay``, started and asked for from inside of a task.
+
+A task's own way to Airflow needs no connection and no password, and the runs carry the name of the
+user who triggered the task's run. Starting several of them from one task is nothing that the task
+SDK has in public: ``TriggerDagRunOperator`` ends its task to start one. What is private of Airflow
+here is this module's alone; ``tests/dags/test_replay_runs.py`` holds it.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from waybill_airflow.operators.replay import REPLAY_DAG_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class TaskReplayRuns:
+    """``waybill.replay.ReplayRuns`` for the task that runs in this process."""
+
+    def start(self, run_id: str, conf: Mapping[str, Any]) -> None:
+        """Start a run; one with this id that is there already is kept.
+
+        :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
+        :raises waybill.errors.StopError: Airflow refused it, for instance as there is no such DAG.
+        """
+        from airflow.sdk.exceptions import AirflowRuntimeError
+        from airflow.sdk.execution_time import task_runner
+        from airflow.sdk.execution_time.comms import TriggerDagRun
+
+        message = TriggerDagRun(
+            dag_id=REPLAY_DAG_ID, run_id=run_id, conf=dict(conf), logical_date=None
+        )
+        try:
+            task_runner.SUPERVISOR_COMMS.send(message)  # an answer that it is there is no error
+        except AirflowRuntimeError as error:
+            raise _refusal(run_id, error) from error
+
+    def state(self, run_id: str) -> str | None:
+        """Return the state of a run; ``None``: there is none with this id.
+
+        :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
+        """
+        from airflow.sdk.exceptions import AirflowRuntimeError
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        try:
+            return str(RuntimeTaskInstance.get_dagrun_state(REPLAY_DAG_ID, run_id))
+        except AirflowRuntimeError as error:
+            if _status(error) == HTTPStatus.NOT_FOUND:
+                return None
+            raise _refusal(run_id, error) from error
+
+
+def count_unfinished(run_ids: Sequence[str]) -> int:
+    """Return how many of these runs wait or run; also in the triggerer.
+
+    :raises airflow.sdk.exceptions.AirflowRuntimeError: Airflow does not answer.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    from waybill.replay import UNFINISHED
+
+    return int(
+        RuntimeTaskInstance.get_dr_count(
+            dag_id=REPLAY_DAG_ID, run_ids=list(run_ids), states=list(UNFINISHED)
+        )
+    )
+
+
+def is_replay_paused() -> bool:
+    """Tell whether somebody paused the DAG ``replay``: runs of it wait until it is unpaused."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return bool(RuntimeTaskInstance.get_dag(REPLAY_DAG_ID).is_paused)
+
+
+def _status(error: Any) -> int | None:
+    """Return the HTTP status of what the API server answered; ``None``: it did not answer."""
+    detail = error.error.detail
+    status = detail.get("status_code") if isinstance(detail, dict) else None
+    return status if isinstance(status, int) else None
+
+
+def _refusal(run_id: str, error: Any) -> Exception:
+    from waybill.errors import RetryError, StopError
+
+    status = _status(error)
+    if status is None or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return RetryError(f"Airflow did not answer about run {run_id!r} of `replay`: {error}")
+    return StopError(f"Airflow refused run {run_id!r} of `replay` ({status}): {error}")
+
+
+__all__ = ["TaskReplayRuns", "count_unfinished", "is_replay_paused"]
