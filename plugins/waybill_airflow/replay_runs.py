@@ -47,11 +47,12 @@ class TaskReplayRuns:
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         try:
-            return str(RuntimeTaskInstance.get_dagrun_state(REPLAY_DAG_ID, run_id))
+            state = RuntimeTaskInstance.get_dagrun_state(REPLAY_DAG_ID, run_id)
         except AirflowRuntimeError as error:
             if _status(error) == HTTPStatus.NOT_FOUND:
                 return None
             raise _refusal(run_id, error) from error
+        return str(getattr(state, "value", state))  # a member of an enum, in 3.3
 
 
 def count_unfinished(run_ids: Sequence[str]) -> int:

@@ -28,10 +28,10 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List campaigns, the newest first: how far they are, and how long they will take."""
-    from waybill.services import campaigns
+    from waybill.services import replay_campaigns
     from waybill.settings import Settings
 
-    found = campaigns(Settings(), limit=limit)
+    found = replay_campaigns(Settings(), limit=limit)
     if as_json:
         print_json([campaign.to_json() for campaign in found])
     elif found:
@@ -52,14 +52,14 @@ def show(
 ) -> None:
     """Show one campaign: what was asked for, progress, what was left out and why, failures."""
     from waybill.errors import InputError
-    from waybill.services import campaign, campaign_groups
+    from waybill.services import campaign_groups, replay_campaign
     from waybill.settings import Settings
 
     state = groups or "failed"
     if state not in _STATES:
         raise InputError(f"--groups: {state!r} is none of {', '.join(_STATES)}")
     settings = Settings()
-    found = campaign(settings, campaign_id)
+    found = replay_campaign(settings, campaign_id)
     rows = campaign_groups(settings, campaign_id, state=state, limit=limit)
     if as_json:
         print_json(found.to_json() | {"listed": [row.to_json() for row in rows]})

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from waybill.services.bucket import bucket_owner as bucket_owner
     from waybill.services.bucket import claim_bucket as claim_bucket
     from waybill.services.campaigns import advance_campaign as advance_campaign
-    from waybill.services.campaigns import campaign as campaign
     from waybill.services.campaigns import campaign_groups as campaign_groups
-    from waybill.services.campaigns import campaigns as campaigns
     from waybill.services.campaigns import cancel_campaign as cancel_campaign
     from waybill.services.campaigns import freeze_campaign as freeze_campaign
     from waybill.services.campaigns import pause_campaign as pause_campaign
+    from waybill.services.campaigns import replay_campaign as replay_campaign
+    from waybill.services.campaigns import replay_campaigns as replay_campaigns
     from waybill.services.campaigns import resume_campaign as resume_campaign
     from waybill.services.clusters import cluster_status as cluster_status
     from waybill.services.clusters import create_cluster as create_cluster
@@ -123,12 +123,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
         "campaigns": [
             "advance_campaign",
-            "campaign",
             "campaign_groups",
-            "campaigns",
             "cancel_campaign",
             "freeze_campaign",
             "pause_campaign",
+            "replay_campaign",
+            "replay_campaigns",
             "resume_campaign",
         ],
         "clusters": [

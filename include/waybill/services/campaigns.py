@@ -37,13 +37,13 @@ def advance_campaign(settings: Settings, campaign_id: int, runs: ReplayRuns) -> 
         return replay.advance_campaign(tracker, campaign_id, runs)
 
 
-def campaigns(settings: Settings, *, limit: int) -> list[Campaign]:
+def replay_campaigns(settings: Settings, *, limit: int) -> list[Campaign]:
     """Return the newest campaigns, the newest first."""
     with open_tracker(settings.tracker) as tracker:
         return replay.read_campaigns(tracker, limit=limit)
 
 
-def campaign(settings: Settings, campaign_id: int) -> Campaign:
+def replay_campaign(settings: Settings, campaign_id: int) -> Campaign:
     """Return a campaign."""
     with open_tracker(settings.tracker) as tracker:
         return replay.read_campaign(tracker, campaign_id)
