@@ -3,7 +3,7 @@
 A task's own way to Airflow needs no connection and no password, and the runs carry the name of the
 user who triggered the task's run. Starting several of them from one task is nothing that the task
 SDK has in public: ``TriggerDagRunOperator`` ends its task to start one. What is private of Airflow
-here is this module's alone; ``tests/dags/test_replay_runs.py`` holds it.
+here is this module's alone; ``tests/dags/test_campaign_operator.py`` holds it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TaskReplayRuns:
         try:
             task_runner.SUPERVISOR_COMMS.send(message)  # an answer that it is there is no error
         except AirflowRuntimeError as error:
-            raise _refusal(run_id, error) from error
+            raise _refusal(f"run {run_id!r} of", error) from error
 
     def state(self, run_id: str) -> str | None:
         """Return the state of a run; ``None``: there is none with this id.
@@ -51,7 +51,7 @@ class TaskReplayRuns:
         except AirflowRuntimeError as error:
             if _status(error) == HTTPStatus.NOT_FOUND:
                 return None
-            raise _refusal(run_id, error) from error
+            raise _refusal(f"run {run_id!r} of", error) from error
         return str(getattr(state, "value", state))  # a member of an enum, in 3.3
 
 
@@ -72,10 +72,18 @@ def count_unfinished(run_ids: Sequence[str]) -> int:
 
 
 def is_replay_paused() -> bool:
-    """Tell whether somebody paused the DAG ``replay``: runs of it wait until it is unpaused."""
+    """Tell whether somebody paused the DAG ``replay``: runs of it wait until it is unpaused.
+
+    :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
+    :raises waybill.errors.StopError: there is no such DAG.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    return bool(RuntimeTaskInstance.get_dag(REPLAY_DAG_ID).is_paused)
+    try:
+        return bool(RuntimeTaskInstance.get_dag(REPLAY_DAG_ID).is_paused)
+    except AirflowRuntimeError as error:
+        raise _refusal("the DAG", error) from error
 
 
 def _status(error: Any) -> int | None:
@@ -85,13 +93,13 @@ def _status(error: Any) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def _refusal(run_id: str, error: Any) -> Exception:
+def _refusal(about: str, error: Any) -> Exception:
     from waybill.errors import RetryError, StopError
 
     status = _status(error)
     if status is None or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return RetryError(f"Airflow did not answer about run {run_id!r} of `replay`: {error}")
-    return StopError(f"Airflow refused run {run_id!r} of `replay` ({status}): {error}")
+        return RetryError(f"Airflow did not answer about {about} `replay`: {error}")
+    return StopError(f"Airflow refused {about} `replay` ({status}): {error}")
 
 
 __all__ = ["TaskReplayRuns", "count_unfinished", "is_replay_paused"]

@@ -14,7 +14,7 @@ import pytest
 from waybill.errors import RetryError, StopError
 from waybill.replay import Campaign, CampaignRequest, OpenCampaign
 from waybill_airflow.operators.campaign import ReplayCampaignOperator
-from waybill_airflow.replay_runs import TaskReplayRuns, count_unfinished
+from waybill_airflow.replay_runs import TaskReplayRuns, count_unfinished, is_replay_paused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BEGUN = Campaign(
@@ -218,3 +218,15 @@ def test_a_run_that_was_deleted_has_no_state(supervisor):
         runs.state("c")
     assert count_unfinished(["a", "b", "c"]) == 2
     assert supervisor.told[-1].states == ["queued", "running"]
+
+
+def test_a_dag_that_is_not_there_is_named(supervisor):
+    from airflow.sdk.execution_time.comms import DagResult
+
+    supervisor.answers[:] = [
+        DagResult.model_construct(is_paused=True),
+        refusal({"status_code": 404}),
+    ]
+    assert is_replay_paused()
+    with pytest.raises(StopError, match="refused the DAG `replay`"):
+        is_replay_paused()
