@@ -34,6 +34,7 @@ from waybill.replay import (
     read_open_campaigns,
     resume_campaign,
 )
+from waybill.replay.campaigns import run_id_of
 from waybill.retention import TRIMS
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
@@ -407,6 +408,30 @@ def test_pause_resume_and_cancel(tracker: TrackerStore) -> None:
     assert [row[0] for row in actions] == ["pause_campaign", "resume_campaign", "cancel_campaign"]
     waiting = freeze(tracker, "another")
     assert cancel_campaign(tracker, waiting.id, ANN).ended_at is not None, "nobody need look"
+
+
+def test_what_is_held_or_taken_when_its_turn_comes_is_left_out(tracker: TrackerStore) -> None:
+    first, second, *_ = park(tracker, 3)
+    park(tracker, 30, pipeline="pl-2")
+    airflow = Airflow(tracker)
+    found = freeze(tracker, max_unfinished=2)
+    own, dry = run_id_of(found.run_id, first), freeze(tracker, "dry", dry_run=True)
+    # a task that was killed before it wrote down what it had started
+    sql(tracker, RUNNING, partition=first)
+    sql(tracker, "UPDATE replays SET run_id = :own", own=own)
+    sql(tracker, RUNNING, partition=second)
+    sql(
+        tracker,
+        "INSERT INTO pipeline_holds (pipeline_id, cause, held_by) VALUES ('pl-2', '{}', 'ann')",
+    )
+    looked = advance_campaign(tracker, found.id, airflow)
+    assert (looked.groups, looked.launched, looked.left_out) == (32, 2, {"replaying": 1})
+    assert own in airflow.unfinished()
+    done = to_the_end(tracker, found.id, airflow)
+    assert (done.groups, done.ended) == (2, 2)
+    assert done.left_out == {"replaying": 1, "held": 30}
+    numbers(tracker, found.id)
+    assert advance_campaign(tracker, dry.id, airflow).launched == 8
 
 
 def test_a_pause_counts_amid_a_long_row_of_launches(tracker: TrackerStore) -> None:

@@ -2,7 +2,7 @@
 
 A campaign is a row; its groups are rows too, written by one ``INSERT … SELECT`` with the request:
 what parks later is not in it. A group waits, is launched, and ends as its run does; one that cannot
-be replayed is left out, with the reason. A task of the campaign's own DAG run calls
+be replayed is left out, with the reason, then or when it would be launched. A task of the campaign's own DAG run calls
 ``advance_campaign`` again and again: it settles the groups whose runs have ended, launches the next
 ones while fewer than ``max_unfinished`` runs are unfinished, and ends the campaign.
 
@@ -29,6 +29,7 @@ from typing import Any, Literal, Protocol
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     Boolean,
     ColumnElement,
     Connection,
@@ -71,6 +72,7 @@ _AT_ONCE = 20
 _RATE_OVER = timedelta(minutes=15)
 _DEEPEST = 8
 _PIPELINE = func.coalesce(pipelines.c.name, partitions.c.pipeline_id)
+_NAME_KEYS = ("pipeline", "event_name", "stage", "error_type")
 _NAMES = (
     _PIPELINE.label("pipeline"),
     partitions.c.event_name,
@@ -87,6 +89,11 @@ _WAITING, _LAUNCHED, _ENDED, _AT_WORK = (
     )
 )
 """In words, not as parameters: only so the planner sees that the partial indexes serve."""
+_IS_HELD = and_(
+    pipeline_holds.c.pipeline_id == partitions.c.pipeline_id,
+    pipeline_holds.c.released_at.is_(None),
+)
+_IS_REPLAYED = and_(replays.c.partition_id == partitions.c.id, replays.c.state == "running")
 _GROUPS = groups.join(partitions, partitions.c.id == groups.c.partition_id).outerjoin(
     pipelines, pipelines.c.id == partitions.c.pipeline_id
 )
@@ -275,7 +282,7 @@ def freeze_campaign(
             action="begin_campaign",
             target=_target(campaign_id),
             run_id=run_id,
-            filter={"pipeline_id": pipeline_id} if pipeline_id else {},
+            teams=made_now.teams,
             request=asked,
             groups=made_now.groups,
             left_out=made_now.left_out,
@@ -290,7 +297,7 @@ def _target(campaign_id: int) -> str:
 def _numbered(request: CampaignRequest, pipeline_id: str | None, campaign_id: int) -> Select[Any]:
     """Return the query for the rows of a campaign: what is launched is numbered, by id."""
     own = _found(request, pipeline_id).subquery()
-    place = func.row_number().over(partition_by=own.c.reason, order_by=own.c.id)
+    place = func.row_number(type_=BigInteger).over(partition_by=own.c.reason, order_by=own.c.id)
     placed = select(own.c.id, own.c.reason, place.label("place")).subquery()
     too_many = true() if request.limit is None else placed.c.place <= request.limit
     outcome = case(
@@ -298,7 +305,7 @@ def _numbered(request: CampaignRequest, pipeline_id: str | None, campaign_id: in
     )
     is_in = and_(placed.c.reason == "", too_many)
     return select(
-        literal(campaign_id),
+        literal(campaign_id, BigInteger),
         placed.c.id,
         case((is_in, placed.c.place)),
         case((is_in, "waiting"), else_="left_out"),
@@ -330,16 +337,8 @@ def _found(request: CampaignRequest, pipeline_id: str | None) -> Select[Any]:
         .subquery()
     )
     source = (
-        partitions.outerjoin(
-            pipeline_holds,
-            and_(
-                pipeline_holds.c.pipeline_id == partitions.c.pipeline_id,
-                pipeline_holds.c.released_at.is_(None),
-            ),
-        )
-        .outerjoin(
-            replays, and_(replays.c.partition_id == partitions.c.id, replays.c.state == "running")
-        )
+        partitions.outerjoin(pipeline_holds, _IS_HELD)
+        .outerjoin(replays, _IS_REPLAYED)
         .outerjoin(other, other.c.partition_id == partitions.c.id)
     )
     reason = case(
@@ -545,6 +544,7 @@ def _change(
             who=decision.who,
             action=_ACTIONS[wanted],
             target=_target(campaign_id),
+            teams=found.teams,
             why=decision.why,
             **decision.beside_who(),
         )
@@ -623,10 +623,40 @@ class _Launch:
 
 
 def _next(tracker: TrackerStore, campaign_id: int) -> list[_Launch]:
-    """Return what to launch now: nothing while it is paused, or its runs are enough."""
+    """Return what to launch now: nothing while it is paused, or its runs are enough.
+
+    What was held, or taken by another run, since the campaign began is left out now.
+    """
+    while True:
+        found, rows = _waiting(tracker, campaign_id)
+        request = CampaignRequest.of(found.request)
+        launches, left_out = [], {}
+        for row in rows:
+            number = int(row["partition_id"])
+            run_id = run_id_of(found.run_id, number)
+            names = {name: str(row[name]) for name in _NAME_KEYS}
+            launches.append(_Launch(number, run_id, request.of_group(names)))
+            if not request.dry_run and row["is_held"]:
+                left_out[number] = HELD
+            elif not request.dry_run and row["taken_by"] not in {None, run_id}:
+                left_out[number] = REPLAYING
+        if not left_out:
+            return launches
+        _leave_out(tracker, campaign_id, left_out)
+
+
+def _waiting(
+    tracker: TrackerStore, campaign_id: int
+) -> tuple[Campaign, Sequence[Mapping[Any, Any]]]:
+    """Return a campaign, and the groups of it that come next."""
     waiting = (
-        select(groups.c.partition_id, *_NAMES)
-        .select_from(_GROUPS)
+        select(
+            groups.c.partition_id,
+            *_NAMES,
+            pipeline_holds.c.id.is_not(None).label("is_held"),
+            replays.c.run_id.label("taken_by"),
+        )
+        .select_from(_GROUPS.outerjoin(pipeline_holds, _IS_HELD).outerjoin(replays, _IS_REPLAYED))
         .where(groups.c.campaign_id == campaign_id, _WAITING)
         .order_by(groups.c.number)
     )
@@ -637,16 +667,32 @@ def _next(tracker: TrackerStore, campaign_id: int) -> list[_Launch]:
         found = _read(connection, campaign_id)
         room = found.max_unfinished - connection.execute(unfinished).scalar_one()
         if found.state != "running" or room <= 0:
-            return []
-        rows = connection.execute(waiting.limit(min(room, _AT_ONCE))).mappings().all()
-    request = CampaignRequest.of(found.request)
-    return [_launch_of(found, request, row) for row in rows]
+            return found, []
+        rows = connection.execute(waiting.limit(min(room, _AT_ONCE)))
+        return found, rows.mappings().all()
 
 
-def _launch_of(found: Campaign, request: CampaignRequest, row: Mapping[Any, Any]) -> _Launch:
-    names = {str(name): str(value) for name, value in row.items() if name != "partition_id"}
-    number = int(row["partition_id"])
-    return _Launch(number, run_id_of(found.run_id, number), request.of_group(names))
+def _leave_out(tracker: TrackerStore, campaign_id: int, reasons: Mapping[int, str]) -> None:
+    """Leave groups out that were to be launched; with one that is held, all that are."""
+    held = select(partitions.c.id).join_from(partitions, pipeline_holds, _IS_HELD)
+    taken = [number for number, reason in reasons.items() if reason == REPLAYING]
+    which: dict[str, ColumnElement[bool]] = {REPLAYING: groups.c.partition_id.in_(taken)}
+    if HELD in reasons.values():
+        which[HELD] = groups.c.partition_id.in_(held)
+    with tracker.transaction(long_statements=True) as connection:
+        left_out = dict(_read(connection, campaign_id, lock=True).left_out)
+        gone = 0
+        for reason, condition in which.items():
+            left = (
+                update(groups)
+                .where(groups.c.campaign_id == campaign_id, _WAITING, condition)
+                .values(state="left_out", outcome=reason, number=None)
+            )
+            if number := connection.execute(left).rowcount:
+                left_out[reason] = left_out.get(reason, 0) + number
+                gone += number
+        changed = {"groups": campaigns.c.groups - gone, "left_out": left_out}
+        connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(changed))
 
 
 def _launch(
