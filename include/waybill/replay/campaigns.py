@@ -2,9 +2,10 @@
 
 A campaign is a row; its groups are rows too, written by one ``INSERT … SELECT`` with the request:
 what parks later is not in it. A group waits, is launched, and ends as its run does; one that cannot
-be replayed is left out, with the reason, then or when it would be launched. A task of the campaign's own DAG run calls
-``advance_campaign`` again and again: it settles the groups whose runs have ended, launches the next
-ones while fewer than ``max_unfinished`` runs are unfinished, and ends the campaign.
+be replayed is left out with the reason, when the campaign begins or when its turn comes. A task of
+the campaign's own DAG run calls ``advance_campaign`` again and again: it settles the groups whose
+runs have ended, launches the next ones while fewer than ``max_unfinished`` runs are unfinished, and
+ends the campaign.
 
 Invariants
   I1  A DAG run has one campaign: asked again, it is the same one.
