@@ -136,7 +136,7 @@ def test_a_campaign_shows_its_progress_and_is_paused_resumed_and_cancelled(parke
     campaign = freeze_campaign(tracker, request, None, who="ann", run_id="manual__ui").id
     one = open_page()
     card = one.frame.locator(f"[data-campaign='{campaign}']")
-    expect(card).to_contain_text("of ann is running: 0 of 1 group have ended")
+    expect(card).to_contain_text("of ann is running: 0 of 1 groups ended")
     card.get_by_role("button", name="Pause").click()
     expect(card).to_contain_text("is paused")
     card.get_by_role("button", name="Resume").click()

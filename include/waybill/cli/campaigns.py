@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_json, print_line
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line
 
 if TYPE_CHECKING:
     from waybill.replay import Campaign, CampaignGroup
@@ -64,8 +64,8 @@ def show(
     if as_json:
         print_json(found.to_json() | {"listed": [row.to_json() for row in rows]})
         return
-    for line in _lines(found, f"{settings.airflow.url}/dags/replay_parked_partitions/runs"):
-        print_line(line)
+    print_folded(_lines(found))
+    print_line(f"  {settings.airflow.url}/dags/replay_parked_partitions/runs/{found.run_id}")
     if rows or groups:
         _show_groups(rows, state)
 
@@ -102,7 +102,7 @@ def _told(found: Campaign, *, as_json: bool) -> None:
         print_json(found.to_json())
         return
     goes_on = f"; {counted(found.unfinished, 'run')} of it not ended" if found.unfinished else ""
-    print_line(f"campaign {found.id} is {found.state}: {_progress(found)}{goes_on}")
+    print_folded([f"campaign {found.id} is {found.state}: {_progress(found)}{goes_on}"])
 
 
 def _show_list(found: list[Campaign]) -> None:
@@ -115,10 +115,10 @@ def _show_list(found: list[Campaign]) -> None:
     grid.add_column("id", justify="right", no_wrap=True)
     grid.add_column("state", no_wrap=True)
     grid.add_column("asked by", overflow="fold")
-    for name in ("groups", "waiting", "at work", "ended", "failed", "a minute", "left"):
-        grid.add_column(name, justify="right", no_wrap=name not in {"at work", "a minute"})
+    for name in ("groups", "launched", "ended", "failed", "a minute", "left"):
+        grid.add_column(name, justify="right", no_wrap=True)
     for campaign in found:
-        numbers = (campaign.groups, campaign.waiting, campaign.unfinished, campaign.ended)
+        numbers = (campaign.groups, campaign.launched, campaign.ended)
         grid.add_row(
             str(campaign.id),
             campaign.state,
@@ -131,15 +131,19 @@ def _show_list(found: list[Campaign]) -> None:
     Console(highlight=False).print(grid)
 
 
-def _lines(found: Campaign, runs_url: str) -> list[str]:
+def _lines(found: Campaign) -> list[str]:
     from waybill.replay import left_out_words
 
-    asked = {name: value for name, value in found.request.items() if value is not None}
+    asked = [
+        name if value is True else f"{name} {value}"
+        for name, value in found.request.items()
+        if value not in (None, False) and name != "max_unfinished"
+    ]
     changed = f" by {found.changed_by}, {_clock(found.changed_at)}" if found.changed_by else ""
     lines = [
         f"campaign {found.id}: {found.state}{changed}",
         f"  asked by {found.asked_by}, {_clock(found.asked_at)} (UTC)",
-        f"  request: {', '.join(f'{name} {value}' for name, value in asked.items())}",
+        f"  request: {', '.join(asked)}",
         f"  {_progress(found)}",
     ]
     if found.ended_at is None:
@@ -150,8 +154,8 @@ def _lines(found: Campaign, runs_url: str) -> list[str]:
     else:
         lines.append(f"  ended {_clock(found.ended_at)}; {found.rate_per_min:.1f} groups a minute")
     lines += [f"  {words}" for words in left_out_words(found.left_out)]
-    looked = f"looked at {_clock(found.looked_at)}" if found.looked_at else "not looked at yet"
-    return [*lines, f"  its run, {looked}: {runs_url}/{found.run_id}"]
+    looked = f", at work on it last {_clock(found.looked_at)}" if found.looked_at else ""
+    return [*lines, f"  its run{looked}:"]
 
 
 def _progress(found: Campaign) -> str:

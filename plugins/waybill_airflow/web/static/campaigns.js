@@ -46,7 +46,7 @@ function card(one, me, reload) {
 }
 
 function progress(one) {
-  const parts = [`${count(one.ended)} of ${many(one.groups, "group")} have ended`];
+  const parts = [`${count(one.ended)} of ${count(one.groups)} groups ended`];
   if (one.failed) parts.push(`${count(one.failed)} of these failed`);
   if (one.unfinished) parts.push(`${many(one.unfinished, "run")} not ended`);
   if (one.rate_per_min) parts.push(`${one.rate_per_min} a minute`);
