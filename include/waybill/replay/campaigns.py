@@ -502,6 +502,8 @@ def resume_campaign(tracker: TrackerStore, campaign_id: int, decision: Decision)
 def cancel_campaign(tracker: TrackerStore, campaign_id: int, decision: Decision) -> Campaign:
     """Launch nothing more, for good; runs that were started go on. Again changes nothing.
 
+    Its task ends it, once it has seen to these.
+
     Raises:
         InputError: there is none with this id, or it is done.
     """
@@ -528,17 +530,10 @@ def _change(
                 f"campaign {campaign_id} is {found.state}{by}; what is still parked needs another: "
                 "trigger `replay_parked_partitions`"
             )
-        now = func.clock_timestamp()
-        is_over = wanted == "cancelled" and not found.unfinished
         connection.execute(
             update(campaigns)
             .where(campaigns.c.id == campaign_id)
-            .values(
-                state=wanted,
-                changed_by=decision.who,
-                changed_at=now,
-                ended_at=now if is_over else None,
-            )
+            .values(state=wanted, changed_by=decision.who, changed_at=func.clock_timestamp())
         )
         write_audit(
             connection,
@@ -565,7 +560,7 @@ def advance_campaign(tracker: TrackerStore, campaign_id: int, runs: ReplayRuns) 
         RetryError: Airflow or the tracker does not answer; what was launched until then is written.
     """
     _settle(tracker, campaign_id, runs)
-    while waiting := _next(tracker, campaign_id):
+    while waiting := _next(tracker, campaign_id, runs):
         _launch(tracker, campaign_id, waiting, runs)
     return _look(tracker, campaign_id)
 
@@ -623,27 +618,46 @@ class _Launch:
     conf: dict[str, Any]
 
 
-def _next(tracker: TrackerStore, campaign_id: int) -> list[_Launch]:
+def _next(tracker: TrackerStore, campaign_id: int, runs: ReplayRuns) -> list[_Launch]:
     """Return what to launch now: nothing while it is paused, or its runs are enough.
 
-    What was held, or taken by another run, since the campaign began is left out now.
+    What was held, or taken by another run, since the campaign began is left out now; but for what
+    a task that was killed has started, and not written down: that is launched, also of a cancelled
+    campaign. It can only be among the first that wait.
     """
     while True:
         found, rows = _waiting(tracker, campaign_id)
         request = CampaignRequest.of(found.request)
-        launches, left_out = [], {}
+        launches: list[_Launch] = []
+        left_out: dict[int, str] = {}
+        is_cancelled = found.state == "cancelled"
+        has_started = False
         for row in rows:
-            number = int(row["partition_id"])
-            run_id = run_id_of(found.run_id, number)
-            names = {name: str(row[name]) for name in _NAME_KEYS}
-            launches.append(_Launch(number, run_id, request.of_group(names)))
-            if not request.dry_run and row["is_held"]:
-                left_out[number] = HELD
-            elif not request.dry_run and row["taken_by"] not in {None, run_id}:
-                left_out[number] = REPLAYING
-        if not left_out:
+            launch = _launch_of(found, request, row)
+            reason = _reason(row, launch) if not request.dry_run else ""
+            if not (reason or is_cancelled):
+                launches.append(launch)
+            elif runs.state(launch.run_id) is not None:
+                launches.append(launch)
+                has_started = True
+            else:
+                left_out[launch.partition_id] = reason
+        if is_cancelled or has_started or not left_out:
             return launches
         _leave_out(tracker, campaign_id, left_out)
+
+
+def _launch_of(found: Campaign, request: CampaignRequest, row: Mapping[Any, Any]) -> _Launch:
+    names = {name: str(row[name]) for name in _NAME_KEYS}
+    number = int(row["partition_id"])
+    return _Launch(number, run_id_of(found.run_id, number), request.of_group(names))
+
+
+def _reason(row: Mapping[Any, Any], launch: _Launch) -> str:
+    """Return why a group whose turn has come cannot be replayed; empty: it can."""
+    if row["is_held"]:
+        return HELD
+    return "" if row["taken_by"] in {None, launch.run_id} else REPLAYING
 
 
 def _waiting(
@@ -667,9 +681,8 @@ def _waiting(
     with tracker.transaction() as connection:
         found = _read(connection, campaign_id)
         room = found.max_unfinished - connection.execute(unfinished).scalar_one()
-        if found.state != "running" or room <= 0:
-            return found, []
-        rows = connection.execute(waiting.limit(min(room, _AT_ONCE)))
+        most = {"running": max(0, min(room, _AT_ONCE)), "cancelled": _AT_ONCE}
+        rows = connection.execute(waiting.limit(most.get(found.state, 0)))
         return found, rows.mappings().all()
 
 

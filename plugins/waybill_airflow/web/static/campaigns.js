@@ -13,7 +13,7 @@ const AGAIN_MS = 15_000;
 export async function showCampaigns(box, me) {
   if (!offers("GET", "/campaigns")) return;
   try {
-    const found = (await ask("/campaigns")).campaigns.filter((one) => !one.ended_at);
+    const found = (await ask("/campaigns")).campaigns.filter((one) => !one.ended_at && (one.state !== "cancelled" || one.unfinished));
     const focused = box.contains(document.activeElement) && document.activeElement.dataset.act;
     fill(box, found.map((one) => card(one, me, () => showCampaigns(box, me))));
     if (focused) box.querySelector(`[data-act="${focused}"]`)?.focus();
