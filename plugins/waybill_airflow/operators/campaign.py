@@ -71,11 +71,9 @@ class ReplayCampaignOperator(BaseOperator):
             self.log.warning("the DAG `replay` is paused: its runs wait until it is unpaused")
         return self._work_on(campaign.id)
 
-    def go_on(
-        self, context: Context, event: Mapping[str, Any], campaign_id: int
-    ) -> dict[str, JsonValue]:
-        """Work on the campaign again: the trigger fired."""
-        return self._work_on(campaign_id)
+    def go_on(self, context: Context, event: Mapping[str, Any]) -> dict[str, JsonValue]:
+        """Work on the campaign again: the trigger fired, and says which one it is."""
+        return self._work_on(int(event["campaign_id"]))
 
     def _work_on(self, campaign_id: int) -> dict[str, JsonValue]:
         with as_task_failures():
@@ -94,11 +92,7 @@ class ReplayCampaignOperator(BaseOperator):
     def _wait(self, campaign_id: int) -> NoReturn:
         from waybill_airflow.triggers.campaigns import CampaignTrigger
 
-        self.defer(
-            trigger=CampaignTrigger(campaign_id, self.poll_s),
-            method_name="go_on",
-            kwargs={"campaign_id": campaign_id},
-        )
+        self.defer(trigger=CampaignTrigger(campaign_id, self.poll_s), method_name="go_on")
         raise AssertionError("unreachable: to defer raises")
 
     def _tell(self, campaign: Campaign) -> None:
