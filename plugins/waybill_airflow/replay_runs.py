@@ -8,13 +8,15 @@ here is this module's alone; ``tests/dags/test_campaign_operator.py`` holds it.
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from waybill_airflow.operators.replay import REPLAY_DAG_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_NOT_FOUND, _SERVER_ERROR = 404, 500
+"""Statuses of HTTP; from the second on, the error is the server's own."""
 
 
 class TaskReplayRuns:
@@ -49,7 +51,7 @@ class TaskReplayRuns:
         try:
             state = RuntimeTaskInstance.get_dagrun_state(REPLAY_DAG_ID, run_id)
         except AirflowRuntimeError as error:
-            if _status(error) == HTTPStatus.NOT_FOUND:
+            if _status(error) == _NOT_FOUND:
                 return None
             raise _refusal(f"run {run_id!r} of", error) from error
         return str(getattr(state, "value", state))  # a member of an enum, in 3.3
@@ -97,7 +99,7 @@ def _refusal(about: str, error: Any) -> Exception:
     from waybill.errors import RetryError, StopError
 
     status = _status(error)
-    if status is None or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status is None or status >= _SERVER_ERROR:
         return RetryError(f"Airflow did not answer about {about} `replay`: {error}")
     return StopError(f"Airflow refused {about} `replay` ({status}): {error}")
 
