@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -506,6 +509,49 @@ def _killed(tracker: TrackerStore, run_id: str, kill_at: int) -> bool:
         finally:
             os._exit(1)
     return was_killed(child)
+
+
+def test_its_task_is_woken_by_its_trigger_until_all_have_ended(
+    tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator and its trigger on a real tracker; only Airflow's API is stood in for."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from waybill_airflow.operators import campaign as operators
+    from waybill_airflow.triggers import campaigns as triggers
+    from waybill_airflow.triggers.shared_rows import SharedRows
+
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", tracker.dsn.get_secret_value())
+    park(tracker, 7)
+    airflow = Airflow(tracker)
+    rows = SharedRows(triggers._read_rows)
+    monkeypatch.setattr(triggers, "ROWS", rows)
+    monkeypatch.setattr(triggers, "count_unfinished", lambda _ids: len(airflow.unfinished()))
+    monkeypatch.setattr(operators, "is_replay_paused", lambda: False)
+    monkeypatch.setattr(operators.ReplayCampaignOperator, "runs", lambda _self: airflow)
+    task = operators.ReplayCampaignOperator(task_id="campaign", poll_s=0.0)
+    run = SimpleNamespace(triggering_user_name="ann", dag_id="d", run_id="manual__1")
+    context = {"dag_run": run, "run_id": "manual__1", "params": {"max_unfinished": 4}}
+
+    async def fired(trigger: Any) -> Any:
+        ended = asyncio.create_task(anext(trigger.run()))
+        while rows.reads == seen:  # it has looked, and found nothing to do
+            await asyncio.sleep(0.01)
+        for run_id in airflow.unfinished():
+            airflow.end(run_id)
+        return (await asyncio.wait_for(ended, 30)).payload
+
+    waits, report = 0, None
+    look = partial(task.execute, context)
+    while report is None:
+        try:
+            report = look()
+        except TaskDeferred as deferred:
+            waits, seen = waits + 1, rows.reads
+            event = asyncio.run(fired(deferred.trigger))
+            look = partial(getattr(task, deferred.method_name), {}, event)
+    assert (report["state"], report["ended"], report["failed"]) == ("done", 7, 0)
+    assert (waits, airflow.most) == (2, 4)
 
 
 # The command line, and what is left --------------------------------------------------------------
