@@ -1,22 +1,25 @@
-"""Launches one run of the `replay` DAG for each parked partition that matches a filter.
+"""Replays all parked groups that match a filter, each by a run of the `replay` DAG: a *campaign*.
 
-An empty filter field matches all. Asking twice for the same launches it once: a run's id is made
-from the partition, what is parked in it and the options. A launch that finds its run there is shown
-as skipped; a failed run is cleared and resumes. What is parked of a pipeline that is held is left
-out, and named in the log of `plan`.
+An empty filter field matches all. The groups that match now are written down at once; what parks
+later is not among them. At most `max_unfinished` runs wait or run at a time; the task waits without
+a worker's slot, and ends when all runs have. Its run succeeds however they ended: its report says
+how many failed.
+
+Left out, and counted with the reason: what never were events, pipelines that are held, groups that
+are being replayed, and those that another campaign has. `waybill campaigns list|show` says how far
+it is; `pause`, `resume` and `cancel` are there, too. A task that failed goes on when it is cleared.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 
 from waybill.parking import ParkedFilter
-from waybill.replay import ReplayRequest
+from waybill.replay import CampaignRequest, ReplayRequest
 from waybill_airflow.dag_defaults import paused_at_creation
-from waybill_airflow.operators.replay import PlanReplaysOperator
-from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
+from waybill_airflow.operators.campaign import ReplayCampaignOperator
 from waybill_airflow.params import params_of
 
 OPTIONS = ("rate_per_s", "governed", "canary", "dry_run")
@@ -27,10 +30,12 @@ with DAG(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=paused_at_creation(),
-    max_active_runs=1,
-    default_args={
-        "retries": 3,
+    max_active_runs=16,
+    default_args={  # a campaign may last for days, and each retry goes on
+        "retries": 50,
         "retry_delay": timedelta(seconds=10),
+        "retry_exponential_backoff": True,
+        "max_retry_delay": timedelta(minutes=10),
         "execution_timeout": timedelta(minutes=30),
     },
     tags={"waybill", "replay"},
@@ -38,22 +43,7 @@ with DAG(
     params={
         **params_of(ParkedFilter, only=FILTERS, section="Filter"),
         **params_of(ReplayRequest, only=OPTIONS),
-        "limit": Param(
-            1000,
-            type="integer",
-            minimum=1,
-            maximum=1000,
-            title="Most partitions",
-            description="The rest is named in the log of `plan`; a further run takes it.",
-        ),
+        **params_of(CampaignRequest, only=("limit", "max_unfinished")),
     },
-) as dag:
-    plan = PlanReplaysOperator(
-        task_id="plan",
-        filters={name: dag.param(name) for name in FILTERS},
-        **{name: dag.param(name) for name in OPTIONS},
-        limit=dag.param("limit"),
-    )
-    TriggerReplayOperator.partial(task_id="launch", max_active_tis_per_dagrun=4).expand(
-        launch=plan.output
-    )
+):
+    ReplayCampaignOperator(task_id="campaign")

@@ -11,7 +11,6 @@ import pytest
 
 from waybill.clusters import CapacityDemand, CoordinatorReport, Move, TopicGrowth
 from waybill.errors import InputError
-from waybill.parking import ParkedFilter
 from waybill.replay import ReplayRequest
 from waybill_airflow.operators.clusters import CoordinateOperator
 from waybill_airflow.operators.ingest import IngestOperator
@@ -22,7 +21,6 @@ from waybill_airflow.operators.maintenance import (
     TellOwnersOperator,
 )
 from waybill_airflow.operators.replay import (
-    PlanReplaysOperator,
     ProbeHeldPipelinesOperator,
     ReplayParkedPartitionOperator,
     replay_run_id,
@@ -53,7 +51,7 @@ class Run:
 
 def context(*, user=None, run_id="manual__1", ti=None) -> Any:
     run = SimpleNamespace(triggering_user_name=user, dag_id="replay", run_id=run_id)
-    return {"dag_run": run, "run_id": run_id, "ti": ti or Run()}
+    return {"dag_run": run, "run_id": run_id, "ti": ti or Run(), "params": {}}
 
 
 # What they hand to the library -------------------------------------------------------------------
@@ -86,7 +84,6 @@ def calls(monkeypatch):
         record(name, Report({"did": name}))
     record("run_replay", Report({"events": 1, "sent": 1, "resumed": 0}))
     record("ended_replays", {})
-    record("held_pipelines", frozenset())
     made.clear()
     return SimpleNamespace(made=made, record=record)
 
@@ -209,7 +206,14 @@ def test_what_is_no_time_is_refused_by_name():
         ReplayRequest.of(PARTITION | {"until": "tomorrow"})
 
 
-# Planning replays --------------------------------------------------------------------------------
+def test_run_ids_are_safe_whatever_the_names():
+    name = "../\0 emoji 🐦 " + "x" * 300
+    run_id = replay_run_id(3, {"pipeline": name}, [1])
+    assert run_id.isascii()
+    assert run_id.replace("_", "").isalnum()
+
+
+# Held pipelines ---------------------------------------------------------------------------------
 
 
 def row(number, *, parked=5, **changes):
@@ -221,111 +225,6 @@ def row(number, *, parked=5, **changes):
             **changes,
         }
     )
-
-
-def plan(calls, rows, *, ti=None, run_id="manual__1", **options):
-    calls.record("parked_partitions", rows)
-    options.setdefault("filters", {"pipeline": "flights"})
-    task = PlanReplaysOperator(task_id="plan", **options)
-    return task.execute(context(ti=ti, run_id=run_id))
-
-
-def test_of_what_is_parked_at_ingestion_only_what_kafka_refused_is_launched(calls):
-    rows = [
-        row(1, stage="ingestion", error_type="source_row_malformed"),
-        row(2, stage="ingestion", error_type="delivery_too_large"),
-    ]
-    launches = plan(calls, rows)
-    assert [launch["conf"]["error_type"] for launch in launches] == ["delivery_too_large"]
-
-
-def test_each_parked_partition_gets_one_launch_with_what_replay_needs(calls):
-    launches = plan(calls, [row(1), row(2, stage="mapping")], rate_per_s=9)
-    assert [launch["conf"]["stage"] for launch in launches] == ["transformation", "mapping"]
-    assert launches[0]["conf"] == {
-        **PARTITION,
-        "since": None,
-        "until": None,
-        "rate_per_s": 9,
-        "canary": False,
-        "governed": True,
-        "dry_run": False,
-    }
-    assert len({launch["trigger_run_id"] for launch in launches}) == 2
-
-
-def test_the_conf_of_a_launch_passes_the_schema_of_the_replay_dag(calls):
-    from airflow.sdk.definitions.param import process_params
-    from tests.dags.conftest import ROOT, load_dags
-
-    dag = load_dags(ROOT / "dags" / "replay.py").dags["replay"]
-    [launch] = plan(calls, [row(1)], filters={"pipeline": "p", "since": "2013-01-01T00:00:00Z"})
-    params = process_params(dag, dag.get_task("replay"), launch["conf"], suppress_exception=False)
-    assert params["since"] == "2013-01-01T00:00:00Z"
-
-
-def test_partitions_with_nothing_parked_are_left_out(calls):
-    assert plan(calls, [row(1, parked=0)]) == []
-
-
-def test_the_same_request_has_the_same_run_id_and_another_one_has_not(calls):
-    [once] = plan(calls, [row(1)])
-    [twice] = plan(calls, [row(1)], run_id="manual__2")
-    assert once["trigger_run_id"] == twice["trigger_run_id"]
-    others = [
-        plan(calls, [row(2)]),
-        plan(calls, [row(1, parked=6)]),
-        plan(calls, [row(1, last_parked_at="2026-01-02T00:00:00+00:00")]),
-        plan(calls, [row(1)], filters={"pipeline": "flights", "until": "2013-02-01T00:00:00Z"}),
-        plan(calls, [row(1)], dry_run=True),
-        plan(calls, [row(1)], dry_run=True, run_id="manual__2"),
-    ]
-    ids = {launch["trigger_run_id"] for [launch] in others} | {once["trigger_run_id"]}
-    assert len(ids) == len(others) + 1
-
-
-def test_a_replay_that_ended_since_makes_another_launch(calls):
-    """One that was cancelled, or that left damaged events, would be done or cancelled for ever."""
-    [first] = plan(calls, [row(1)])
-    calls.record("ended_replays", {1: "of another run"})
-    [second] = plan(calls, [row(1)])
-    assert first["trigger_run_id"] != second["trigger_run_id"]
-
-
-def test_a_failed_run_is_cleared_so_that_it_resumes_others_are_not(calls):
-    [first, second] = plan(calls, [row(1), row(2)])
-    assert not first["reset_dag_run"]
-    ti = Run(failed={first["trigger_run_id"]})
-    again = plan(calls, [row(1), row(2)], ti=ti)
-    assert [launch["reset_dag_run"] for launch in again] == [True, False]
-    assert second["trigger_run_id"] == again[1]["trigger_run_id"]
-
-
-def test_run_ids_are_safe_whatever_the_names(calls):
-    name = "../\0 emoji 🐦 " + "x" * 300
-    assert replay_run_id(3, {"pipeline": name}, [1]).isascii()
-    [launch] = plan(calls, [row(3, event_name=name)])
-    assert launch["trigger_run_id"].replace("_", "").isalnum()
-    assert launch["conf"]["event_name"] == name
-
-
-def test_no_more_than_the_limit_is_launched(calls):
-    assert len(plan(calls, [row(number) for number in range(10)], limit=3)) == 3
-
-
-def test_an_empty_filter_matches_all(calls):
-    assert len(plan(calls, [row(1), row(2)], filters={"pipeline": None, "since": None})) == 2
-    assert calls.made[0][1] == (ParkedFilter(),)
-
-
-def test_the_filter_reaches_the_library_with_times_as_times(calls):
-    plan(calls, [], filters={"pipeline": "p", "stage": None, "since": "2013-01-01T00:00:00Z"})
-    [(request,)] = [given for name, given, _ in calls.made if name == "parked_partitions"]
-    since = datetime(2013, 1, 1, tzinfo=UTC)
-    assert request == ParkedFilter(pipeline="p", since=since)
-
-
-# Held pipelines ---------------------------------------------------------------------------------
 
 
 def probed(calls, rows, *, ti=None):

@@ -40,8 +40,9 @@ def checkout(tmp_path, monkeypatch, postgres):
     with open_books(postgres, "supervised") as books:
         monkeypatch.setenv("WAYBILL_TRACKER__DSN", books.dsn.get_secret_value())
         from waybill_airflow.triggers import applications
+        from waybill_airflow.triggers.shared_rows import SharedRows
 
-        monkeypatch.setattr(applications, "ROWS", applications.SharedRows())
+        monkeypatch.setattr(applications, "ROWS", SharedRows(applications._read_rows))
         monkeypatch.setattr("waybill_airflow.operators.spark_application._PAUSE_S", 0.05)
         yield tmp_path, books
     for pid in running_pids():
@@ -302,9 +303,10 @@ def test_a_trigger_that_cannot_read_the_variable_waits_on(checkout, monkeypatch,
 
 def test_the_triggers_of_a_process_read_the_rows_in_one_query(checkout, monkeypatch):
     from waybill_airflow.triggers import applications
+    from waybill_airflow.triggers.shared_rows import SharedRows
 
     run(operator())
-    monkeypatch.setattr(applications, "ROWS", applications.SharedRows())
+    monkeypatch.setattr(applications, "ROWS", SharedRows(applications._read_rows))
     began_s = time.time()
     made = [
         applications.ApplicationTrigger("processing", "default", began_s + 5.0, 0.0, 0.5)

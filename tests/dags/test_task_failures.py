@@ -7,6 +7,7 @@ from tests.dags.test_operators import PARTITION, context
 
 from waybill.errors import InputError, RetryError, StopError
 from waybill_airflow.failures import as_task_failures, read_settings
+from waybill_airflow.operators.campaign import ReplayCampaignOperator
 from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
     CleanUpParkedFilesOperator,
@@ -14,7 +15,6 @@ from waybill_airflow.operators.maintenance import (
     TellOwnersOperator,
 )
 from waybill_airflow.operators.replay import (
-    PlanReplaysOperator,
     ProbeHeldPipelinesOperator,
     ReplayParkedPartitionOperator,
 )
@@ -48,7 +48,7 @@ def real_operators():
     return [
         IngestOperator(task_id="t", pipeline="flights"),
         ReplayParkedPartitionOperator(task_id="t", request=PARTITION),
-        PlanReplaysOperator(task_id="t", filters={"pipeline": "flights"}),
+        ReplayCampaignOperator(task_id="t"),
         CleanUpParkedFilesOperator(task_id="t"),
         RefreshTrackerOperator(task_id="t"),
         ProbeHeldPipelinesOperator(task_id="t"),

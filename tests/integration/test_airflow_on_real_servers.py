@@ -72,19 +72,23 @@ def test_preparing_without_a_database_fails_with_the_reason(environment):
 
 
 def test_maintenance_and_planning_run_on_an_empty_tracker(environment):
+    from types import SimpleNamespace
+
+    from waybill_airflow.operators.campaign import ReplayCampaignOperator
     from waybill_airflow.operators.maintenance import (
         CleanUpParkedFilesOperator,
         RefreshTrackerOperator,
     )
-    from waybill_airflow.operators.replay import PlanReplaysOperator
 
     assert prepare().returncode == 0
+    run = SimpleNamespace(triggering_user_name="ada", dag_id="replays", run_id="manual__1")
+    context = {"dag_run": run, "run_id": "manual__1", "params": {"pipeline": "flights"}}
     for task in (
         CleanUpParkedFilesOperator(task_id="clean_up"),
         RefreshTrackerOperator(task_id="refresh", grace_s=0),
-        PlanReplaysOperator(task_id="plan", filters={"pipeline": "flights"}),
+        ReplayCampaignOperator(task_id="campaign"),
     ):
-        json.dumps(task.execute({"run_id": "manual__1"}))
+        json.dumps(task.execute(context))
 
 
 def test_what_nobody_deployed_and_nothing_parked_fails_without_a_retry(environment):

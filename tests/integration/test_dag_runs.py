@@ -133,7 +133,7 @@ def test_events_that_kafka_refused_are_replayed_by_the_dag_and_rows_that_are_non
         ("replay", AS_TRIGGERED),
         ("replay", never_events),
     )
-    assert planned["tasks"] == {"plan[-1]": "success", "launch[0]": "success"}, airflow.output
+    assert planned["tasks"] == {"campaign[-1]": "success"}, airflow.output
     [conf] = airflow.triggered("replay").values()
     assert {name: conf[name] for name in names} == names
     assert replayed["state"] == "success", airflow.output[-6000:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
 from tests.integration import parking_lot
@@ -345,32 +344,37 @@ def test_the_commands_mask_messages_that_may_quote_what_is_personal(lot, run):
     assert released["cause"]["message"] == "•••"
 
 
-def test_replays_of_many_partitions_leave_out_pipelines_that_are_held(
-    lot, tmp_path, monkeypatch, capsys
-):
-    from waybill_airflow.operators.replay import PlanReplaysOperator
+def test_a_campaign_leaves_out_pipelines_that_are_held_and_says_so(lot, tmp_path, monkeypatch):
+    from waybill import services
+    from waybill.replay import CampaignRequest
+    from waybill.settings import Settings
 
     deployed(lot, tmp_path, fixed=False)
     monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", lot.settings["dsn"])
     hold_orders(lot, range(3))
     lot.park([parking_lot.make_event(9, pipeline_id="another")], 2)
+    settings, runs = Settings(), iter(range(99))
 
-    def planned(**options):
-        capsys.readouterr()
-        run = SimpleNamespace(get_dr_count=lambda **_: 0)
-        plan = PlanReplaysOperator(task_id="plan", filters={}, **options)
-        launches = plan.execute({"run_id": "manual__1", "ti": run})
-        return [launch["conf"]["pipeline"] for launch in launches]
+    def frozen(**asked):
+        request = CampaignRequest.of(asked)
+        found = services.freeze_campaign(settings, request, who="ada", run_id=f"{next(runs)}")
+        groups = services.campaign_groups(settings, found.id, state="waiting", limit=9)
+        services.cancel_campaign(settings, found.id, Decision("ada"))
+        return sorted(group.pipeline for group in groups), found.left_out
 
-    assert planned() == ["another", "orders"]
-    assert "is held" not in capsys.readouterr().out
+    assert frozen() == (["another", "orders"], {})
     lot.parking.hold("orders", Decision("ada", "migration"))
-    assert planned() == ["another"]
-    [said] = [line for line in capsys.readouterr().out.splitlines() if "is held" in line]
-    assert "run again after the release" in said
-    assert "'pipeline': 'orders'" in said
-    assert planned(limit=1) == ["another"], "what is held takes no place"
-    assert planned(dry_run=True) == ["another", "orders"]
+    assert frozen() == (["another"], {"held": 1})
+    assert frozen(limit=1) == (["another"], {"held": 1}), "what is held takes no place"
+    assert frozen(dry_run=True) == (["another", "orders"], {})
+    assert frozen(pipeline="orders") == ([], {"held": 1})
+    for asked, words in (
+        ({"pipeline": "ordres"}, "no pipeline 'ordres' is deployed"),
+        ({"stage": "maping"}, "did you mean 'mapping'"),
+        ({"error_type": "nul_value"}, "did you mean 'null_value'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            frozen(**asked)
     lot.parking.release("orders", Decision("ada", "done"))
-    assert planned() == ["another", "orders"]
+    assert frozen() == (["another", "orders"], {})

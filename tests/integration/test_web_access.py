@@ -24,7 +24,7 @@ BODIES = {
 }
 _REFUSED = {"/api/pipeline-rates": 404}
 """Where what is another team's is as unknown as what is nobody's."""
-OF_A_TEAM = ("{partition_id}", "{pipeline_id}", "{breach_id}")
+OF_A_TEAM = ("{partition_id}", "{pipeline_id}", "{breach_id}", "{campaign_id}")
 NO_TEAM = {
     "/parked",
     "/balance",
@@ -49,6 +49,7 @@ LISTS = {
     "/api/clusters/{name}": "clusters",
     "/api/pipelines": "pipelines",
     "/api/destinations": "destinations",
+    "/api/campaigns": "campaigns",
 }
 """Routes that show each user the own teams' only: where in the answer."""
 
@@ -70,6 +71,7 @@ def ask(web, user, method, path, partition_id, **given):
         partition_id=partition_id,
         pipeline_id=pipeline_id,
         breach_id=breach_of(web, pipeline_id),
+        campaign_id=campaign_of(web, web.lot.parking.partition(partition_id).team),
         name="parked.js",
         dag_id="replay",
         run_id="nobody",
@@ -92,6 +94,17 @@ def breach_of(web, pipeline_id):
     key = BreachKey(pipeline_id, "quiet")
     with web.lot.tracker.transaction() as connection:
         return open_breach(connection, key, words="nothing comes", tell=False).id
+
+
+def campaign_of(web, team):
+    """Return the id of a campaign over a team's groups."""
+    [(campaign_id,)] = web.lot.sql(
+        "INSERT INTO campaigns (run_id, asked_by, request, teams, max_unfinished) "
+        "VALUES (:team, 'ann', '{}', jsonb_build_array(CAST(:team AS text)), 8) "
+        "ON CONFLICT (run_id) DO UPDATE SET asked_by = 'ann' RETURNING id",
+        team=team,
+    )
+    return campaign_id
 
 
 def test_there_are_the_routes_that_these_tests_know(airflow_app):
@@ -179,7 +192,11 @@ def test_lists_show_the_own_teams_only(web):
         "/api/clusters/{name}",
         "/api/pipelines",  # see test_web_pipelines
         "/api/destinations",
+        "/api/campaigns",
     }
+    shown = {team: campaign_of(web, team) for team in ("aviation", "shipping", "")}
+    for user, ids in (("uma", [shown["aviation"]]), ("ann", sorted(shown.values(), reverse=True))):
+        assert [one["id"] for one in web.get(user, "/api/campaigns")["campaigns"]] == ids
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from playwright.sync_api import expect
 from tests.integration.parking_lot import make_event
 from tests.ui.opened_page import hash_of
 
+from waybill.replay import CampaignRequest, freeze_campaign, read_campaign
+
 PIPELINE = "pl-filters"
 MANY = "pl-many"
 EVENTS = [
@@ -126,3 +128,20 @@ def test_the_keyboard_alone_opens_a_partition_and_comes_back(parked, open_page):
     )
     one.page.go_back()
     expect(one.rows()).to_have_count(1)
+
+
+def test_a_campaign_shows_its_progress_and_is_paused_resumed_and_cancelled(parked, web, open_page):
+    request = CampaignRequest(event_name="refund")
+    tracker = web.lot.tracker
+    campaign = freeze_campaign(tracker, request, None, who="ann", run_id="manual__ui").id
+    one = open_page()
+    card = one.frame.locator(f"[data-campaign='{campaign}']")
+    expect(card).to_contain_text("of ann is running: 0 of 1 groups ended")
+    card.get_by_role("button", name="Pause").click()
+    expect(card).to_contain_text("is paused")
+    card.get_by_role("button", name="Resume").click()
+    expect(card).to_contain_text("is running")
+    card.get_by_role("button", name="Cancel").click()
+    one.confirm()
+    expect(card).to_have_count(0)
+    assert read_campaign(tracker, campaign).state == "cancelled"

@@ -16,6 +16,8 @@ from waybill.storage.tracker import parked_partitions as partitions
 _DEEPEST = 32
 _OF_A_TEAM = ("see_personal_messages", "pin_team", "unpin_team", "move_team", "grow_topic")
 """Actions whose detail names the team that they are about."""
+_OF_TEAMS = ("begin_campaign", "pause_campaign", "resume_campaign", "cancel_campaign")
+"""Actions whose detail names all teams that they are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def _about(teams: tuple[str, ...]) -> ColumnElement[bool]:
         detail["pipeline_id"].astext.in_(own),
         detail["filter"]["pipeline_id"].astext.in_(own),
         audit_log.c.action.in_(_OF_A_TEAM) & detail["team"].astext.in_(teams),
+        audit_log.c.action.in_(_OF_TEAMS) & detail["teams"].contained_by(list(teams)),
         audit_log.c.target.in_(own),
         audit_log.c.target.in_(parked),
     )

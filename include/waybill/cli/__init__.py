@@ -60,6 +60,10 @@ COMMANDS = {
             "dry-run": "waybill.cli.replays:dry_run",
         },
     ),
+    "campaigns": LazyCommand(
+        "Replays of many parked groups: list, show, pause, resume, cancel.",
+        "waybill.cli.campaigns:app",
+    ),
     "destination": LazyCommand(
         "Destinations: list, check; park what waits for one.",
         "waybill.cli.destinations:app",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import UTC, datetime
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision, takes
-from waybill.cli.output import counted, plain, print_json, print_line
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line
 from waybill.clusters import (
     SET_BY_WAYBILL,
     ClusterRequest,
@@ -22,7 +20,7 @@ from waybill.clusters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from waybill.access import Decision
     from waybill.clusters import Application, Assignment, ClusterLine, ClusterStatus
@@ -57,7 +55,7 @@ def list_(*, as_json: AsJson = False) -> None:
     for one in found.clusters:
         for application in one.applications:
             if application.serving and application.serving.held:
-                _print_folded(_serving(application, f"{one.cluster.name}, "))
+                print_folded(_serving(application, f"{one.cluster.name}, "))
     _print_hot(found.clusters)
     for problem in found.problems:
         print_line(problem)
@@ -78,7 +76,7 @@ def show(name: Cluster, *, as_json: AsJson = False) -> None:
         print_line(line)
     for application in one.applications:
         print_line(_application(application))
-        _print_folded([*_serving(application), *_followed(application), *_end_of(application)])
+        print_folded([*_serving(application), *_followed(application), *_end_of(application)])
     _print_table(
         ("team", "topics", "in/s", "out/s", "cores", "waiting", "lag s", "pinned"),
         [
@@ -364,15 +362,6 @@ def _end_of(one: Application) -> list[str]:
         return []
     at = datetime.fromtimestamp(end.at_s, UTC)
     return [f"{one.kind}: start {end.epoch} ended {at:%Y-%m-%d %H:%M} UTC: {end.why}"]
-
-
-def _print_folded(lines: Iterable[str]) -> None:
-    """Print lines, each folded to the terminal's width; what goes on is set in."""
-    width = max(40, shutil.get_terminal_size().columns)
-    for line in map(plain, lines):
-        set_in = " " * (len(line) - len(line.lstrip()) + 2)
-        for part in wrap(line, width, subsequent_indent=set_in):
-            typer.echo(part)
 
 
 def _print_hot(clusters: Sequence[ClusterLine]) -> None:

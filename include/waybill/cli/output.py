@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable
+from textwrap import wrap
 from typing import Any
 
 import typer
@@ -20,6 +23,15 @@ def plain(text: str) -> str:
 def print_line(text: str) -> None:
     """Print one line, with what is not printable written out."""
     typer.echo(plain(text))
+
+
+def print_folded(lines: Iterable[str]) -> None:
+    """Print lines, each folded to the terminal's width; what goes on is set in."""
+    width = max(40, shutil.get_terminal_size().columns)
+    for line in map(plain, lines):
+        set_in = " " * (len(line) - len(line.lstrip()) + 2)
+        for part in wrap(line, width, subsequent_indent=set_in):
+            typer.echo(part)
 
 
 def print_json(value: Any) -> None:

@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from waybill.parking.sampling import Stratum as Stratum
     from waybill.parking.segment_stream import SegmentStream as SegmentStream
     from waybill.parking.segment_stream import write_segments as write_segments
+    from waybill.parking.selection import in_window as in_window
     from waybill.parking.selection import matches as matches
     from waybill.parking.selection import read_replay as read_replay
     from waybill.parking.states import HELD as HELD
@@ -198,7 +199,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "ParkedGroupRequest"],
         "sampling": ["Drawn", "EventSample", "Stratum"],
         "segment_stream": ["SegmentStream", "write_segments"],
-        "selection": ["matches", "read_replay"],
+        "selection": ["in_window", "matches", "read_replay"],
         "states": ["HELD", "lock_groups"],
     },
 )

@@ -1,7 +1,8 @@
 """Replay: parked events back to their topic.
 
 What may go (eligibility), as which messages (messages), how fast (throttle, canary), what became of
-it (outcome), what would (dry_run), and what goes by itself (auto_replay, probing).
+it (outcome), what would (dry_run), what goes by itself (auto_replay, probing), and many groups by
+one request (campaigns).
 
 Invariants
   I1  A segment is whole in the write-ahead log, with its mark, before the tracker hears of it; a
@@ -19,6 +20,22 @@ if TYPE_CHECKING:
     from waybill.replay.auto_replay import due_auto_replays as due_auto_replays
     from waybill.replay.auto_replay import launched as launched
     from waybill.replay.auto_replay import mark_for_auto_replay as mark_for_auto_replay
+    from waybill.replay.campaigns import UNFINISHED as UNFINISHED
+    from waybill.replay.campaigns import Campaign as Campaign
+    from waybill.replay.campaigns import CampaignGroup as CampaignGroup
+    from waybill.replay.campaigns import OpenCampaign as OpenCampaign
+    from waybill.replay.campaigns import ReplayRuns as ReplayRuns
+    from waybill.replay.campaigns import advance_campaign as advance_campaign
+    from waybill.replay.campaigns import cancel_campaign as cancel_campaign
+    from waybill.replay.campaigns import freeze_campaign as freeze_campaign
+    from waybill.replay.campaigns import left_out_words as left_out_words
+    from waybill.replay.campaigns import pause_campaign as pause_campaign
+    from waybill.replay.campaigns import read_campaign as read_campaign
+    from waybill.replay.campaigns import read_campaign_groups as read_campaign_groups
+    from waybill.replay.campaigns import read_campaigns as read_campaigns
+    from waybill.replay.campaigns import read_open_campaigns as read_open_campaigns
+    from waybill.replay.campaigns import reason_words as reason_words
+    from waybill.replay.campaigns import resume_campaign as resume_campaign
     from waybill.replay.canary_steps import STEPS as STEPS
     from waybill.replay.canary_steps import CanaryParts as CanaryParts
     from waybill.replay.canary_steps import CanaryReport as CanaryReport
@@ -38,6 +55,7 @@ if TYPE_CHECKING:
     from waybill.replay.probing import ProbeReport as ProbeReport
     from waybill.replay.probing import probe_held as probe_held
     from waybill.replay.recent_events import GoodReport as GoodReport
+    from waybill.replay.request import CampaignRequest as CampaignRequest
     from waybill.replay.request import DryRunRequest as DryRunRequest
     from waybill.replay.request import ReplayRequest as ReplayRequest
     from waybill.replay.run import ReplayParts as ReplayParts
@@ -56,6 +74,24 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "launched",
             "mark_for_auto_replay",
         ],
+        "campaigns": [
+            "Campaign",
+            "CampaignGroup",
+            "OpenCampaign",
+            "ReplayRuns",
+            "UNFINISHED",
+            "advance_campaign",
+            "cancel_campaign",
+            "freeze_campaign",
+            "left_out_words",
+            "pause_campaign",
+            "read_campaign",
+            "read_campaign_groups",
+            "read_campaigns",
+            "read_open_campaigns",
+            "reason_words",
+            "resume_campaign",
+        ],
         "canary_steps": ["CanaryParts", "CanaryReport", "STEPS", "canary"],
         "dry_run": ["DryRunParts", "DryRunReport", "try_out"],
         "eligibility": [
@@ -69,7 +105,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "outcome": ["ReplayOutcome", "ReplayWatch", "became"],
         "probing": ["ProbeReport", "probe_held"],
         "recent_events": ["GoodReport"],
-        "request": ["DryRunRequest", "ReplayRequest"],
+        "request": ["CampaignRequest", "DryRunRequest", "ReplayRequest"],
         "run": ["ReplayParts", "ReplayReport", "ReplayRun", "replay"],
         "throttle": ["TopicWatch"],
     },

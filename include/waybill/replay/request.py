@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from waybill.parking import MOST_EVENTS, ParkedEventsRequest
+from waybill.parking import (
+    MOST_EVENTS,
+    ParkedEventsRequest,
+    ParkedFilter,
+    ParkedGroupRequest,
+)
+from waybill.request import Request
 
 
 class DryRunRequest(ParkedEventsRequest):
@@ -30,8 +38,8 @@ class DryRunRequest(ParkedEventsRequest):
     seed: int | None = Field(None, ge=0, le=MOST_EVENTS, description="Draw the same sample again.")
 
 
-class ReplayRequest(ParkedEventsRequest):
-    """Which parked events go back to their topic, and how."""
+class ReplayOptions(Request):
+    """How parked events go back."""
 
     rate_per_s: int | None = Field(
         None,
@@ -54,6 +62,11 @@ class ReplayRequest(ParkedEventsRequest):
     dry_run: bool = Field(
         default=False, title="Dry run", description="Say what would pass; write nothing."
     )
+
+
+class ReplayRequest(ReplayOptions, ParkedEventsRequest):
+    """Which parked events of a group go back to their topic, and how."""
+
     sample: int | None = Field(
         None,
         ge=1,
@@ -66,3 +79,35 @@ class ReplayRequest(ParkedEventsRequest):
         """Return the dry run of the same events."""
         shared = {name: getattr(self, name) for name in ParkedEventsRequest.model_fields}
         return DryRunRequest(**shared, proposed=proposed, sample=self.sample)
+
+
+class CampaignRequest(ReplayOptions, ParkedFilter):
+    """Which parked groups are replayed, each by a run of its own, and how."""
+
+    limit: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_EVENTS,
+        title="Most groups",
+        description="At most this many groups; a further campaign takes the rest. Empty: all.",
+    )
+    max_unfinished: int = Field(
+        8,
+        ge=1,
+        le=256,
+        title="Unfinished runs",
+        description="The campaign has at most this many runs that wait or run; the next one starts "
+        "as one ends.",
+    )
+
+    def of_group(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the params of the DAG `replay` for one group, by its four names, as JSON."""
+        own = self.model_dump(mode="json", include=_SHARED)
+        return {**names, **own}
+
+
+_SHARED = (
+    ReplayRequest.model_fields.keys()
+    & CampaignRequest.model_fields.keys() - ParkedGroupRequest.model_fields.keys()
+)
+"""What each run of a campaign takes over."""

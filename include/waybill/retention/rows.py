@@ -56,6 +56,8 @@ GROWTH: dict[str, Growth] = {
     "auto_replays": _lasts("marked partition", _NAMES),
     "batches": Growth("micro-batch", f"{_BOOKS} after its commit, loaded and audited"),
     "breaches": _lasts("breach", "lasts: what did not add up, and how it ended"),
+    "campaign_groups": Growth("parked group in a campaign", f"{_BOOKS} after its campaign ended"),
+    "campaigns": _lasts("campaign", "lasts: who asked for what, and what came of it in numbers"),
     "cluster_assignments": Growth("change of who serves whom", "the coordinator: 100 are kept"),
     "cluster_loads": Growth("cluster and minute", "the coordinator, after three days"),
     "cluster_pins": _lasts("team that is pinned to a cluster", _NAMES),
@@ -220,6 +222,16 @@ DELETE FROM pipeline_holds WHERE id IN (
   SELECT id FROM pipeline_holds
   WHERE released_at < clock_timestamp() - make_interval(secs => :kept_s) LIMIT :most)
 """)
+_CAMPAIGN_GROUPS = text("""
+WITH old AS (
+  SELECT id FROM campaigns WHERE ended_at < clock_timestamp() - make_interval(secs => :kept_s)),
+some AS (
+  SELECT own.* FROM old CROSS JOIN LATERAL (
+    SELECT campaign_id, partition_id FROM campaign_groups WHERE campaign_id = old.id LIMIT :most
+  ) AS own LIMIT :most)
+DELETE FROM campaign_groups AS own USING some
+WHERE own.campaign_id = some.campaign_id AND own.partition_id = some.partition_id
+""")
 
 
 def trim_rows(tracker: TrackerStore, *, kept_s: float) -> dict[str, int]:
@@ -316,5 +328,6 @@ TRIMS: dict[str, Callable[[TrackerStore, float], int]] = {
     "ledger": _ledger,
     "refused_messages": _simply(_REFUSED),
     "pipeline_holds": _simply(_HOLDS),
+    "campaign_groups": _simply(_CAMPAIGN_GROUPS),
 }
 """In the order in which one makes room for the next."""

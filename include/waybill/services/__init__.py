@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from waybill.services.bucket import BucketReport as BucketReport
     from waybill.services.bucket import bucket_owner as bucket_owner
     from waybill.services.bucket import claim_bucket as claim_bucket
+    from waybill.services.campaigns import advance_campaign as advance_campaign
+    from waybill.services.campaigns import campaign_groups as campaign_groups
+    from waybill.services.campaigns import cancel_campaign as cancel_campaign
+    from waybill.services.campaigns import freeze_campaign as freeze_campaign
+    from waybill.services.campaigns import pause_campaign as pause_campaign
+    from waybill.services.campaigns import replay_campaign as replay_campaign
+    from waybill.services.campaigns import replay_campaigns as replay_campaigns
+    from waybill.services.campaigns import resume_campaign as resume_campaign
     from waybill.services.clusters import cluster_status as cluster_status
     from waybill.services.clusters import create_cluster as create_cluster
     from waybill.services.clusters import delete_cluster as delete_cluster
@@ -59,7 +67,6 @@ if TYPE_CHECKING:
     from waybill.services.parked_events import clean_up_parked_files as clean_up_parked_files
     from waybill.services.parked_events import due_auto_replays as due_auto_replays
     from waybill.services.parked_events import ended_replays as ended_replays
-    from waybill.services.parked_events import held_pipelines as held_pipelines
     from waybill.services.parked_events import keep_auto_replays as keep_auto_replays
     from waybill.services.parked_events import lost_parked as lost_parked
     from waybill.services.parked_events import lost_parked_ids as lost_parked_ids
@@ -114,6 +121,16 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "supervise_application",
         ],
         "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
+        "campaigns": [
+            "advance_campaign",
+            "campaign_groups",
+            "cancel_campaign",
+            "freeze_campaign",
+            "pause_campaign",
+            "replay_campaign",
+            "replay_campaigns",
+            "resume_campaign",
+        ],
         "clusters": [
             "cluster_status",
             "create_cluster",
@@ -156,7 +173,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "clean_up_parked_files",
             "due_auto_replays",
             "ended_replays",
-            "held_pipelines",
             "keep_auto_replays",
             "lost_parked",
             "lost_parked_ids",

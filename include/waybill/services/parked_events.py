@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from waybill.deployment import active_pipeline
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from waybill.parking import (
         AutoReplay,
         CleanUpReport,
-        ParkedFilter,
         ParkedGroup,
         ParkedGroupRequest,
         RecheckReport,
@@ -82,16 +80,10 @@ def recover_lost_parked(settings: Settings, *, again: bool = False) -> ParkedRec
         return recovery.recover_parked(tracker, objects, log, find, again=again)
 
 
-def parked_partitions(settings: Settings, wanted: ParkedFilter | None = None) -> list[ParkedGroup]:
-    """Return the parked partitions that match; all where nothing is asked for."""
-    from waybill.parking import ParkedFilter, Parking
-
-    wanted = wanted or ParkedFilter()
-    with open_tracker(settings.tracker) as tracker:
-        name = wanted.pipeline
-        pipeline_id = None if name is None else active_pipeline(tracker, name).id
-        parking = Parking(tracker, open_owned_objects(settings))
-        return list(parking.partitions(wanted.partitions(pipeline_id)))
+def parked_partitions(settings: Settings) -> list[ParkedGroup]:
+    """Return all parked partitions."""
+    with opened_parking(settings) as parking:
+        return parking.partitions()
 
 
 def ended_replays(settings: Settings, partition_ids: Sequence[int]) -> dict[int, str]:
@@ -100,14 +92,6 @@ def ended_replays(settings: Settings, partition_ids: Sequence[int]) -> dict[int,
 
     with open_tracker(settings.tracker) as tracker:
         return read_ended(tracker, partition_ids)
-
-
-def held_pipelines(settings: Settings) -> frozenset[str]:
-    """Return the ids of the pipelines that are held now."""
-    from waybill.parking import held_pipelines
-
-    with open_tracker(settings.tracker) as tracker:
-        return held_pipelines(tracker)
 
 
 def set_auto_replay(

@@ -1,4 +1,4 @@
-"""Replay parked partitions: one at a time, all that match a filter, or when their cause changes."""
+"""Replay parked partitions: one at a time, after a hold, or when their cause changes."""
 
 from __future__ import annotations
 
@@ -83,112 +83,16 @@ def _reason_told(context: Context) -> Iterator[None]:
         raise
 
 
-class PlanReplaysOperator(BaseOperator):
-    """List the parked partitions that match a filter, as one set of arguments a replay.
-
-    The result is mapped over ``TriggerReplayOperator``: a public mechanism that needs no database,
-    shows each launch as a task of its own and retries it alone.
-
-    Run ids are made from the partition, what is parked in it and the options: asked twice for the
-    same, the second launch finds the run there and is skipped. A run that exists and *failed* is
-    cleared instead, which resumes its replay.
-
-    What is parked of a pipeline that is held is left out, and named in the log, but for dry runs:
-    what is sent back would only wait there.
-
-    :param filters: fields of a ``waybill.parking.ParkedFilter``; none matches all (templated).
-    :param rate_per_s: most events a second of each replay (templated).
-    :param canary: each replay begins with a canary (templated).
-    :param governed: the rate of each follows the live lag (templated).
-    :param dry_run: launch dry runs (templated).
-    :param limit: most partitions to launch; the rest is named in the log, and a further run takes
-        it. At most Airflow's ``[core] max_map_length`` (1024 by default) (templated).
-    :raises AirflowFailException: a filter names what is not there, or a time that is none.
-    :raises waybill.errors.RetryError: the tracker did not answer.
-    :returns: for each partition ``trigger_run_id``, ``conf`` and ``reset_dag_run``.
-    """
-
-    template_fields = ("filters", "rate_per_s", "governed", "canary", "dry_run", "limit")
-
-    def __init__(
-        self,
-        *,
-        filters: Mapping[str, Any],
-        rate_per_s: int | None = None,
-        canary: bool = False,
-        governed: bool = True,
-        dry_run: bool = False,
-        limit: int = 1000,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.filters = filters
-        self.rate_per_s = rate_per_s
-        self.canary = canary
-        self.governed = governed
-        self.dry_run = dry_run
-        self.limit = limit
-
-    def execute(self, context: Context) -> list[dict[str, Any]]:
-        """List, and return the arguments of the launches."""
-        with as_task_failures():
-            from waybill.parking import ParkedFilter
-            from waybill.replay import are_events
-            from waybill.services import parked_partitions
-
-            found = parked_partitions(read_settings(), ParkedFilter.of(self.filters))
-        waiting = [row for row in (one.to_json() for one in found) if row["parked"]]
-        for row in [row for row in waiting if not are_events(row["stage"], row["error_type"])]:
-            waiting.remove(row)
-            self.log.warning("rows that never were events cannot be replayed: %s", _identity(row))
-        if not self.dry_run:
-            waiting = self._not_held(waiting)
-        taken, left = waiting[: self.limit], waiting[self.limit :]
-        self.log.info("%d parked partitions match, %d are launched", len(waiting), len(taken))
-        for row in left:
-            self.log.warning("over the limit, run again for it: %s", _identity(row))
-        with as_task_failures():
-            before = _ended_replays(taken)
-        return [self._launch(row, before, context) for row in taken]
-
-    def _not_held(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the partitions whose pipelines are not held; say of the others why not."""
-        with as_task_failures():
-            from waybill.services import held_pipelines
-
-            held = held_pipelines(read_settings())
-        for row in rows:
-            if row["pipeline_id"] in held:
-                self.log.warning(
-                    "its pipeline is held, run again after the release (see `waybill pipelines "
-                    "holds`): %s",
-                    _identity(row),
-                )
-        return [row for row in rows if row["pipeline_id"] not in held]
-
-    def _launch(
-        self, row: dict[str, Any], before: Mapping[int, str], context: Context
-    ) -> dict[str, Any]:
-        conf = {
-            **_identity(row),
-            "since": self.filters.get("since"),
-            "until": self.filters.get("until"),
-            "rate_per_s": self.rate_per_s,
-            "canary": self.canary,
-            "governed": self.governed,
-            "dry_run": self.dry_run,
-        }
-        # A dry run changes nothing, so asking again after a deploy must run again.
-        salt = context["run_id"] if self.dry_run else _salt(row, before)
-        run_id = replay_run_id(row["id"], conf, salt)
-        return _launch(run_id, conf, context)
-
-
 class ProbeHeldPipelinesOperator(BaseOperator):
     """Probe the held pipelines that are due, and release those whose cause is gone.
 
-    The result is mapped over ``TriggerReplayOperator``, as that of ``PlanReplaysOperator``: one
-    launch for each partition whose held events are to go back. Safe to kill and to retry.
+    The result is mapped over ``TriggerReplayOperator``, one launch for each partition whose held
+    events are to go back: a public mechanism that needs no database, shows each launch as a task of
+    its own and retries it alone. Safe to kill and to retry.
+
+    Run ids are made from the partition and what is parked in it: asked twice for the same, the
+    second launch finds the run there and is skipped. A run that exists and *failed* is cleared
+    instead, which resumes its replay.
 
     :raises waybill.errors.RetryError: the tracker or the object store did not answer.
     :raises waybill.errors.StopError: a parked file of a sample is corrupt.

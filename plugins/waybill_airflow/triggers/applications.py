@@ -11,12 +11,14 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from waybill_airflow.supervision import is_news, read_request
+from waybill_airflow.triggers.shared_rows import SharedRows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from sqlalchemy import Connection
+
     from waybill.clusters import Application, ApplicationKind
-    from waybill.storage import TrackerStore
     from waybill_airflow.supervision import Request
 
 _LOG = logging.getLogger(__name__)
@@ -25,43 +27,14 @@ _UNANSWERED_S = 60.0
 """After so long without the tracker a task looks, which says what is wrong."""
 
 
-class SharedRows:
-    """The rows of all applications, read once for all triggers of this process."""
+def _read_rows(connection: Connection) -> Mapping[tuple[str, str], Application]:
+    from waybill.clusters import read_applications
 
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-        self._tracker: TrackerStore | None = None
-        self._rows: Mapping[tuple[str, str], Application] | None = None
-        self._read_at = float("-inf")
-        self.reads = 0
-        """Queries so far."""
-
-    async def read(self, max_age_s: float) -> Mapping[tuple[str, str], Application] | None:
-        """Return the rows, at most so old; None: the tracker does not answer now."""
-        async with self._lock:
-            if time.monotonic() - self._read_at >= max_age_s:
-                self._rows = await asyncio.to_thread(self._query)
-                self._read_at = time.monotonic()
-            return self._rows
-
-    def _query(self) -> Mapping[tuple[str, str], Application] | None:
-        from waybill.clusters import read_applications
-        from waybill.errors import RetryError
-        from waybill.settings import Settings
-        from waybill.storage import open_tracker
-
-        self.reads += 1
-        if self._tracker is None:
-            self._tracker = open_tracker(Settings().tracker)
-        try:
-            with self._tracker.transaction() as connection:
-                return read_applications(connection)
-        except RetryError as error:
-            _LOG.warning("nobody is supervised while the tracker does not answer: %s", error)
-            return None  # applications go on; who may go on is decided when it is back
+    return read_applications(connection)
 
 
-ROWS = SharedRows()
+ROWS = SharedRows(_read_rows)
+"""While the tracker does not answer, applications go on: it decides when it is back."""
 
 
 class ApplicationTrigger(BaseTrigger):
@@ -140,4 +113,4 @@ class ApplicationTrigger(BaseTrigger):
         return self._request
 
 
-__all__ = ["ROWS", "ApplicationTrigger", "SharedRows"]
+__all__ = ["ROWS", "ApplicationTrigger"]

@@ -14,6 +14,7 @@ from starlette.datastructures import MutableHeaders
 from waybill.errors import InputError, RetryError, WaybillError
 from waybill_airflow.web import (
     balance,
+    campaigns,
     clusters,
     decisions,
     destinations,
@@ -141,6 +142,7 @@ def make_app() -> FastAPI:
         parked,
         decisions,
         runs,
+        campaigns,
         balance,
         clusters,
         pipelines,

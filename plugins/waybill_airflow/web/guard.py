@@ -111,10 +111,18 @@ def require(access: Access, permission: Permission, team: str) -> None:
         raise _refused(access, permission, team)
 
 
+def require_anywhere(access: Access, permission: Permission) -> None:
+    """Refuse what a user may do with no team's events.
+
+    :raises HTTPException: 403.
+    """
+    if not access.may_anywhere(permission):
+        raise _refused(access, permission)
+
+
 def _anywhere(permission: Permission) -> Callable[..., Access]:
     def allowed(access: AccessDep) -> Access:
-        if not access.may_anywhere(permission):
-            raise _refused(access, permission)
+        require_anywhere(access, permission)
         return access
 
     return allowed
@@ -138,8 +146,7 @@ def partition_access(access: Access, permission: Permission, partition_id: int) 
 
     :raises HTTPException: 403 without the permission; 404: there is no such partition.
     """
-    if not access.may_anywhere(permission):
-        raise _refused(access, permission)
+    require_anywhere(access, permission)
     try:
         partition = parked_events().partition(partition_id)
     except InputError as error:
@@ -162,8 +169,7 @@ PipelineId = Annotated[str, Path(pattern=r"^[^\x00]{1,300}$", description="The p
 
 def _at_pipeline(permission: Permission) -> Callable[..., PipelineAccess]:
     def allowed(access: AccessDep, pipeline_id: PipelineId) -> PipelineAccess:
-        if not access.may_anywhere(permission):
-            raise _refused(access, permission)
+        require_anywhere(access, permission)
         team = parked_events().team(pipeline_id)
         require(access, permission, team or "")
         if team is None:

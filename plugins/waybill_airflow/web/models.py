@@ -334,6 +334,12 @@ class ReleaseBody(_Body):
     why: Why
 
 
+class CampaignBody(_Body):
+    """Why a campaign is paused, resumed or cancelled."""
+
+    why: str = Field("", max_length=2000, description="The reason, for the audit log.")
+
+
 class MarkBody(_Body):
     """What to wait for."""
 

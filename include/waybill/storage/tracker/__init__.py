@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import audit_log as audit_log
     from waybill.storage.tracker.tables import auto_replays as auto_replays
     from waybill.storage.tracker.tables import batches as batches
+    from waybill.storage.tracker.tables import campaign_groups as campaign_groups
+    from waybill.storage.tracker.tables import campaigns as campaigns
     from waybill.storage.tracker.tables import cluster_assignments as cluster_assignments
     from waybill.storage.tracker.tables import cluster_loads as cluster_loads
     from waybill.storage.tracker.tables import cluster_pins as cluster_pins
@@ -67,6 +69,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "audit_log",
             "auto_replays",
             "batches",
+            "campaign_groups",
+            "campaigns",
             "cluster_assignments",
             "cluster_loads",
             "cluster_pins",

@@ -7,7 +7,7 @@ Books         pipelines, pipeline_versions, consumers, topic_offsets, topic_stop
 Mappings      mapping_versions
 Destinations  destination_states, loaded_tables, destination_rewinds
 Parking       parked_partitions, parked_objects, segments, replays, replay_entries,
-              replay_outcomes, auto_replays, pipeline_holds
+              replay_outcomes, auto_replays, campaigns, campaign_groups, pipeline_holds
 Traces        trace_queries
 Audit         breaches, audit_minutes, audit_rounds
 Notices       notices, notice_messages, notice_digests, digested_partitions
@@ -635,6 +635,52 @@ auto_replays = Table(
     CheckConstraint("on_change IN ('version', 'destination', 'any')", name="on_change"),
 )
 """Partitions to replay when their cause changes; ``seen``: how the cause stood when last looked."""
+
+campaigns = Table(
+    "campaigns",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("run_id", Text, nullable=False, unique=True),
+    Column("asked_by", Text, nullable=False),
+    Column("request", JSONB, nullable=False),
+    Column("teams", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("max_unfinished", Integer, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'running'")),
+    Column("changed_by", Text, nullable=False, server_default=text("''")),
+    *[count_column(name) for name in ("groups", "launched", "ended", "failed")],
+    Column("left_out", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("asked_at", now=True),
+    *[time_column(name) for name in ("changed_at", "looked_at", "ended_at")],
+    CheckConstraint("state IN ('running', 'paused', 'cancelled', 'done')", name="state"),
+)
+"""A request to replay many parked groups: ``waybill.replay.Campaign``. ``run_id``: of the DAG run
+that asked. ``groups``: those to launch; ``launched``, ``ended``, ``failed``: of them, so far;
+``left_out``: {reason: groups}. ``looked_at``: when its task was at work last."""
+Index("ix_campaigns_open", campaigns.c.id, postgresql_where=text("ended_at IS NULL"))
+
+campaign_groups = Table(
+    "campaign_groups",
+    METADATA,
+    Column("campaign_id", BigInteger, nullable=False),
+    Column("partition_id", BigInteger, nullable=False),
+    Column("number", BigInteger),
+    Column("state", Text, nullable=False),
+    Column("outcome", Text, nullable=False, server_default=text("''")),
+    Column("run_id", Text, nullable=False, server_default=text("''")),
+    *[time_column(name) for name in ("launched_at", "ended_at")],
+    PrimaryKeyConstraint("campaign_id", "partition_id"),
+    CheckConstraint("state IN ('waiting', 'launched', 'ended', 'left_out')", name="state"),
+)
+"""A parked group of a campaign. ``number``: its place in the order of launches, from 1; null where
+it is left out. ``outcome``: why it is left out, or how its run ended. No foreign keys: they would
+be half of the time that it takes to freeze 500,000."""
+_group = campaign_groups.c
+for _name, _columns, _where in (
+    ("waiting", (_group.campaign_id, _group.number), text("state = 'waiting'")),
+    ("launched", (_group.campaign_id, _group.run_id), text("state = 'launched'")),
+    ("ended", (_group.campaign_id, _group.ended_at), text("state = 'ended'")),
+):
+    Index(f"ix_campaign_groups_{_name}", *_columns, postgresql_where=_where)
 
 pipeline_holds = Table(
     "pipeline_holds",

@@ -2,6 +2,7 @@
 // however deep it lies, and at half a million partitions only one page is ever in the browser.
 
 import { hashOf, read, write } from "./address.js";
+import { showCampaigns } from "./campaigns.js";
 import { ask, offers, taken, takes } from "./client.js";
 import { fill, h, icon } from "./dom.js";
 import { filterBar, narrows, queryOf } from "./filters.js";
@@ -31,7 +32,9 @@ export class List {
     this.bar = h("div", {});
     this.table = h("div", { class: "table-frame" });
     this.pager = h("nav", { class: "pager", "aria-label": "Pages" });
-    fill(this.page, this.head(), this.bar, this.table, this.pager);
+    const campaigns = h("div", { class: "campaigns" });
+    fill(this.page, this.head(), campaigns, this.bar, this.table, this.pager);
+    showCampaigns(campaigns, this.world.me);
     this.drawBar();
     fill(this.table, waiting());
     return this.load();

@@ -1,0 +1,203 @@
+"""``waybill campaigns list|show|pause|resume|cancel``: replays of many parked groups."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waybill.cli.options import AsJson, Reason, Who, decision
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+
+if TYPE_CHECKING:
+    from waybill.replay import Campaign, CampaignGroup
+
+app = typer.Typer(no_args_is_help=True, help="Replays of many parked groups, by one request.")
+
+Id = Annotated[int, typer.Argument(min=1, max=2**63 - 1, help="The campaign.")]
+_MOST_SHOWN = 20
+_STATES = ("waiting", "launched", "ended", "failed", "left_out")
+_HOUR_S, _DAY_S = 3600, 86_400
+
+
+@app.command("list")
+def list_(
+    *,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most campaigns.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List campaigns, the newest first: how far they are, and how long they will take."""
+    from waybill.services import replay_campaigns
+    from waybill.settings import Settings
+
+    found = replay_campaigns(Settings(), limit=limit)
+    if as_json:
+        print_json([campaign.to_json() for campaign in found])
+    elif found:
+        _show_list(found)
+    else:
+        typer.echo("there is no campaign; trigger the DAG replay_parked_partitions to begin one")
+
+
+@app.command()
+def show(
+    campaign_id: Id,
+    *,
+    groups: Annotated[
+        str | None, typer.Option(help=f"Groups to list: {', '.join(_STATES)}. Default: failed.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most groups.")] = _MOST_SHOWN,
+    as_json: AsJson = False,
+) -> None:
+    """Show one campaign: what was asked for, progress, what was left out and why, failures."""
+    from waybill.errors import InputError
+    from waybill.services import campaign_groups, replay_campaign
+    from waybill.settings import Settings
+
+    state = groups or "failed"
+    if state not in _STATES:
+        raise InputError(f"--groups: {state!r} is none of {', '.join(_STATES)}")
+    settings = Settings()
+    found = replay_campaign(settings, campaign_id)
+    rows = campaign_groups(settings, campaign_id, state=state, limit=limit)
+    if as_json:
+        print_json(found.to_json() | {"listed": [row.to_json() for row in rows]})
+        return
+    print_folded(_lines(found))
+    print_line(f"  {settings.airflow.url}/dags/replay_parked_partitions/runs/{found.run_id}")
+    if rows or groups:
+        _show_groups(rows, state)
+
+
+@app.command()
+def pause(campaign_id: Id, who: Who = None, why: Reason = "", *, as_json: AsJson = False) -> None:
+    """Launch no more of its runs until it is resumed; those that were launched go on."""
+    from waybill.services import pause_campaign
+    from waybill.settings import Settings
+
+    _told(pause_campaign(Settings(), campaign_id, decision(who, why)), as_json=as_json)
+
+
+@app.command()
+def resume(campaign_id: Id, who: Who = None, why: Reason = "", *, as_json: AsJson = False) -> None:
+    """Launch its runs again."""
+    from waybill.services import resume_campaign
+    from waybill.settings import Settings
+
+    _told(resume_campaign(Settings(), campaign_id, decision(who, why)), as_json=as_json)
+
+
+@app.command()
+def cancel(campaign_id: Id, who: Who = None, why: Reason = "", *, as_json: AsJson = False) -> None:
+    """Launch no more of its runs, for good; those that were launched go on to their ends."""
+    from waybill.services import cancel_campaign
+    from waybill.settings import Settings
+
+    _told(cancel_campaign(Settings(), campaign_id, decision(who, why)), as_json=as_json)
+
+
+def _told(found: Campaign, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found.to_json())
+        return
+    goes_on = f"; {counted(found.unfinished, 'run')} of it not ended" if found.unfinished else ""
+    print_folded([f"campaign {found.id} is {found.state}: {_progress(found)}{goes_on}"])
+
+
+def _show_list(found: list[Campaign]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    grid.add_column("id", justify="right", no_wrap=True)
+    grid.add_column("state", no_wrap=True)
+    grid.add_column("asked by", overflow="fold")
+    for name in ("groups", "launched", "ended", "failed", "a minute", "left"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for campaign in found:
+        numbers = (campaign.groups, campaign.launched, campaign.ended)
+        grid.add_row(
+            str(campaign.id),
+            campaign.state,
+            Text(plain(campaign.asked_by)),
+            *[f"{number:,}" for number in numbers],
+            Text(f"{campaign.failed:,}", "bold red" if campaign.failed else ""),
+            f"{campaign.rate_per_min:.1f}",
+            _duration(campaign.eta_s),
+        )
+    Console(highlight=False).print(grid)
+
+
+def _lines(found: Campaign) -> list[str]:
+    from waybill.replay import left_out_words
+
+    asked = [
+        name if value is True else f"{name} {value}"
+        for name, value in found.request.items()
+        if value not in (None, False) and name != "max_unfinished"
+    ]
+    changed = f" by {found.changed_by}, {_clock(found.changed_at)}" if found.changed_by else ""
+    lines = [
+        f"campaign {found.id}: {found.state}{changed}",
+        f"  asked by {found.asked_by}, {_clock(found.asked_at)} (UTC)",
+        f"  request: {', '.join(asked)}",
+        f"  {_progress(found)}",
+    ]
+    if found.ended_at is None:
+        lines.append(
+            f"  {found.unfinished:,} of at most {found.max_unfinished} runs unfinished; "
+            f"{found.rate_per_min:.1f} groups a minute, {_duration(found.eta_s) or '?'} left"
+        )
+    else:
+        lines.append(f"  ended {_clock(found.ended_at)}; {found.rate_per_min:.1f} groups a minute")
+    lines += [f"  {words}" for words in left_out_words(found.left_out)]
+    looked = f", at work on it last {_clock(found.looked_at)}" if found.looked_at else ""
+    return [*lines, f"  its run{looked}:"]
+
+
+def _progress(found: Campaign) -> str:
+    cancelled = found.groups - found.launched if found.state == "cancelled" else 0
+    parts = [
+        f"{counted(found.groups, 'group')}: {found.waiting:,} waiting",
+        f"{found.launched:,} launched",
+        f"{found.ended:,} ended",
+        f"{found.failed:,} of these failed",
+    ]
+    return ", ".join(parts + ([f"{cancelled:,} cancelled"] if cancelled else []))
+
+
+def _show_groups(rows: list[CampaignGroup], state: str) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(
+        title=f"groups: {state}",
+        title_justify="left",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for name in ("parked group", "outcome", "run"):
+        grid.add_column(name, overflow="fold")
+    for row in rows:
+        name = f"{row.pipeline}/{row.event_name}/{row.stage}/{row.error_type}"
+        grid.add_row(*(Text(plain(words)) for words in (name, row.outcome, row.run_id)))
+    Console(highlight=False).print(grid)
+
+
+def _clock(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def _duration(seconds: float | None) -> str:
+    """Return a time to wait, in its largest unit."""
+    if seconds is None:
+        return ""
+    if seconds >= 2 * _DAY_S:
+        return f"{seconds / _DAY_S:.0f} d"
+    return f"{seconds / _HOUR_S:.1f} h" if seconds >= _HOUR_S else f"{seconds / 60:.0f} min"

@@ -1,0 +1,795 @@
+"""Campaigns: many parked groups, frozen by one request, each replayed by a run of its own.
+
+A campaign is a row; its groups are rows too, written by one ``INSERT … SELECT`` with the request:
+what parks later is not in it. A group waits, is launched, and ends as its run does; one that cannot
+be replayed is left out with the reason, when the campaign begins or when its turn comes. A task of
+the campaign's own DAG run calls ``advance_campaign`` again and again: it settles the groups whose
+runs have ended, launches the next ones while fewer than ``max_unfinished`` runs are unfinished, and
+ends the campaign.
+
+Invariants
+  I1  A DAG run has one campaign: asked again, it is the same one.
+  I2  The id of a group's run is made of the campaign's DAG run and the group. A run is started
+      first and written down afterwards: whoever is killed in between starts it again, and Airflow
+      says that it is there. So each group is launched once, and none is forgotten.
+  I3  A group is in one campaign at most that is at work; dry runs change nothing, and do not count.
+  I4  ``launched``, ``ended`` and ``failed`` of a campaign are the numbers of its groups, after
+      every transaction. Whoever writes groups holds the campaign's row.
+
+A cancelled campaign launches nothing more; runs that it has started go on to their ends. Its groups
+that still wait are cancelled: their rows do not say so, as they can be very many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Text,
+    and_,
+    case,
+    cast,
+    distinct,
+    func,
+    literal,
+    literal_column,
+    not_,
+    or_,
+    select,
+    true,
+    update,
+)
+
+from waybill.access import Decision, write_audit
+from waybill.errors import InputError
+from waybill.events import DELIVERY_ERRORS, rfc3339
+from waybill.parking import in_window, matches
+from waybill.replay.request import CampaignRequest
+from waybill.storage import AdvisoryLock, TrackerStore
+from waybill.storage.tracker import campaign_groups as groups
+from waybill.storage.tracker import campaigns, json_value, pipeline_holds, pipelines, replays
+from waybill.storage.tracker import parked_partitions as partitions
+
+CampaignState = Literal["running", "paused", "cancelled", "done"]
+GroupState = Literal["waiting", "launched", "ended", "left_out"]
+NEVER_EVENTS, HELD, REPLAYING, OVER_LIMIT = "never_events", "held", "replaying", "over_limit"
+"""Why a group is left out; the fourth reason is ``campaign <id>``: that one has it."""
+SUCCESS, GONE = "success", "gone"
+UNFINISHED = ("queued", "running")
+"""States of a DAG run that goes on."""
+_AT_ONCE = 20
+"""Launches between two looks at whether the campaign was paused or cancelled."""
+_RATE_OVER = timedelta(minutes=15)
+_DEEPEST = 8
+_PIPELINE = func.coalesce(pipelines.c.name, partitions.c.pipeline_id)
+_NAME_KEYS = ("pipeline", "event_name", "stage", "error_type")
+_NAMES = (
+    _PIPELINE.label("pipeline"),
+    partitions.c.event_name,
+    partitions.c.stage,
+    partitions.c.error_type,
+)
+_WAITING, _LAUNCHED, _ENDED, _AT_WORK = (
+    literal_column(f"campaign_groups.{words}", Boolean)
+    for words in (
+        "state = 'waiting'",
+        "state = 'launched'",
+        "state = 'ended'",
+        "state IN ('waiting', 'launched')",
+    )
+)
+"""In words, not as parameters: only so the planner sees that the partial indexes serve."""
+_IS_HELD = and_(
+    pipeline_holds.c.pipeline_id == partitions.c.pipeline_id,
+    pipeline_holds.c.released_at.is_(None),
+)
+_IS_REPLAYED = and_(replays.c.partition_id == partitions.c.id, replays.c.state == "running")
+_GROUPS = groups.join(partitions, partitions.c.id == groups.c.partition_id).outerjoin(
+    pipelines, pipelines.c.id == partitions.c.pipeline_id
+)
+
+
+class ReplayRuns(Protocol):
+    """Runs of the DAG ``replay``."""
+
+    def start(self, run_id: str, conf: Mapping[str, Any]) -> None:
+        """Start a run; one with this id that is there already is kept.
+
+        Raises:
+            RetryError: it is not known whether it was started.
+        """
+
+    def state(self, run_id: str) -> str | None:
+        """Return the state of a run; ``None``: there is none with this id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """One campaign, and how far it is."""
+
+    id: int
+    run_id: str
+    """Of the DAG run that asked for it, and that works on it."""
+    asked_by: str
+    asked_at: datetime
+    request: dict[str, Any]
+    """Fields of a ``CampaignRequest``."""
+    teams: tuple[str, ...]
+    """Whose groups are in it; ``""``: those of pipelines that nobody deployed."""
+    max_unfinished: int
+    state: CampaignState
+    changed_by: str
+    """Who paused, resumed or cancelled it last."""
+    changed_at: datetime | None
+    groups: int
+    """That are to be launched, or were."""
+    launched: int
+    ended: int
+    """Groups whose runs have ended."""
+    failed: int
+    """Of those, the ones whose run failed or was deleted."""
+    left_out: dict[str, int]
+    """{reason: groups}."""
+    looked_at: datetime | None
+    """When its task was at work on it last."""
+    ended_at: datetime | None
+    recent: int
+    """Groups that have ended in the time over which the rate is taken."""
+    recent_s: float
+
+    @property
+    def waiting(self) -> int:
+        """Return how many groups are still to be launched."""
+        return 0 if self.state == "cancelled" else self.groups - self.launched
+
+    @property
+    def unfinished(self) -> int:
+        """Return how many groups were launched and have not ended."""
+        return self.launched - self.ended
+
+    @property
+    def rate_per_min(self) -> float:
+        """Return how many groups end in a minute: over a quarter of an hour, or over all of it."""
+        return self.recent * 60 / self.recent_s if self.recent_s > 0 else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Return in how many seconds it ends at this rate; ``None``: nobody can say."""
+        rate = self.rate_per_min
+        if self.state != "running" or self.ended_at is not None or not rate:
+            return None
+        return (self.waiting + self.unfinished) * 60 / rate
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the campaign as JSON."""
+        own = {
+            name: rfc3339(value) if isinstance(value, datetime) else value
+            for name, value in asdict(self).items()
+            if name not in {"recent", "recent_s"}
+        }
+        return own | {
+            "waiting": self.waiting,
+            "unfinished": self.unfinished,
+            "cancelled": self.groups - self.launched if self.state == "cancelled" else 0,
+            "rate_per_min": round(self.rate_per_min, 2),
+            "eta_s": None if self.eta_s is None else round(self.eta_s),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignGroup:
+    """One parked group of a campaign."""
+
+    partition_id: int
+    pipeline: str
+    event_name: str
+    stage: str
+    error_type: str
+    state: GroupState
+    outcome: str
+    """Why it is left out; or how its run ended: ``success``, ``failed``, ``gone``."""
+    run_id: str
+    launched_at: datetime | None
+    ended_at: datetime | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the group as JSON."""
+        return {
+            name: rfc3339(value) if isinstance(value, datetime) else value
+            for name, value in asdict(self).items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCampaign:
+    """What tells whether a campaign's task has something to do."""
+
+    state: CampaignState
+    max_unfinished: int
+    waiting: bool
+    run_ids: tuple[str, ...]
+    """Of runs that had not ended when the task looked last."""
+
+    def is_due(self, unfinished: int, *, late: bool) -> bool:
+        """Tell whether its task is to look.
+
+        Args:
+            unfinished: how many of ``run_ids`` go on.
+            late: it looked last so long ago that it may look for a single run that has ended.
+        """
+        may_launch = self.waiting and self.state == "running"
+        if not self.run_ids:
+            return may_launch or not self.waiting or self.state == "cancelled"
+        some_ended = unfinished < len(self.run_ids)
+        if unfinished <= self.max_unfinished // 2:
+            return may_launch or some_ended
+        return late and some_ended
+
+
+# Freezing
+
+
+def freeze_campaign(
+    tracker: TrackerStore,
+    request: CampaignRequest,
+    pipeline_id: str | None,
+    *,
+    who: str,
+    run_id: str,
+) -> Campaign:
+    """Write down which parked groups a campaign has; the same DAG run has the same one.
+
+    Args:
+        tracker: the books.
+        request: which groups, and how they are replayed.
+        pipeline_id: of ``request.pipeline``.
+        who: asked.
+        run_id: of the DAG run that works on it.
+
+    Cost: one statement; about 10 s for 500,000 groups, none of them in this process.
+    """
+    asked = request.model_dump(mode="json", exclude_none=True)
+    with tracker.transaction(long_statements=True) as connection:
+        AdvisoryLock.CAMPAIGN.take(connection)
+        known = connection.execute(_select(campaigns.c.run_id == run_id)).first()
+        if known is not None:
+            return _to_campaign(known)
+        made = campaigns.insert().values(
+            run_id=run_id,
+            asked_by=who,
+            request=json_value(asked, deepest=_DEEPEST),
+            max_unfinished=request.max_unfinished,
+        )
+        campaign_id = int(connection.execute(made.returning(campaigns.c.id)).scalar_one())
+        found = _numbered(request, pipeline_id, campaign_id)
+        columns = ("campaign_id", "partition_id", "number", "state", "outcome")
+        connection.execute(groups.insert().from_select(columns, found))
+        _count(connection, campaign_id)
+        made_now = _read(connection, campaign_id)
+        write_audit(
+            connection,
+            who=who,
+            action="begin_campaign",
+            target=_target(campaign_id),
+            run_id=run_id,
+            teams=made_now.teams,
+            request=asked,
+            groups=made_now.groups,
+            left_out=made_now.left_out,
+        )
+        return made_now
+
+
+def _target(campaign_id: int) -> str:
+    return f"campaign {campaign_id}"
+
+
+def _numbered(request: CampaignRequest, pipeline_id: str | None, campaign_id: int) -> Select[Any]:
+    """Return the query for the rows of a campaign: what is launched is numbered, by id."""
+    own = _found(request, pipeline_id).subquery()
+    place = func.row_number(type_=BigInteger).over(partition_by=own.c.reason, order_by=own.c.id)
+    placed = select(own.c.id, own.c.reason, place.label("place")).subquery()
+    too_many = true() if request.limit is None else placed.c.place <= request.limit
+    outcome = case(
+        (placed.c.reason != "", placed.c.reason), (not_(too_many), OVER_LIMIT), else_=literal("")
+    )
+    is_in = and_(placed.c.reason == "", too_many)
+    return select(
+        literal(campaign_id, BigInteger),
+        placed.c.id,
+        case((is_in, placed.c.place)),
+        case((is_in, "waiting"), else_="left_out"),
+        outcome,
+    ).order_by(placed.c.id)
+
+
+def _found(request: CampaignRequest, pipeline_id: str | None) -> Select[Any]:
+    """Return the query for what matches, with the reason to leave it out; empty: there is none."""
+    wanted = request.partitions(pipeline_id, held=True)
+    conditions = [*matches(wanted), *in_window(wanted)]
+    never = and_(
+        partitions.c.stage == "ingestion", partitions.c.error_type.not_in(sorted(DELIVERY_ERRORS))
+    )
+    if request.dry_run:
+        reason = case((never, NEVER_EVENTS), else_=literal(""))
+        return select(partitions.c.id, reason.label("reason")).where(
+            *conditions, partitions.c.parked > 0
+        )
+    other = (
+        select(groups.c.partition_id, func.min(groups.c.campaign_id).label("campaign_id"))
+        .join_from(groups, campaigns, campaigns.c.id == groups.c.campaign_id)
+        .where(
+            _AT_WORK,
+            campaigns.c.state.in_(["running", "paused"]),
+            campaigns.c.request["dry_run"].as_boolean().is_not(True),
+        )
+        .group_by(groups.c.partition_id)
+        .subquery()
+    )
+    source = (
+        partitions.outerjoin(pipeline_holds, _IS_HELD)
+        .outerjoin(replays, _IS_REPLAYED)
+        .outerjoin(other, other.c.partition_id == partitions.c.id)
+    )
+    reason = case(
+        (never, NEVER_EVENTS),
+        (pipeline_holds.c.id.is_not(None), HELD),
+        (other.c.campaign_id.is_not(None), func.concat("campaign ", other.c.campaign_id)),
+        (or_(replays.c.id.is_not(None), partitions.c.parked == 0), REPLAYING),
+        else_=literal(""),
+    )
+    return select(partitions.c.id, reason.label("reason")).select_from(source).where(*conditions)
+
+
+def _count(connection: Connection, campaign_id: int) -> None:
+    own = groups.c.campaign_id == campaign_id
+    each = select(groups.c.outcome, func.count()).where(own).group_by(groups.c.outcome)
+    left_out = {str(reason): int(number) for reason, number in connection.execute(each)}
+    team = func.coalesce(pipelines.c.team, "")
+    teams = connection.execute(select(distinct(team)).select_from(_GROUPS).where(own)).scalars()
+    connection.execute(
+        update(campaigns)
+        .where(campaigns.c.id == campaign_id)
+        .values(groups=left_out.pop("", 0), left_out=left_out, teams=sorted(teams))
+    )
+
+
+# Reading
+
+
+def read_campaign(tracker: TrackerStore, campaign_id: int) -> Campaign:
+    """Return one campaign.
+
+    Raises:
+        InputError: there is none with this id.
+    """
+    with tracker.transaction() as connection:
+        return _read(connection, campaign_id)
+
+
+def read_campaigns(tracker: TrackerStore, *, limit: int) -> list[Campaign]:
+    """Return the newest campaigns, the newest first."""
+    query = _select().order_by(campaigns.c.id.desc()).limit(limit)
+    with tracker.transaction() as connection:
+        return [_to_campaign(row) for row in connection.execute(query)]
+
+
+def read_campaign_groups(
+    tracker: TrackerStore,
+    campaign_id: int,
+    *,
+    state: str,
+    limit: int,
+    after: int = 0,
+) -> list[CampaignGroup]:
+    """Return groups of a campaign by id, those after ``after``.
+
+    Args:
+        tracker: the books.
+        campaign_id: whose.
+        state: a ``GroupState``; or ``failed``: ended, but not well.
+        limit: most.
+        after: id of a parked group.
+    """
+    conditions: list[ColumnElement[bool]] = [groups.c.state == state]
+    if state == "failed":
+        conditions = [_ENDED, groups.c.outcome != SUCCESS]
+    fields = {column.name: column for column in (groups.c.partition_id, *_NAMES)} | {
+        name: groups.c[name] for name in ("state", "outcome", "run_id", "launched_at", "ended_at")
+    }
+    query = (
+        select(*(fields[name] for name in CampaignGroup.__slots__))
+        .select_from(_GROUPS)
+        .where(groups.c.campaign_id == campaign_id, groups.c.partition_id > after, *conditions)
+        .order_by(groups.c.partition_id)
+        .limit(limit)
+    )
+    with tracker.transaction() as connection:
+        return [CampaignGroup(*row) for row in connection.execute(query)]
+
+
+def read_open_campaigns(connection: Connection) -> dict[int, OpenCampaign]:
+    """Return {id: campaign} of those that have not ended."""
+    launched = (
+        select(func.array_agg(distinct(groups.c.run_id)))
+        .where(groups.c.campaign_id == campaigns.c.id, _LAUNCHED)
+        .scalar_subquery()
+    )
+    query = select(
+        campaigns.c.id,
+        campaigns.c.state,
+        campaigns.c.max_unfinished,
+        campaigns.c.groups > campaigns.c.launched,
+        func.coalesce(launched, cast([], ARRAY(Text))),
+    ).where(campaigns.c.ended_at.is_(None))
+    return {
+        int(row[0]): OpenCampaign(row[1], row[2], row[3], tuple(row[4]))
+        for row in connection.execute(query)
+    }
+
+
+def _select(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return a query for campaigns, with what their rate is made of."""
+    now = func.coalesce(campaigns.c.ended_at, func.clock_timestamp())
+    since = case(
+        (campaigns.c.ended_at.is_not(None), campaigns.c.asked_at),
+        else_=func.greatest(campaigns.c.asked_at, func.clock_timestamp() - _RATE_OVER),
+    )
+    ended_since = (
+        select(func.count())
+        .where(
+            groups.c.campaign_id == campaigns.c.id,
+            _ENDED,
+            groups.c.ended_at >= func.greatest(campaigns.c.asked_at, now - _RATE_OVER),
+        )
+        .scalar_subquery()
+    )
+    recent = case((campaigns.c.ended_at.is_not(None), campaigns.c.ended), else_=ended_since)
+    own = [campaigns.c[name] for name in Campaign.__slots__[:-2]]
+    seconds = func.extract("epoch", now - since)
+    return select(*own, recent, seconds).where(*conditions)
+
+
+def _to_campaign(row: Row[Any]) -> Campaign:
+    values = dict(zip(Campaign.__slots__, row, strict=True))
+    return Campaign(
+        **values | {"teams": tuple(values["teams"]), "recent_s": float(values["recent_s"])}
+    )
+
+
+def _read(connection: Connection, campaign_id: int, *, lock: bool = False) -> Campaign:
+    if lock:
+        held = select(campaigns.c.id).where(campaigns.c.id == campaign_id).with_for_update()
+        connection.execute(held)
+    row = connection.execute(_select(campaigns.c.id == campaign_id)).first()
+    if row is None:
+        raise InputError(f"there is no campaign {campaign_id}; see `waybill campaigns list`")
+    return _to_campaign(row)
+
+
+# Deciding
+
+
+def pause_campaign(tracker: TrackerStore, campaign_id: int, decision: Decision) -> Campaign:
+    """Launch nothing more until it is resumed; again changes nothing.
+
+    Raises:
+        InputError: there is none with this id, or it is over.
+    """
+    return _change(tracker, campaign_id, "paused", decision)
+
+
+def resume_campaign(tracker: TrackerStore, campaign_id: int, decision: Decision) -> Campaign:
+    """Go on launching; again changes nothing.
+
+    Raises:
+        InputError: there is none with this id, or it is over.
+    """
+    return _change(tracker, campaign_id, "running", decision)
+
+
+def cancel_campaign(tracker: TrackerStore, campaign_id: int, decision: Decision) -> Campaign:
+    """Launch nothing more, for good; runs that were started go on. Again changes nothing.
+
+    Its task ends it, once it has seen to these.
+
+    Raises:
+        InputError: there is none with this id, or it is done.
+    """
+    return _change(tracker, campaign_id, "cancelled", decision)
+
+
+_ACTIONS = {
+    "paused": "pause_campaign",
+    "running": "resume_campaign",
+    "cancelled": "cancel_campaign",
+}
+
+
+def _change(
+    tracker: TrackerStore, campaign_id: int, wanted: CampaignState, decision: Decision
+) -> Campaign:
+    with tracker.transaction() as connection:
+        found = _read(connection, campaign_id, lock=True)
+        if found.state == wanted:
+            return found
+        if found.state in {"cancelled", "done"}:
+            by = f" by {found.changed_by}" if found.state == "cancelled" else ""
+            raise InputError(
+                f"campaign {campaign_id} is {found.state}{by}; what is still parked needs another: "
+                "trigger `replay_parked_partitions`"
+            )
+        connection.execute(
+            update(campaigns)
+            .where(campaigns.c.id == campaign_id)
+            .values(state=wanted, changed_by=decision.who, changed_at=func.clock_timestamp())
+        )
+        write_audit(
+            connection,
+            who=decision.who,
+            action=_ACTIONS[wanted],
+            target=_target(campaign_id),
+            teams=found.teams,
+            why=decision.why,
+            **decision.beside_who(),
+        )
+        return _read(connection, campaign_id)
+
+
+# Working on it
+
+
+def advance_campaign(tracker: TrackerStore, campaign_id: int, runs: ReplayRuns) -> Campaign:
+    """Settle what has ended, launch what there is room for, and end the campaign if it is over.
+
+    To be called again when ``OpenCampaign.is_due`` says so. Two at once do no harm. Cost: a call
+    of Airflow for each run that is unfinished, and for each that is launched.
+
+    Raises:
+        RetryError: Airflow or the tracker does not answer; what was launched until then is written.
+    """
+    _settle(tracker, campaign_id, runs)
+    while waiting := _next(tracker, campaign_id, runs):
+        _launch(tracker, campaign_id, waiting, runs)
+    return _look(tracker, campaign_id)
+
+
+def run_id_of(campaign_run_id: str, partition_id: int) -> str:
+    """Return the id of the run that replays a group: letters, digits, underscores.
+
+    It is not made of the campaign's own id: a tracker that is restored gives ids again.
+    """
+    salt = hashlib.sha256(campaign_run_id.encode()).hexdigest()
+    return f"replay__{partition_id}__{salt[:12]}"
+
+
+def _settle(tracker: TrackerStore, campaign_id: int, runs: ReplayRuns) -> None:
+    query = select(distinct(groups.c.run_id)).where(groups.c.campaign_id == campaign_id, _LAUNCHED)
+    with tracker.transaction() as connection:
+        launched = list(connection.execute(query).scalars())
+    states = {run_id: runs.state(run_id) for run_id in launched}
+    ended = {run_id: state or GONE for run_id, state in states.items() if state not in UNFINISHED}
+    if ended:
+        _write_ended(tracker, campaign_id, ended)
+
+
+def _write_ended(tracker: TrackerStore, campaign_id: int, ended: Mapping[str, str]) -> None:
+    given = select(
+        func.unnest(cast(list(ended), ARRAY(Text))).label("run_id"),
+        func.unnest(cast(list(ended.values()), ARRAY(Text))).label("outcome"),
+    ).subquery()
+    settled = (
+        update(groups)
+        .where(
+            groups.c.campaign_id == campaign_id,
+            _LAUNCHED,
+            groups.c.run_id == given.c.run_id,
+        )
+        .values(state="ended", outcome=given.c.outcome, ended_at=func.clock_timestamp())
+        .returning(groups.c.outcome)
+    )
+    with tracker.transaction() as connection:
+        _read(connection, campaign_id, lock=True)
+        outcomes = list(connection.execute(settled).scalars())
+        failed = sum(outcome != SUCCESS for outcome in outcomes)
+        _add(connection, campaign_id, ended=len(outcomes), failed=failed)
+
+
+def _add(connection: Connection, campaign_id: int, **numbers: int) -> None:
+    more = {name: campaigns.c[name] + number for name, number in numbers.items()}
+    connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(more))
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    partition_id: int
+    run_id: str
+    conf: dict[str, Any]
+
+
+def _next(tracker: TrackerStore, campaign_id: int, runs: ReplayRuns) -> list[_Launch]:
+    """Return what to launch now: nothing while it is paused, or its runs are enough.
+
+    What was held, or taken by another run, since the campaign began is left out now; but for what
+    a task that was killed has started, and not written down: that is launched, also of a cancelled
+    campaign. It can only be among the first that wait.
+    """
+    while True:
+        found, rows = _waiting(tracker, campaign_id)
+        request = CampaignRequest.of(found.request)
+        launches: list[_Launch] = []
+        left_out: dict[int, str] = {}
+        is_cancelled = found.state == "cancelled"
+        has_started = False
+        for row in rows:
+            launch = _launch_of(found, request, row)
+            reason = _reason(row, launch) if not request.dry_run else ""
+            if not (reason or is_cancelled):
+                launches.append(launch)
+            elif runs.state(launch.run_id) is not None:
+                launches.append(launch)
+                has_started = True
+            else:
+                left_out[launch.partition_id] = reason
+        if is_cancelled or has_started or not left_out:
+            return launches
+        _leave_out(tracker, campaign_id, left_out)
+
+
+def _launch_of(found: Campaign, request: CampaignRequest, row: Mapping[Any, Any]) -> _Launch:
+    names = {name: str(row[name]) for name in _NAME_KEYS}
+    number = int(row["partition_id"])
+    return _Launch(number, run_id_of(found.run_id, number), request.of_group(names))
+
+
+def _reason(row: Mapping[Any, Any], launch: _Launch) -> str:
+    """Return why a group whose turn has come cannot be replayed; empty: it can."""
+    if row["is_held"]:
+        return HELD
+    return "" if row["taken_by"] in {None, launch.run_id} else REPLAYING
+
+
+def _waiting(
+    tracker: TrackerStore, campaign_id: int
+) -> tuple[Campaign, Sequence[Mapping[Any, Any]]]:
+    """Return a campaign, and the groups of it that come next."""
+    waiting = (
+        select(
+            groups.c.partition_id,
+            *_NAMES,
+            pipeline_holds.c.id.is_not(None).label("is_held"),
+            replays.c.run_id.label("taken_by"),
+        )
+        .select_from(_GROUPS.outerjoin(pipeline_holds, _IS_HELD).outerjoin(replays, _IS_REPLAYED))
+        .where(groups.c.campaign_id == campaign_id, _WAITING)
+        .order_by(groups.c.number)
+    )
+    unfinished = select(func.count(distinct(groups.c.run_id))).where(
+        groups.c.campaign_id == campaign_id, _LAUNCHED
+    )
+    with tracker.transaction() as connection:
+        found = _read(connection, campaign_id)
+        room = found.max_unfinished - connection.execute(unfinished).scalar_one()
+        most = {"running": max(0, min(room, _AT_ONCE)), "cancelled": _AT_ONCE}
+        rows = connection.execute(waiting.limit(most.get(found.state, 0)))
+        return found, rows.mappings().all()
+
+
+def _leave_out(tracker: TrackerStore, campaign_id: int, reasons: Mapping[int, str]) -> None:
+    """Leave groups out that were to be launched; with one that is held, all that are."""
+    held = select(partitions.c.id).join_from(partitions, pipeline_holds, _IS_HELD)
+    taken = [number for number, reason in reasons.items() if reason == REPLAYING]
+    which: dict[str, ColumnElement[bool]] = {REPLAYING: groups.c.partition_id.in_(taken)}
+    if HELD in reasons.values():
+        which[HELD] = groups.c.partition_id.in_(held)
+    with tracker.transaction(long_statements=True) as connection:
+        left_out = dict(_read(connection, campaign_id, lock=True).left_out)
+        gone = 0
+        for reason, condition in which.items():
+            left = (
+                update(groups)
+                .where(groups.c.campaign_id == campaign_id, _WAITING, condition)
+                .values(state="left_out", outcome=reason, number=None)
+            )
+            if number := connection.execute(left).rowcount:
+                left_out[reason] = left_out.get(reason, 0) + number
+                gone += number
+        changed = {"groups": campaigns.c.groups - gone, "left_out": left_out}
+        connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(changed))
+
+
+def _launch(
+    tracker: TrackerStore, campaign_id: int, waiting: Sequence[_Launch], runs: ReplayRuns
+) -> None:
+    started: dict[int, str] = {}
+    try:
+        for launch in waiting:
+            runs.start(launch.run_id, launch.conf)
+            started[launch.partition_id] = launch.run_id
+    finally:
+        if started:
+            _write_launched(tracker, campaign_id, started)
+
+
+def _write_launched(tracker: TrackerStore, campaign_id: int, started: Mapping[int, str]) -> None:
+    """Write down which runs were started, also of a campaign that was cancelled meanwhile."""
+    given = select(
+        func.unnest(cast(list(started), ARRAY(groups.c.partition_id.type))).label("id"),
+        func.unnest(cast(list(started.values()), ARRAY(Text))).label("run_id"),
+    ).subquery()
+    launched = (
+        update(groups)
+        .where(
+            groups.c.campaign_id == campaign_id,
+            groups.c.partition_id == given.c.id,
+            _WAITING,
+        )
+        .values(state="launched", run_id=given.c.run_id, launched_at=func.clock_timestamp())
+    )
+    with tracker.transaction() as connection:
+        _read(connection, campaign_id, lock=True)
+        _add(connection, campaign_id, launched=connection.execute(launched).rowcount)
+
+
+def _look(tracker: TrackerStore, campaign_id: int) -> Campaign:
+    """Write down that its task was here, and end the campaign if there is nothing left to do."""
+    with tracker.transaction() as connection:
+        found = _read(connection, campaign_id, lock=True)
+        now = func.clock_timestamp()
+        values: dict[str, Any] = {"looked_at": now}
+        if found.ended_at is None and not (found.waiting or found.unfinished):
+            values |= {"ended_at": now}
+            values |= {} if found.state == "cancelled" else {"state": "done"}
+        connection.execute(update(campaigns).where(campaigns.c.id == campaign_id).values(values))
+        return _read(connection, campaign_id)
+
+
+def left_out_words(left_out: Mapping[str, int]) -> list[str]:
+    """Return why groups are left out, a sentence a reason, the most frequent first."""
+    ordered: Collection[tuple[str, int]] = sorted(
+        left_out.items(), key=lambda item: (-item[1], item[0])
+    )
+    return [f"{number:,} left out: {reason_words(reason)}" for reason, number in ordered]
+
+
+def reason_words(reason: str) -> str:
+    """Return why a group is left out, and what to do."""
+    known = {
+        NEVER_EVENTS: "they never were events; correct the source, then discard them",
+        HELD: "their pipelines are held; run again after the release (`waybill pipelines holds`)",
+        REPLAYING: "they are being replayed; run again when that has ended",
+        OVER_LIMIT: "they are over the limit; run again for them",
+    }
+    in_another = f"they are in {reason}; run again when it has ended, or cancel it"
+    return known.get(reason, in_another)
+
+
+__all__ = [
+    "Campaign",
+    "CampaignGroup",
+    "OpenCampaign",
+    "ReplayRuns",
+    "advance_campaign",
+    "cancel_campaign",
+    "freeze_campaign",
+    "left_out_words",
+    "pause_campaign",
+    "read_campaign",
+    "read_campaign_groups",
+    "read_campaigns",
+    "read_open_campaigns",
+    "reason_words",
+    "resume_campaign",
+    "run_id_of",
+]

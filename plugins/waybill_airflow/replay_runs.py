@@ -1,0 +1,107 @@
+"""Runs of the DAG ``replay``, started and asked for from inside of a task.
+
+A task's own way to Airflow needs no connection and no password, and the runs carry the name of the
+user who triggered the task's run. Starting several of them from one task is nothing that the task
+SDK has in public: ``TriggerDagRunOperator`` ends its task to start one. What is private of Airflow
+here is this module's alone; ``tests/dags/test_campaign_operator.py`` holds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from waybill_airflow.operators.replay import REPLAY_DAG_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NOT_FOUND, _SERVER_ERROR = 404, 500
+"""Statuses of HTTP; from the second on, the error is the server's own."""
+
+
+class TaskReplayRuns:
+    """``waybill.replay.ReplayRuns`` for the task that runs in this process."""
+
+    def start(self, run_id: str, conf: Mapping[str, Any]) -> None:
+        """Start a run; one with this id that is there already is kept.
+
+        :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
+        :raises waybill.errors.StopError: Airflow refused it, for instance as there is no such DAG.
+        """
+        from airflow.sdk.exceptions import AirflowRuntimeError
+        from airflow.sdk.execution_time import task_runner
+        from airflow.sdk.execution_time.comms import TriggerDagRun
+
+        message = TriggerDagRun(
+            dag_id=REPLAY_DAG_ID, run_id=run_id, conf=dict(conf), logical_date=None
+        )
+        try:
+            task_runner.SUPERVISOR_COMMS.send(message)  # an answer that it is there is no error
+        except AirflowRuntimeError as error:
+            raise _refusal(f"run {run_id!r} of", error) from error
+
+    def state(self, run_id: str) -> str | None:
+        """Return the state of a run; ``None``: there is none with this id.
+
+        :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
+        """
+        from airflow.sdk.exceptions import AirflowRuntimeError
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        try:
+            state = RuntimeTaskInstance.get_dagrun_state(REPLAY_DAG_ID, run_id)
+        except AirflowRuntimeError as error:
+            if _status(error) == _NOT_FOUND:
+                return None
+            raise _refusal(f"run {run_id!r} of", error) from error
+        return str(getattr(state, "value", state))  # a member of an enum, in 3.3
+
+
+def count_unfinished(run_ids: Sequence[str]) -> int:
+    """Return how many of these runs wait or run; also in the triggerer.
+
+    :raises airflow.sdk.exceptions.AirflowRuntimeError: Airflow does not answer.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    from waybill.replay import UNFINISHED
+
+    return int(
+        RuntimeTaskInstance.get_dr_count(
+            dag_id=REPLAY_DAG_ID, run_ids=list(run_ids), states=list(UNFINISHED)
+        )
+    )
+
+
+def is_replay_paused() -> bool:
+    """Tell whether somebody paused the DAG ``replay``: runs of it wait until it is unpaused.
+
+    :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
+    :raises waybill.errors.StopError: there is no such DAG.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    try:
+        return bool(RuntimeTaskInstance.get_dag(REPLAY_DAG_ID).is_paused)
+    except AirflowRuntimeError as error:
+        raise _refusal("the DAG", error) from error
+
+
+def _status(error: Any) -> int | None:
+    """Return the HTTP status of what the API server answered; ``None``: it did not answer."""
+    detail = error.error.detail
+    status = detail.get("status_code") if isinstance(detail, dict) else None
+    return status if isinstance(status, int) else None
+
+
+def _refusal(about: str, error: Any) -> Exception:
+    from waybill.errors import RetryError, StopError
+
+    status = _status(error)
+    if status is None or status >= _SERVER_ERROR:
+        return RetryError(f"Airflow did not answer about {about} `replay`: {error}")
+    return StopError(f"Airflow refused {about} `replay` ({status}): {error}")
+
+
+__all__ = ["TaskReplayRuns", "count_unfinished", "is_replay_paused"]

@@ -1,0 +1,76 @@
+// Campaigns that are at work, above the list: how far each is; pause, resume, cancel.
+
+import { ask, change, offers } from "./client.js";
+import { openForm, textField } from "./dialogs.js";
+import { fill, h, icon } from "./dom.js";
+import { notice } from "./notices.js";
+import { refusal } from "./permissions.js";
+import { count, duration, many, plain } from "./words.js";
+
+const AGAIN_MS = 15_000;
+
+/** Show the campaigns in `box`, again and again while it is on the page. */
+export async function showCampaigns(box, me) {
+  if (!offers("GET", "/campaigns")) return;
+  try {
+    const found = (await ask("/campaigns")).campaigns.filter((one) => !one.ended_at && (one.state !== "cancelled" || one.unfinished));
+    const focused = box.contains(document.activeElement) && document.activeElement.dataset.act;
+    fill(box, found.map((one) => card(one, me, () => showCampaigns(box, me))));
+    if (focused) box.querySelector(`[data-act="${focused}"]`)?.focus();
+  } catch {
+    fill(box); // the list below says what is wrong
+  }
+  clearTimeout(box.again);
+  box.again = setTimeout(() => box.isConnected && !document.hidden && showCampaigns(box, me), AGAIN_MS);
+}
+
+function card(one, me, reload) {
+  const refused = one.teams.map((team) => refusal(me, "replay", team)).find(Boolean) ?? "";
+  const button = (name, text, mark, run) => h(
+    "button", { type: "button", class: "button", "data-act": `${name} ${one.id}`, "aria-disabled": refused ? "true" : null, title: refused || null, onclick: () => (refused ? notice(refused, "error") : run()) },
+    icon(mark), text,
+  );
+  const toggle = one.state === "paused"
+    ? button("resume", "Resume", "replay", () => decide(one, "resume", reload))
+    : button("pause", "Pause", "hold", () => decide(one, "pause", reload));
+  const left = Object.entries(one.left_out).map(([reason, number]) => `${count(number)} left out: ${plain(reason)}`);
+  return h(
+    "section", { class: "callout campaign", "data-campaign": one.id, "aria-label": `Campaign ${one.id}` },
+    icon("replay"),
+    h("div", {},
+      h("strong", {}, `Campaign ${one.id}`), ` of ${one.asked_by} is ${one.state}: ${progress(one)}`,
+      h("progress", { max: Math.max(one.groups, 1), value: one.ended, "aria-label": "Groups that have ended" }),
+      left.length > 0 && h("span", { class: "sub" }, left.join("; "))),
+    one.state !== "cancelled" && [toggle, button("cancel", "Cancel", "stop", () => cancel(one, reload))],
+  );
+}
+
+function progress(one) {
+  const parts = [`${count(one.ended)} of ${count(one.groups)} groups ended`];
+  if (one.failed) parts.push(`${count(one.failed)} of these failed`);
+  if (one.unfinished) parts.push(`${many(one.unfinished, "run")} not ended`);
+  if (one.rate_per_min) parts.push(`${one.rate_per_min} a minute`);
+  if (one.eta_s !== null) parts.push(`${duration(one.eta_s)} left`);
+  return parts.join(", ");
+}
+
+async function decide(one, verb, reload) {
+  try {
+    await change("POST", `/campaigns/${one.id}/${verb}`, {});
+  } catch (error) {
+    notice(error.message, "error");
+  }
+  await reload();
+}
+
+async function cancel(one, reload) {
+  const done = await openForm({
+    title: `Cancel campaign ${one.id}?`,
+    intro: "No more of its runs are launched, for good. Those that were launched go on to their ends; what was not stays parked.",
+    fields: [textField("why", "Why", { note: "It goes to the audit log, with your name", required: false })],
+    action: "Cancel the campaign", danger: true,
+    send: (given) => change("POST", `/campaigns/${one.id}/cancel`, given),
+  });
+  if (done) notice(`Campaign ${one.id} is cancelled.`);
+  await reload();
+}

@@ -1,0 +1,233 @@
+"""A campaign's task: what it hands to the library, when it waits, and its way to Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waybill.errors import RetryError, StopError
+from waybill.replay import Campaign, CampaignRequest, OpenCampaign
+from waybill_airflow.operators.campaign import ReplayCampaignOperator
+from waybill_airflow.replay_runs import TaskReplayRuns, count_unfinished, is_replay_paused
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+BEGUN = Campaign(
+    *(7, "manual__1", "ann", NOW, {}, ("aviation",), 8, "running", "", None, 3, 0, 0, 0),
+    *({"held": 2}, None, None, 0, 0.0),
+)
+DONE = replace(BEGUN, state="done", launched=3, ended=3, failed=1, ended_at=NOW)
+CONF = {"pipeline": "{{ 1/0 }}", "event_name": "e", "stage": "mapping", "error_type": "null_value"}
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Stand in for the services; their own behaviour is tested where it lives."""
+    from waybill import services
+
+    asked: list[Any] = []
+    answers = [replace(BEGUN, launched=3), DONE]
+
+    def freeze(_settings, request, *, who, run_id):
+        asked.append((request, who, run_id))
+        return BEGUN
+
+    def advance(_settings, campaign_id, runs):
+        assert isinstance(runs, TaskReplayRuns)
+        asked.append(campaign_id)
+        return answers.pop(0)
+
+    monkeypatch.setattr(services, "freeze_campaign", freeze)
+    monkeypatch.setattr(services, "advance_campaign", advance)
+    monkeypatch.setattr("waybill_airflow.operators.campaign.is_replay_paused", lambda: True)
+    return asked
+
+
+def context(**params):
+    run = SimpleNamespace(
+        triggering_user_name="ann", dag_id="replay_parked_partitions", run_id="manual__1"
+    )
+    return {"dag_run": run, "run_id": "manual__1", "params": params}
+
+
+def test_it_freezes_launches_waits_without_a_slot_and_returns_the_report(library, capsys):
+    from airflow.sdk.exceptions import TaskDeferred
+
+    task = ReplayCampaignOperator(task_id="campaign")
+    with pytest.raises(TaskDeferred) as waits:
+        task.execute(context(stage="mapping", limit=None, max_unfinished=8))
+    assert library == [(CampaignRequest(stage="mapping"), "ann", "manual__1"), 7]
+    said = capsys.readouterr().out
+    assert "2 left out: their pipelines are held" in said
+    assert "the DAG `replay` is paused" in said
+    deferred = waits.value
+    go_on = getattr(task, deferred.method_name)
+    assert deferred.kwargs is None
+    report = go_on({}, {"campaign_id": 7})
+    assert (report["state"], report["ended"], report["failed"]) == ("done", 3, 1)
+
+
+def test_what_names_nothing_fails_at_once(monkeypatch):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(AirflowFailException, match="until: 'tomorrow'"):
+        ReplayCampaignOperator(task_id="campaign").execute(context(until="tomorrow"))
+
+
+def test_no_value_of_a_run_is_rendered_and_each_passes_the_schema_of_the_replay_dag():
+    from airflow.sdk.definitions.param import process_params
+    from tests.dags.conftest import ROOT, load_dags
+
+    dag = load_dags(ROOT / "dags" / "replay.py").dags["replay"]
+    request = CampaignRequest.of({"since": "2013-01-01", "rate_per_s": 9, "canary": True})
+    conf = request.of_group(CONF)
+    params = process_params(dag, dag.get_task("replay"), conf, suppress_exception=False)
+    assert params["since"] == "2013-01-01T00:00:00Z"
+    assert params["pipeline"] == "{{ 1/0 }}"
+    assert not ReplayCampaignOperator.template_fields
+
+
+# Its trigger -------------------------------------------------------------------------------------
+
+
+async def fired(trigger):
+    """Run a trigger as the triggerer does: made anew from what it says of itself."""
+    from airflow.sdk.module_loading import import_string
+
+    where, arguments = trigger.serialize()
+    async for event in import_string(where)(**arguments).run():
+        return event.payload
+    return None
+
+
+def completed(coroutine):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """Stand in for the tables and for Airflow: answers, each for one look, the last for ever."""
+    from waybill_airflow.triggers import campaigns
+
+    found, unfinished, looks = [], [], []
+
+    async def read(_max_age_s):
+        looks.append(len(found))
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    def count(_run_ids):
+        answer = unfinished.pop(0) if len(unfinished) > 1 else unfinished[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(campaigns, "ROWS", SimpleNamespace(read=read))
+    monkeypatch.setattr(campaigns, "count_unfinished", count)
+    return SimpleNamespace(found=found, unfinished=unfinished, looks=looks)
+
+
+def refusal(detail=None):
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse
+
+    return AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail=detail))
+
+
+def test_the_trigger_waits_while_tracker_or_api_are_away_and_fires_when_runs_have_ended(rows):
+    from waybill_airflow.triggers.campaigns import CampaignTrigger
+
+    open_one = OpenCampaign("running", 2, waiting=True, run_ids=("a", "b"))
+    rows.found[:] = [None, {}, None, {7: open_one}]
+    rows.found[1] = {7: open_one}
+    rows.unfinished[:] = [refusal(), 2, 1]
+    assert completed(fired(CampaignTrigger(7, 0.0))) == {"campaign_id": 7}
+    assert (rows.found, rows.unfinished) == ([{7: open_one}], [1])
+
+
+def test_the_trigger_of_a_campaign_that_has_ended_fires_at_once(rows):
+    from waybill_airflow.triggers.campaigns import CampaignTrigger
+
+    rows.found[:] = [{}]
+    assert completed(fired(CampaignTrigger(7, 3600.0))) == {"campaign_id": 7}
+
+
+# Its way to Airflow: what is private there -------------------------------------------------------
+
+
+@pytest.fixture
+def supervisor(monkeypatch):
+    """Stand in for the process that a task's messages go to."""
+    from airflow.sdk.execution_time import task_runner
+
+    told, answers = [], []
+
+    def send(msg):
+        told.append(msg)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+    return SimpleNamespace(told=told, answers=answers)
+
+
+def test_a_run_is_started_with_what_it_is_given_and_one_that_is_there_is_kept(supervisor):
+    from airflow.sdk.exceptions import ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse
+
+    there = ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
+    supervisor.answers[:] = [OKResponse(ok=True), there]
+    for _ in range(2):
+        TaskReplayRuns().start("replay__1", CONF)
+    first, second = supervisor.told
+    assert first == second
+    assert (first.dag_id, first.run_id, first.conf) == ("replay", "replay__1", CONF)
+    assert (first.logical_date, first.reset_dag_run) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("detail", "error", "words"),
+    [
+        ({"status_code": 500, "message": "boom"}, RetryError, "did not answer.*replay__1"),
+        ({"message": "connection refused"}, RetryError, "connection refused"),
+        (None, RetryError, "did not answer"),
+        ({"status_code": 404, "message": "no Dag"}, StopError, r"refused.*\(404\).*no Dag"),
+        ({"status_code": 400, "message": "import_errors"}, StopError, "import_errors"),
+    ],
+)
+def test_what_airflow_answers_is_sorted_by_what_to_do(supervisor, detail, error, words):
+    supervisor.answers[:] = [refusal(detail)]
+    with pytest.raises(error, match=words):
+        TaskReplayRuns().start("replay__1", CONF)
+
+
+def test_a_run_that_was_deleted_has_no_state(supervisor):
+    from airflow.sdk.execution_time.comms import DagRunStateResult, DRCount
+
+    gone = refusal({"status_code": 404, "message": "not found"})
+    supervisor.answers[:] = [DagRunStateResult(state="failed"), gone, refusal(), DRCount(count=2)]
+    runs = TaskReplayRuns()
+    assert [runs.state("a"), runs.state("b")] == ["failed", None]
+    with pytest.raises(RetryError):
+        runs.state("c")
+    assert count_unfinished(["a", "b", "c"]) == 2
+    assert supervisor.told[-1].states == ["queued", "running"]
+
+
+def test_a_dag_that_is_not_there_is_named(supervisor):
+    from airflow.sdk.execution_time.comms import DagResult
+
+    supervisor.answers[:] = [
+        DagResult.model_construct(is_paused=True),
+        refusal({"status_code": 404}),
+    ]
+    assert is_replay_paused()
+    with pytest.raises(StopError, match="refused the DAG `replay`"):
+        is_replay_paused()
