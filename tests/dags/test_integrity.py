@@ -232,19 +232,6 @@ def test_names_with_quotes_braces_and_digits_reach_the_service_as_they_are(repla
     assert request.since is None
 
 
-def test_the_plugin_registers_itself_and_only_its_file_is_executed():
-    from airflow._shared.module_loading.file_discovery import find_path_from_directory
-
-    found = find_path_from_directory(str(ROOT / "plugins"), ".airflowignore", "glob")
-    assert [path for path in found if path.endswith(".py")] == [
-        str(ROOT / "plugins" / "waybill_plugin.py")
-    ]
-    source = (ROOT / "plugins" / "waybill_plugin.py").read_text()
-    namespace: dict[str, object] = {"__name__": "waybill_plugin"}
-    exec(compile(source, "waybill_plugin.py", "exec"), namespace)  # noqa: S102 - as Airflow does
-    assert namespace["WaybillPlugin"].name == "waybill"
-
-
 @pytest.mark.parametrize("name", ["since", "until", "rate_per_s", "governed", "dry_run"])
 def test_both_replay_dags_take_the_same_conditions(dags, name):
     one, many = (

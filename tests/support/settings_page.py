@@ -42,7 +42,7 @@ TITLES = {
 
 WORDS = {
     "pipelines_dir": "Folder with a folder for each declared pipeline.",
-    "dags_dir": "Airflow's DAG folder; `spark_jobs/` and `plugins/` lie beside it.",
+    "dags_dir": "Airflow's DAG folder; `spark_jobs/` lies beside it.",
     "kafka.bootstrap_servers": "Brokers, `host:port`, with commas between.",
     "kafka.topic_partitions": "Partitions of a topic when Waybill creates it.",
     "kafka.replication_factor": "Copies of each partition when Waybill creates a topic; 3 in production.",

@@ -47,12 +47,12 @@ class SharedRows:
     def _query(self) -> Mapping[tuple[str, str], Application] | None:
         from waybill.clusters import read_applications
         from waybill.errors import RetryError
-        from waybill.settings import Settings
         from waybill.storage import open_tracker
+        from waybill_airflow.hooks.waybill import WaybillHook
 
         self.reads += 1
         if self._tracker is None:
-            self._tracker = open_tracker(Settings().tracker)
+            self._tracker = open_tracker(WaybillHook().get_conn().tracker)
         try:
             with self._tracker.transaction() as connection:
                 return read_applications(connection)
