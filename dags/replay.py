@@ -15,7 +15,6 @@ from airflow.sdk import DAG
 
 from waybill.replay import ReplayRequest
 from waybill_airflow.dag_defaults import REPLAYS, paused_at_creation, replays_at_once
-from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
 from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
 from waybill_airflow.params import params_of
 
@@ -31,7 +30,6 @@ with DAG(
         "retry_exponential_backoff": True,
         "max_retry_delay": timedelta(minutes=10),
         "execution_timeout": timedelta(hours=12),
-        "on_failure_callback": TaskFailedNotifier(),
         **REPLAYS,
     },
     tags={"waybill", "replay"},

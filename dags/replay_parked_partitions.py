@@ -15,7 +15,6 @@ from airflow.sdk import DAG, Param
 from waybill.parking import ParkedFilter
 from waybill.replay import ReplayRequest
 from waybill_airflow.dag_defaults import REPLAYS, paused_at_creation
-from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
 from waybill_airflow.operators.replay import PlanReplaysOperator
 from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
 from waybill_airflow.params import params_of
@@ -33,7 +32,6 @@ with DAG(
         "retries": 3,
         "retry_delay": timedelta(seconds=10),
         "execution_timeout": timedelta(minutes=30),
-        "on_failure_callback": TaskFailedNotifier(),
         **REPLAYS,
     },
     tags={"waybill", "replay"},

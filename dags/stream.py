@@ -25,7 +25,6 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from waybill_airflow.dag_defaults import FIRST, START, paused_at_creation
-from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
 from waybill_airflow.operators.clusters import ListClustersOperator
 from waybill_airflow.operators.spark_application import SparkApplicationOperator
 
@@ -44,7 +43,6 @@ RETRIES = {
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
     "queue": "stream",
-    "on_failure_callback": TaskFailedNotifier(),
     **FIRST,
 }
 
@@ -70,7 +68,6 @@ with DAG(
         "retry_delay": timedelta(seconds=10),
         "execution_timeout": SHORT_SHIFT + timedelta(minutes=2),
         "queue": "stream",
-        "on_failure_callback": TaskFailedNotifier(),
         **FIRST,
     },
     max_active_tasks=64,

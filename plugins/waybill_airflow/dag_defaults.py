@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 START = datetime(2026, 1, 1, tzinfo=UTC)
 INGEST_POOL = "waybill_ingest"
 REPLAY_POOL = "waybill_replay"
-FIRST = {"priority_weight": 10, "weight_rule": "absolute"}
-"""``default_args`` of what goes before ingestion and replays."""
-REPLAYS = {"priority_weight": 5, "weight_rule": "absolute"}
+TASKS: dict[str, Any] = {"owner": "waybill", "on_failure_callback": TaskFailedNotifier()}
+"""``default_args`` of every DAG."""
+FIRST: dict[str, Any] = {**TASKS, "priority_weight": 10, "weight_rule": "absolute"}
+"""The same of upkeep and streams, which go before replays and ingestion."""
+REPLAYS: dict[str, Any] = {**TASKS, "priority_weight": 5, "weight_rule": "absolute"}
 
 
 def upkeep(*, timeout: timedelta, long: bool = False, **default_args: Any) -> dict[str, Any]:
@@ -44,7 +46,6 @@ def upkeep(*, timeout: timedelta, long: bool = False, **default_args: Any) -> di
             **retries,
             **FIRST,
             "execution_timeout": timeout,
-            "on_failure_callback": TaskFailedNotifier(),
             **default_args,
         },
     }
@@ -87,6 +88,7 @@ __all__ = [
     "REPLAYS",
     "REPLAY_POOL",
     "START",
+    "TASKS",
     "paused_at_creation",
     "replays_at_once",
     "upkeep",

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowTimetableInvalid
 
-from waybill_airflow.dag_defaults import START, paused_at_creation
-from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
+from waybill_airflow.dag_defaults import START, TASKS, paused_at_creation
 from waybill_airflow.operators.ingest import IngestOperator
 
 if TYPE_CHECKING:
@@ -127,13 +126,13 @@ def _ingest_dag(pipeline: Pipeline) -> DAG:
         catchup=False,
         max_active_runs=1,
         default_args={
+            **TASKS,
             "owner": pipeline.owner,
             "retries": 5,
             "retry_delay": timedelta(seconds=10),
             "retry_exponential_backoff": True,
             "max_retry_delay": timedelta(minutes=10),
             "execution_timeout": timedelta(hours=6),
-            "on_failure_callback": TaskFailedNotifier(),
         },
         tags={"waybill", "ingest", pipeline.team},
         doc_md=_INGEST_DOC.format(
@@ -159,11 +158,7 @@ def _notice(name: str, problem: str, taken: Mapping[str, DAG]) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        default_args={
-            "retries": 0,
-            "execution_timeout": timedelta(minutes=5),
-            "on_failure_callback": TaskFailedNotifier(),
-        },
+        default_args={**TASKS, "retries": 0, "execution_timeout": timedelta(minutes=5)},
         tags={"waybill", "ingest", "broken"},
         doc_md=_NOTICE_DOC.format(name=_code(name), problem=problem, fence=_fence(problem, 3)),
         auto_register=False,

@@ -83,7 +83,7 @@ def test_a_failing_audit_is_told_once_and_not_each_minute(
     from waybill_airflow.notifiers.audit import AuditFailedNotifier
 
     words: list[str] = []
-    monkeypatch.setattr(services, "tell_audit_failed", lambda _, said: words.append(said))
+    monkeypatch.setattr(services, "tell_task_failed", lambda _, said, kind: words.append(said))
     run = None if before is None else SimpleNamespace(state=before)
     ti = SimpleNamespace(get_previous_dagrun=lambda: run)
     AuditFailedNotifier().notify({"ti": ti, "exception": "Kafka is away"})
@@ -94,5 +94,5 @@ def test_a_failing_audit_is_told_once_and_not_each_minute(
 def test_the_word_that_the_audit_fails_goes_by_each_sink(
     settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert services.tell_audit_failed(settings, "the audit failed (x)") == {"log": ""}
+    assert services.tell_task_failed(settings, "the audit failed (x)", kind="breach") == {"log": ""}
     assert "the audit failed (x)" in caplog.text
