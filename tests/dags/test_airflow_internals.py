@@ -13,6 +13,7 @@ from waybill_airflow import airflow_internals
 OWN = ROOT / "plugins" / "waybill_airflow" / "airflow_internals.py"
 PUBLIC = (
     "airflow.sdk",
+    "airflow.providers.amazon.aws.hooks.base_aws",
     "airflow.providers.apache.spark.hooks.spark_submit",
     "airflow.providers.apache.spark.operators.spark_submit",
     "airflow.providers.standard.operators.trigger_dagrun",

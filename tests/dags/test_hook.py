@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -158,3 +159,58 @@ def test_testing_a_connection_says_what_was_not_reached_and_shows_no_secret(conn
     assert "127.0.0.1" in said
     assert "secret-word" not in said + caplog.text
     assert WaybillHook("elsewhere").test_connection()[0] is False
+
+
+# Keys of the object store by a connection of AWS --------------------------------------------------
+
+
+@pytest.fixture
+def aws(monkeypatch):
+    def make(**given):
+        given = {"conn_type": "aws", "login": "AKIA1", "password": "aws-secret-word", **given}
+        monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(given))
+
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("WAYBILL_S3__CONNECTION_ID", "store")
+    return make
+
+
+def test_keys_region_and_address_come_from_the_connection_of_aws(aws):
+    aws(extra={"region_name": "eu-west-1", "endpoint_url": "http://127.0.0.1:1"})
+    settings = read_settings()
+    s3 = settings.s3
+    assert (s3.access_key.get_secret_value(), s3.region) == ("AKIA1", "eu-west-1")
+    assert (s3.secret_key.get_secret_value(), s3.endpoint_url) == (
+        "aws-secret-word",
+        "http://127.0.0.1:1",
+    )
+    assert "aws-secret-word" not in redact("said aws-secret-word")
+    started = json.loads(settings.to_env()["WAYBILL_S3"])
+    assert (started["secret_key"], started["connection_id"]) == ("aws-secret-word", "")
+
+
+def test_what_the_connection_of_aws_does_not_name_stays_as_it_is_set(aws, monkeypatch):
+    monkeypatch.setenv("WAYBILL_S3__REGION", "eu-north-1")
+    monkeypatch.setenv("WAYBILL_S3__ENDPOINT_URL", "http://127.0.0.1:2")
+    aws()
+    assert (read_settings().s3.region, read_settings().s3.endpoint_url) == (
+        "eu-north-1",
+        "http://127.0.0.1:2",
+    )
+
+
+def test_keys_that_end_a_missing_connection_and_two_sets_of_keys_are_refused(aws, monkeypatch):
+    with pytest.raises(AirflowFailException, match="no connection 'store'"):
+        read_settings()
+    aws(login=None, password=None)
+    with pytest.raises(AirflowFailException, match="connection 'store' of AWS gives no keys"):
+        read_settings()
+    aws(extra={"aws_session_token": "ends-soon"})
+    with pytest.raises(AirflowFailException, match="keys that end"):
+        read_settings()
+    aws()
+    monkeypatch.setenv("WAYBILL_S3__ACCESS_KEY", "other")
+    with pytest.raises(AirflowFailException, match="both WAYBILL_S3__CONNECTION_ID"):
+        read_settings()

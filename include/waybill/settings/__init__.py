@@ -64,6 +64,9 @@ class S3Settings(Section):
     """None: the provider's own. Embedded: the loopback server."""
     bucket: str = "waybill"
     region: str = "us-east-1"
+    connection_id: str = ""
+    """Airflow's connection of type `aws` that gives its tasks, triggers and pages the keys, and
+    where it names them region and address. Empty: the keys below, else the usual AWS chain."""
     access_key: SecretStr | None = None
     """None: the usual AWS credential chain."""
     secret_key: SecretStr | None = None

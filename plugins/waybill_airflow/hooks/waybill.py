@@ -69,6 +69,8 @@ class WaybillHook(BaseHook):
         connection = _read_connection(name)
         if connection is not None:
             settings = _settings_of(name, connection)
+        if settings.s3.connection_id:
+            settings = _with_aws_keys(settings)
         for secret in secret_values(settings):
             mask_secret(secret)
         return settings
@@ -168,6 +170,44 @@ def _dsn(connection: Connection) -> str:
         f"postgresql://{login}{'@' if login else ''}{host}:{connection.port or 5432}/"
         f"{quote(connection.schema or 'waybill', safe='')}"
     )
+
+
+def _with_aws_keys(settings: Settings) -> Settings:
+    """Return the settings with keys, region and address of the object store by its connection.
+
+    Keys that end are refused: a load, or an application that is started with them, outlives them.
+    """
+    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+    from airflow.sdk.exceptions import AirflowException
+    from botocore.exceptions import BotoCoreError, ClientError
+    from pydantic import SecretStr
+
+    from waybill.errors import InputError
+
+    name, s3 = settings.s3.connection_id, settings.s3
+    if s3.access_key or s3.secret_key:
+        raise InputError(f"both WAYBILL_S3__CONNECTION_ID ({name!r}) and keys of S3 are set")
+    try:
+        BaseHook.get_connection(name)  # the provider would go on with the usual chain
+        hook = AwsBaseHook(aws_conn_id=name, client_type="s3")
+        keys = hook.get_credentials()
+    except AirflowNotFoundException as error:
+        raise InputError(f"there is no connection {name!r} (WAYBILL_S3__CONNECTION_ID)") from error
+    except (AirflowException, BotoCoreError, ClientError, AttributeError, ValueError) as error:
+        raise InputError(f"connection {name!r} of AWS gives no keys: {error}") from error
+    if keys.token:
+        raise InputError(
+            f"connection {name!r} of AWS gives keys that end (a role, a session): give it a user's "
+            "keys, or leave WAYBILL_S3__CONNECTION_ID empty and give the workers the role"
+        )
+    given = {
+        "connection_id": "",  # what is started with these settings has the keys
+        "access_key": SecretStr(keys.access_key),
+        "secret_key": SecretStr(keys.secret_key),
+        "region": hook.region_name or s3.region,
+        "endpoint_url": hook.conn_config.get_service_endpoint_url("s3") or s3.endpoint_url,
+    }
+    return settings.model_copy(update={"s3": s3.model_copy(update=given)})
 
 
 def _problems(name: str, variables: dict[str, str], error: ValidationError) -> Iterator[str]:
