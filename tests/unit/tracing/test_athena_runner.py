@@ -69,7 +69,7 @@ def test_athena_gets_the_keys_of_the_object_store_unless_that_is_another_servers
         endpoint_url=endpoint, access_key=SecretStr("own"), secret_key=SecretStr("word")
     )
     runner = AthenaRunner(Settings(_env_file=None, home=tmp_path, s3=s3), poll_s=0.01)
-    AthenaTraces(runner, query.objects, spool_dir=None).trail("e", watch=Watched())
+    AthenaTraces(runner, FolderStore(tmp_path), spool_dir=None).trail("e", watch=Watched())
     assert server.keys == {key}
 
 
