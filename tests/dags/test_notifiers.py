@@ -48,6 +48,13 @@ def test_the_librarys_words_are_told_and_a_drivers_are_not(told):
     assert "ann@example.org" not in words[2]
 
 
+def test_a_task_whose_process_was_killed_is_told_too(told):
+    """Airflow's DAG processor calls the notifier then, and knows no exception."""
+    TaskFailedNotifier()({**failed(None), "exception": None})
+    [(_, words)] = told
+    assert "its process ended amid its work" in words
+
+
 def test_names_stay_on_one_line_and_secrets_are_masked(told, monkeypatch):
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://u:very-secret@127.0.0.1:1/x")
     TaskFailedNotifier()(failed(RetryError("very-secret\x1b[2J"), run_id="a\nb {{ 7*7 }}"))

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import app
+from waybill.errors import RetryError
 from waybill.ledger import IntakeCommit, commit_intake
 from waybill.storage import open_log, open_tracker
 
@@ -86,7 +87,7 @@ def test_a_failing_audit_is_told_once_and_not_each_minute(
     monkeypatch.setattr(services, "tell_task_failed", lambda _, said, kind: words.append(said))
     run = None if before is None else SimpleNamespace(state=before)
     ti = SimpleNamespace(get_previous_dagrun=lambda: run)
-    AuditFailedNotifier().notify({"ti": ti, "exception": "Kafka is away"})
+    AuditFailedNotifier().notify({"ti": ti, "exception": RetryError("Kafka is away")})
     assert len(words) == told
     assert all("Kafka is away" in one for one in words)
 

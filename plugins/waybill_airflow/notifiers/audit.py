@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
+from waybill_airflow.notifiers.task_failed import TaskFailedNotifier, reason
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,6 +18,6 @@ class AuditFailedNotifier(TaskFailedNotifier):
     def words(self, context: Context) -> str:
         """Return what it means."""
         return (
-            f"the audit failed ({context.get('exception')}): until it succeeds nobody looks for "
+            f"the audit failed ({reason(context)}): until it succeeds nobody looks for "
             "breaches; then it looks at all that it missed"
         )

@@ -34,21 +34,31 @@ class TaskFailedNotifier(BaseNotifier):
         tell_task_failed(settings, str(redact(self.words(context))), kind=self.kind)
 
     def words(self, context: Context) -> str:
-        """Return what happened, in a sentence.
-
-        Of errors that are not the library's it names the type alone: a driver's own words can quote
-        values of events.
-        """
-        from airflow.sdk.exceptions import AirflowFailException
-
-        from waybill.errors import WaybillError
+        """Return what happened, in a sentence."""
         from waybill.notices import one_line
 
-        ti, error = context["ti"], context.get("exception")
+        ti = context["ti"]
         where = one_line(f"{ti.dag_id}.{ti.task_id} in run {ti.run_id}")
-        ours = isinstance(error, WaybillError | AirflowFailException)
-        why = one_line(str(error), 1000) if ours else f"{type(error).__name__}; its log says why"
-        return f"{where} failed after its last try: {why}"
+        return f"{where} failed after its last try: {reason(context)}"
 
 
-__all__ = ["TaskFailedNotifier"]
+def reason(context: Context) -> str:
+    """Return why a task failed, on one line.
+
+    Of errors that are not the library's it is the type alone: a driver's own words can quote values
+    of events.
+    """
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from waybill.errors import WaybillError
+    from waybill.notices import one_line
+
+    error = context.get("exception")
+    if error is None:  # Airflow's DAG processor tells it, in the place of a task that is gone
+        return "its process ended amid its work; the scheduler's log says more"
+    if isinstance(error, WaybillError | AirflowFailException):
+        return one_line(str(error), 1000)
+    return f"{type(error).__name__}; its log says why"
+
+
+__all__ = ["TaskFailedNotifier", "reason"]
