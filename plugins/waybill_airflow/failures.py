@@ -3,13 +3,15 @@
 =================  ==============================================================================
 InputError         the task fails at once: the same input would fail again, so no retry
 wrong settings     the same
-RetryError         raised as it is: the task's retries call the library again, which goes on
+RetryError         raised as it is: the task's retries call the library again, which goes on; the
+                   log says which connection gave the address of a server that is away
 StopError          raised as it is: a retry is a new process, and the library checks again there
 =================  ==============================================================================
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,16 +25,23 @@ if TYPE_CHECKING:
     from waybill.settings import Settings
 
 
+_LOG = logging.getLogger(__name__)
+
+
 @contextmanager
 def as_task_failures() -> Iterator[None]:
     """Turn bad input into a failure without retries; let every other error pass.
 
     :raises AirflowFailException: the block raised ``waybill.errors.InputError``.
     """
-    from waybill.errors import InputError
+    from waybill.errors import AwayError, InputError
 
     try:
         yield
+    except AwayError as error:
+        if (origin := named(error.setting)) != error.setting:
+            _LOG.warning("where it is looked for: %s", origin)
+        raise
     except InputError as error:
         raise AirflowFailException(named(str(error))) from error
 

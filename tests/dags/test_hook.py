@@ -11,7 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.log import redact
 from sqlalchemy.engine import make_url
 
-from waybill.errors import InputError
+from waybill.errors import AwayError, InputError
+from waybill.storage import open_tracker
 from waybill_airflow.failures import as_task_failures, read_settings
 from waybill_airflow.hooks.waybill import WaybillHook
 
@@ -137,6 +138,15 @@ def test_a_refused_login_names_the_connection_and_its_fields(connection):
     with pytest.raises(AirflowFailException) as caught, as_task_failures():
         raise InputError("check WAYBILL_S3__BUCKET")
     assert "connection" not in str(caught.value)
+
+
+def test_of_a_server_that_is_away_the_log_names_the_connection(connection, caplog):
+    connection(host="127.0.0.1", port=1)
+    settings = read_settings()
+    with pytest.raises(AwayError), as_task_failures():
+        with open_tracker(settings.tracker) as tracker, tracker.transaction():
+            pass
+    assert "WAYBILL_TRACKER__DSN (connection 'waybill_default': host, port" in caplog.text
 
 
 def test_testing_a_connection_says_what_was_not_reached_and_shows_no_secret(connection, caplog):

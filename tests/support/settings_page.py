@@ -130,6 +130,8 @@ wins:
    the embedded stack, and whatever else was set when it was called;
 3. the default below.
 
+In Airflow's tasks, triggers and pages its [connection](airflow.md#the-connection) goes before all three.
+
 A misspelt name, a value of the wrong type or below its minimum stops the command, names the variable, and changes
 nothing. Settings are read once a process. Relative paths start at the working folder; `waybill up` writes them
 to `stack.env` in full, and puts what begins with `.waybill` below `WAYBILL_HOME`.
