@@ -142,10 +142,11 @@ class Airflow:
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             passwords = {USER: self.credentials.airflow_password}
             state_folder.write_private(self.home / "passwords.json", json.dumps(passwords))
-            stamp = self._read_stamp()
-            if self._stamp() != {name: stamp.get(name) for name in ("airflow", "revision")}:
+            stamp, found = self._read_stamp(), self._stamp()
+            if any(stamp.get(name) != value for name, value in found.items()):
                 self._run("db", "migrate", failed="its database could not be migrated")
-                stamp = self._stamp()
+                kept = stamp if found["revision"] else {}  # an empty database has no pools
+                stamp = {**kept, **self._stamp()}
                 self._write_stamp(stamp)
             if stamp.get("pools") != self._pools():
                 file = self.home / "pools.json"
