@@ -143,10 +143,12 @@ class Airflow:
             passwords = {USER: self.credentials.airflow_password}
             state_folder.write_private(self.home / "passwords.json", json.dumps(passwords))
             stamp, found = self._read_stamp(), self._stamp()
+            if not found["revision"]:
+                stamp = {}  # an empty database has no pools
+                self._write_stamp(stamp)
             if any(stamp.get(name) != value for name, value in found.items()):
                 self._run("db", "migrate", failed="its database could not be migrated")
-                kept = stamp if found["revision"] else {}  # an empty database has no pools
-                stamp = {**kept, **self._stamp()}
+                stamp = {**stamp, **self._stamp()}
                 self._write_stamp(stamp)
             if stamp.get("pools") != self._pools():
                 file = self.home / "pools.json"
