@@ -14,7 +14,7 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from waybill.replay import ReplayRequest
-from waybill_airflow.dag_defaults import paused_at_creation
+from waybill_airflow.dag_defaults import REPLAYS, paused_at_creation, replays_at_once
 from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
 from waybill_airflow.params import params_of
 
@@ -23,13 +23,14 @@ with DAG(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=paused_at_creation(),
-    max_active_runs=4,
+    max_active_runs=replays_at_once(),
     default_args={
         "retries": 5,
         "retry_delay": timedelta(seconds=10),
         "retry_exponential_backoff": True,
         "max_retry_delay": timedelta(minutes=10),
         "execution_timeout": timedelta(hours=12),
+        **REPLAYS,
     },
     tags={"waybill", "replay"},
     doc_md=__doc__,

@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 
 from waybill.parking import ParkedFilter
 from waybill.replay import CampaignRequest, ReplayRequest
-from waybill_airflow.dag_defaults import paused_at_creation
+from waybill_airflow.dag_defaults import REPLAYS, paused_at_creation
 from waybill_airflow.operators.campaign import ReplayCampaignOperator
 from waybill_airflow.params import params_of
 
@@ -37,6 +37,7 @@ with DAG(
         "retry_exponential_backoff": True,
         "max_retry_delay": timedelta(minutes=10),
         "execution_timeout": timedelta(minutes=30),
+        **REPLAYS,
     },
     tags={"waybill", "replay"},
     doc_md=__doc__,

@@ -24,7 +24,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from waybill_airflow.dag_defaults import START, paused_at_creation
+from waybill_airflow.dag_defaults import FIRST, START, paused_at_creation
 from waybill_airflow.operators.clusters import ListClustersOperator
 from waybill_airflow.operators.spark_application import SparkApplicationOperator
 
@@ -43,6 +43,7 @@ RETRIES = {
     "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
     "queue": "stream",
+    **FIRST,
 }
 
 with DAG(
@@ -67,6 +68,7 @@ with DAG(
         "retry_delay": timedelta(seconds=10),
         "execution_timeout": SHORT_SHIFT + timedelta(minutes=2),
         "queue": "stream",
+        **FIRST,
     },
     max_active_tasks=64,
     **COMMON,

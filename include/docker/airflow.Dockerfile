@@ -17,10 +17,10 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r /opt/waybill/requir
 WORKDIR /opt/waybill
 COPY --chown=airflow:root pyproject.toml README.md ./
 COPY --chown=airflow:root include include
+COPY --chown=airflow:root plugins plugins
 RUN pip install --no-cache-dir --no-deps . \
     && python -c "from pathlib import Path; from waybill.stack.jars import ensure; ensure(Path('jars'))" \
     && ln -s "$(command -v python)" python
-COPY --chown=airflow:root plugins plugins
 COPY --chown=airflow:root spark_jobs spark_jobs
 COPY --chown=airflow:root dags dags
 WORKDIR /opt/airflow

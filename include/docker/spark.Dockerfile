@@ -12,6 +12,7 @@ RUN uv venv --python 3.11 .venv \
     && uv pip install --no-cache --no-deps --require-hashes -r requirements.txt
 COPY pyproject.toml README.md ./
 COPY include include
+COPY plugins plugins
 # A script, not a link: a virtual environment is found by the path of its interpreter.
 RUN uv pip install --no-cache --no-deps . \
     && printf '#!/bin/sh\nexec /opt/waybill/.venv/bin/python "$@"\n' > python \

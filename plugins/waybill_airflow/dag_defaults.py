@@ -1,11 +1,29 @@
-"""What Waybill's DAGs have in common."""
+"""What Waybill's DAGs have in common.
+
+Pools and priorities: ingest tasks take slots of ``waybill_ingest``, replays of ``waybill_replay``,
+made by ``waybill up`` and by compose. A task whose pool is not there waits for ever: Airflow warns
+on the DAG's page, and so does ``waybill doctor``. Where slots of the executor are short, what keeps
+promises goes first: upkeep and streams (10), replays (5), ingestion (1).
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
+
+if TYPE_CHECKING:
+    from waybill.settings import AirflowSettings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+INGEST_POOL = "waybill_ingest"
+REPLAY_POOL = "waybill_replay"
+TASKS: dict[str, Any] = {"owner": "waybill", "on_failure_callback": TaskFailedNotifier()}
+"""``default_args`` of every DAG."""
+FIRST: dict[str, Any] = {**TASKS, "priority_weight": 10, "weight_rule": "absolute"}
+"""The same of upkeep and streams, which go before replays and ingestion."""
+REPLAYS: dict[str, Any] = {**TASKS, "priority_weight": 5, "weight_rule": "absolute"}
 
 
 def upkeep(*, timeout: timedelta, long: bool = False, **default_args: Any) -> dict[str, Any]:
@@ -24,7 +42,12 @@ def upkeep(*, timeout: timedelta, long: bool = False, **default_args: Any) -> di
         "catchup": False,
         "is_paused_upon_creation": paused_at_creation(),
         "max_active_runs": 1,
-        "default_args": {**retries, "execution_timeout": timeout, **default_args},
+        "default_args": {
+            **retries,
+            **FIRST,
+            "execution_timeout": timeout,
+            **default_args,
+        },
     }
 
 
@@ -38,15 +61,35 @@ def paused_at_creation(*, moves_data: bool = False) -> bool | None:
     :param moves_data: the DAG takes data in or carries it on.
     :returns: ``None``: as Airflow's own ``dags_are_paused_at_creation`` says.
     """
-    from pydantic import ValidationError
-
-    from waybill.settings import Settings
-
-    try:
-        unpaused = Settings().airflow.unpaused_dags
-    except ValidationError:
-        unpaused = "upkeep"
+    unpaused = _airflow_settings().unpaused_dags
     return False if unpaused == "all" or (unpaused == "upkeep" and not moves_data) else None
 
 
-__all__ = ["START", "paused_at_creation", "upkeep"]
+def replays_at_once() -> int:
+    """Return how many runs of the DAG ``replay`` go at once: as many as its pool has slots."""
+    return _airflow_settings().replay_slots
+
+
+def _airflow_settings() -> AirflowSettings:
+    """Return what the environment says of Airflow; the defaults where its settings are wrong."""
+    from pydantic import ValidationError
+
+    from waybill.settings import AirflowSettings, Settings
+
+    try:
+        return Settings().airflow
+    except ValidationError:
+        return AirflowSettings()
+
+
+__all__ = [
+    "FIRST",
+    "INGEST_POOL",
+    "REPLAYS",
+    "REPLAY_POOL",
+    "START",
+    "TASKS",
+    "paused_at_creation",
+    "replays_at_once",
+    "upkeep",
+]

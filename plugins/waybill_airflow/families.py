@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator, get_parsing_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowTimetableInvalid
 
-from waybill_airflow.dag_defaults import START, paused_at_creation
+from waybill_airflow.dag_defaults import START, TASKS, paused_at_creation
 from waybill_airflow.operators.ingest import IngestOperator
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ def _ingest_dag(declared: DeclaredPipeline) -> DAG:
         catchup=False,
         max_active_runs=1,
         default_args={
+            **TASKS,
             "owner": declared.owner,
             "retries": 5,
             "retry_delay": timedelta(seconds=10),
@@ -231,7 +232,7 @@ def _notice(dag_id: str, folder: str, problem: str) -> DAG:
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        default_args={"retries": 0, "execution_timeout": timedelta(minutes=5)},
+        default_args={**TASKS, "retries": 0, "execution_timeout": timedelta(minutes=5)},
         tags={"waybill", "ingest", "broken"},
         doc_md=_NOTICE_DOC.format(name=_code(name), problem=problem, fence=_fence(problem, 3)),
         auto_register=False,

@@ -2,14 +2,14 @@
 
 A task's own way to Airflow needs no connection and no password, and the runs carry the name of the
 user who triggered the task's run. Starting several of them from one task is nothing that the task
-SDK has in public: ``TriggerDagRunOperator`` ends its task to start one. What is private of Airflow
-here is this module's alone; ``tests/dags/test_campaign_operator.py`` holds it.
+SDK has in public: ``TriggerDagRunOperator`` ends its task to start one.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from waybill_airflow.airflow_internals import start_run, task_instance
 from waybill_airflow.operators.replay import REPLAY_DAG_ID
 
 if TYPE_CHECKING:
@@ -29,14 +29,9 @@ class TaskReplayRuns:
         :raises waybill.errors.StopError: Airflow refused it, for instance as there is no such DAG.
         """
         from airflow.sdk.exceptions import AirflowRuntimeError
-        from airflow.sdk.execution_time import task_runner
-        from airflow.sdk.execution_time.comms import TriggerDagRun
 
-        message = TriggerDagRun(
-            dag_id=REPLAY_DAG_ID, run_id=run_id, conf=dict(conf), logical_date=None
-        )
         try:
-            task_runner.SUPERVISOR_COMMS.send(message)  # an answer that it is there is no error
+            start_run(REPLAY_DAG_ID, run_id, conf)
         except AirflowRuntimeError as error:
             raise _refusal(f"run {run_id!r} of", error) from error
 
@@ -46,10 +41,9 @@ class TaskReplayRuns:
         :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
         """
         from airflow.sdk.exceptions import AirflowRuntimeError
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         try:
-            state = RuntimeTaskInstance.get_dagrun_state(REPLAY_DAG_ID, run_id)
+            state = task_instance().get_dagrun_state(REPLAY_DAG_ID, run_id)
         except AirflowRuntimeError as error:
             if _status(error) == _NOT_FOUND:
                 return None
@@ -62,12 +56,10 @@ def count_unfinished(run_ids: Sequence[str]) -> int:
 
     :raises airflow.sdk.exceptions.AirflowRuntimeError: Airflow does not answer.
     """
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
     from waybill.replay import UNFINISHED
 
     return int(
-        RuntimeTaskInstance.get_dr_count(
+        task_instance().get_dr_count(
             dag_id=REPLAY_DAG_ID, run_ids=list(run_ids), states=list(UNFINISHED)
         )
     )
@@ -80,10 +72,9 @@ def is_replay_paused() -> bool:
     :raises waybill.errors.StopError: there is no such DAG.
     """
     from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     try:
-        return bool(RuntimeTaskInstance.get_dag(REPLAY_DAG_ID).is_paused)
+        return bool(task_instance().get_dag(REPLAY_DAG_ID).is_paused)
     except AirflowRuntimeError as error:
         raise _refusal("the DAG", error) from error
 

@@ -24,6 +24,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waybill_airflow.airflow_internals import (
+    kill_submitted,
+    spark_connection,
+    spark_submit_command,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -53,8 +59,7 @@ def spark_backends(settings: Settings) -> dict[str, Backend]:
 
     if not settings.spark.connection_id:
         return {}
-    hook = _hook(settings, "waybill", [])
-    connection = hook._connection  # noqa: SLF001 - the provider says it nowhere else
+    connection = spark_connection(_hook(settings, "waybill", []))
     if connection["deploy_mode"] != "cluster":
         return {
             PROCESS: ProcessBackend(
@@ -86,8 +91,7 @@ def refuse_untrackable(name: str, connection: Mapping[str, Any]) -> None:
 
 def _command(settings: Settings, script: Path, arguments: Sequence[str]) -> list[str]:
     hook = _hook(settings, f"waybill-{script.stem}-{arguments[-1]}", arguments)
-    command: list[str] = hook._build_spark_submit_command(str(script))  # noqa: SLF001 - submit() would run it in this task
-    return command
+    return spark_submit_command(hook, str(script))
 
 
 def _hook(settings: Settings, name: str, arguments: Sequence[str]) -> SparkSubmitHook:
@@ -187,13 +191,8 @@ class SubmittedBackend:
         if not _SPARKS_OWN.fullmatch(application.external_id):
             return
         operator = self._operator(application)
-        hook = operator._backend.hook  # noqa: SLF001 - on_kill() asks it what was submitted
-        if application.external_id.startswith("application_"):
-            hook._yarn_application_id = application.external_id  # noqa: SLF001 - the same
-        else:
-            hook._kubernetes_driver_pod = application.external_id.partition(":")[2]  # noqa: SLF001 - the same
         try:
-            operator.on_kill()
+            kill_submitted(operator, application.external_id)
         except Exception as error:
             raise RetryError(f"{application.external_id}: {error}") from error
 

@@ -121,6 +121,40 @@ def test_each_task_has_retries_and_a_timeout(dags):
             assert task.execution_timeout, (dag_id, task.task_id)
 
 
+def test_each_task_has_an_owner_and_somebody_hears_when_it_fails(dags):
+    from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
+
+    for dag_id, dag in dags.items():
+        for task in dag.tasks:
+            assert task.owner not in {"", "airflow"}, (dag_id, task.task_id)
+            heard = task.partial_kwargs.get("on_failure_callback") if task.is_mapped else task.on_failure_callback  # fmt: skip
+            assert [type(one) for one in heard if isinstance(one, TaskFailedNotifier)], dag_id
+
+
+def test_ingestion_and_replays_have_pools_that_the_stack_makes_and_upkeep_goes_first(dags):
+    from waybill.settings import AirflowSettings
+    from waybill.stack.airflow import pool_sizes
+
+    sizes = pool_sizes(AirflowSettings(ingest_slots=7, replay_slots=3))
+    assert {name: slots for name, (slots, _) in sizes.items()} == {
+        "waybill_ingest": 7,
+        "waybill_replay": 3,
+    }
+    for dag_id, dag in dags.items():
+        for task in dag.tasks:
+            ingests = dag_id.startswith("ingest_")
+            pool = "waybill_ingest" if ingests else "waybill_replay" if dag_id == "replay" else "default_pool"  # fmt: skip
+            weight = 1 if ingests else 5 if dag_id.startswith("replay") else 10
+            assert (task.pool, task.priority_weight) == (pool, weight), (dag_id, task.task_id)
+            if ingests:
+                assert task.max_active_tis_per_dag == 1
+
+
+def test_as_many_replays_go_at_once_as_their_pool_has_slots(monkeypatch):
+    monkeypatch.setenv("WAYBILL_AIRFLOW__REPLAY_SLOTS", "9")
+    assert load_dags(ROOT / "dags" / "replay.py").dags["replay"].max_active_runs == 9
+
+
 def test_what_must_not_run_twice_at_once_has_one_active_run(dags):
     for dag_id in set(PARAMS) - {"replay", "replay_parked_partitions"}:
         assert dags[dag_id].max_active_runs == 1, dag_id
@@ -234,19 +268,6 @@ def test_names_with_quotes_braces_and_digits_reach_the_service_as_they_are(repla
     assert request.rate_per_s == 250
     assert (request.governed, request.dry_run, request.sample) == (False, True, 40)
     assert request.since is None
-
-
-def test_the_plugin_registers_itself_and_only_its_file_is_executed():
-    from airflow._shared.module_loading.file_discovery import find_path_from_directory
-
-    found = find_path_from_directory(str(ROOT / "plugins"), ".airflowignore", "glob")
-    assert [path for path in found if path.endswith(".py")] == [
-        str(ROOT / "plugins" / "waybill_plugin.py")
-    ]
-    source = (ROOT / "plugins" / "waybill_plugin.py").read_text()
-    namespace: dict[str, object] = {"__name__": "waybill_plugin"}
-    exec(compile(source, "waybill_plugin.py", "exec"), namespace)  # noqa: S102 - as Airflow does
-    assert namespace["WaybillPlugin"].name == "waybill"
 
 
 @pytest.mark.parametrize("name", ["since", "until", "rate_per_s", "governed", "dry_run"])

@@ -10,9 +10,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from waybill.settings import Settings
-from waybill.storage import open_tracker
+from waybill.storage import open_log, open_tracker
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +90,31 @@ def test_maintenance_and_planning_run_on_an_empty_tracker(environment):
         ReplayCampaignOperator(task_id="campaign"),
     ):
         json.dumps(task.execute(context))
+
+
+def test_a_connection_is_tested_and_says_what_it_reached(stack_settings, monkeypatch):
+    from waybill_airflow.hooks.waybill import WaybillHook
+
+    def given(**changes):
+        values = {**stack_settings.to_env(), **changes}
+        extra = {name: values[name] for name in ("WAYBILL_KAFKA", "WAYBILL_S3", "WAYBILL_TRACKER")}
+        connection = {"conn_type": "waybill", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_WAYBILL_DEFAULT", json.dumps(connection))
+        return WaybillHook().test_connection()
+
+    ok, said = given()
+    assert ok, said
+    assert "tracker: PostgreSQL 1" in said
+    assert f"Kafka: cluster {open_log(stack_settings.kafka).cluster_id()} at " in said
+    assert f"object store: bucket {stack_settings.s3.bucket} at " in said
+    s3 = stack_settings.s3.model_copy(update={"secret_key": SecretStr("wrong-word")})
+    wrong = stack_settings.model_copy(update={"s3": s3}).to_env()["WAYBILL_S3"]
+    ok, said = given(WAYBILL_S3=wrong)
+    assert not ok
+    assert "object store refused" in said
+    assert "check WAYBILL_S3__BUCKET" in said
+    assert "connection 'waybill_default': extra" in said
+    assert "wrong-word" not in said
 
 
 def test_what_nobody_deployed_and_nothing_parked_fails_without_a_retry(environment):

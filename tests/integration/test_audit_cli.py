@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import app
+from waybill.errors import RetryError
 from waybill.ledger import IntakeCommit, commit_intake
 from waybill.storage import open_log, open_tracker
 
@@ -83,10 +84,10 @@ def test_a_failing_audit_is_told_once_and_not_each_minute(
     from waybill_airflow.notifiers.audit import AuditFailedNotifier
 
     words: list[str] = []
-    monkeypatch.setattr(services, "tell_audit_failed", lambda _, said: words.append(said))
+    monkeypatch.setattr(services, "tell_task_failed", lambda _, said, kind: words.append(said))
     run = None if before is None else SimpleNamespace(state=before)
     ti = SimpleNamespace(get_previous_dagrun=lambda: run)
-    AuditFailedNotifier().notify({"ti": ti, "exception": "Kafka is away"})
+    AuditFailedNotifier().notify({"ti": ti, "exception": RetryError("Kafka is away")})
     assert len(words) == told
     assert all("Kafka is away" in one for one in words)
 
@@ -94,5 +95,5 @@ def test_a_failing_audit_is_told_once_and_not_each_minute(
 def test_the_word_that_the_audit_fails_goes_by_each_sink(
     settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert services.tell_audit_failed(settings, "the audit failed (x)") == {"log": ""}
+    assert services.tell_task_failed(settings, "the audit failed (x)", kind="breach") == {"log": ""}
     assert "the audit failed (x)" in caplog.text

@@ -51,6 +51,20 @@ def test_what_is_paused_is_named_by_status_and_is_something_to_do(pause, monkeyp
     assert "DAGs paused" not in CliRunner().invoke(app, ["status"]).output
 
 
+def test_a_pool_that_is_missing_is_named_with_the_command_that_makes_it(pause, web):
+    headers = {"authorization": f"Bearer {web.tokens['ann']}"}
+    check = stack._pools()
+    assert (check.ok, check.found.split(":")[0]) == (
+        False,
+        "waybill_ingest, waybill_replay missing",
+    )
+    assert "airflow pools set waybill_ingest 16 Waybill" in check.remedy
+    for name in ("waybill_ingest", "waybill_replay", "waybillXreplay"):
+        body = {"name": name, "slots": 1}
+        assert web.client.post("/api/v2/pools", json=body, headers=headers).is_success
+        assert stack._pools().ok is (name != "waybill_ingest")
+
+
 def test_an_airflow_that_refuses_is_said_and_not_taken_for_fine(pause, monkeypatch):
     monkeypatch.setenv("WAYBILL_AIRFLOW__PASSWORD", "wrong")
     check = stack._upkeep()

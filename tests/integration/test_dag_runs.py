@@ -139,6 +139,9 @@ def test_events_that_kafka_refused_are_replayed_by_the_dag_and_rows_that_are_non
     assert replayed["state"] == "success", airflow.output[-6000:]
     assert refused["state"] == "failed"
     assert "never were events: correct the source" in airflow.output
+    whole, failed = airflow.links("_link_ParkedGroupLink")
+    assert "/plugin/waybill-parked/waybill/parked#pipeline=orders&event_name=order&" in whole
+    assert "&error_type=source_row_malformed" in failed, "a run that fails has its link, too"
 
     [back] = [one for one in refusals.delivered(settings) if one.data["number"] == refusals.BIG]
     assert (back.stage, back.attempt) == ("transformation", 1)

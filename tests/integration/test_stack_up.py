@@ -121,6 +121,10 @@ def test_the_stack_comes_up_survives_kills_and_goes_down(
     first = pids(waybill)
     assert set(first) >= SERVICES
     assert token(Settings(home=home))
+    with psycopg.connect(Postgres(home).dsn("airflow")) as connection:
+        query = "select pool, slots from slot_pool where pool like 'waybill%' order by pool"
+        pools = connection.execute(query).fetchall()
+    assert pools == [("waybill_ingest", 16), ("waybill_replay", 4)]
     _every_listener_is_on_loopback(first)
     _memory_at_rest_is_below(waybill, 5 * 1024**3)
     assert waybill("up").stderr.count("was up") == len(first)

@@ -90,11 +90,10 @@ def stamp(dsn: str) -> str:
 
 
 def options(dsn: str) -> dict[str, str]:
-    """Return Airflow's settings for a metadata database, and for the folders of this checkout."""
+    """Return Airflow's settings for a metadata database, and for the DAGs of this checkout."""
     return {
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": dsn.replace(
             "postgresql://", "postgresql+psycopg2://"
         ),

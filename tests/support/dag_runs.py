@@ -97,6 +97,12 @@ class DagRuns:
         with psycopg.connect(self.dsn) as connection:
             return dict(connection.execute(query, [dag_id]).fetchall())
 
+    def links(self, key: str) -> list[str]:
+        """Return what tasks left as an extra link, oldest first."""
+        query = "SELECT value FROM xcom WHERE key = %s ORDER BY timestamp"
+        with psycopg.connect(self.dsn) as connection:
+            return [str(value) for (value,) in connection.execute(query, [key]).fetchall()]
+
     def paused(self) -> dict[str, bool]:
         """Return whether each DAG that Airflow knows is paused."""
         with psycopg.connect(self.dsn) as connection:

@@ -42,7 +42,7 @@ TITLES = {
 
 WORDS = {
     "pipelines_dir": "Folder with a folder for each declared pipeline.",
-    "dags_dir": "Airflow's DAG folder; `spark_jobs/` and `plugins/` lie beside it.",
+    "dags_dir": "Airflow's DAG folder; `spark_jobs/` lies beside it.",
     "kafka.bootstrap_servers": "Brokers, `host:port`, with commas between.",
     "kafka.topic_partitions": "Partitions of a topic when Waybill creates it.",
     "kafka.replication_factor": "Copies of each partition when Waybill creates a topic; 3 in production.",
@@ -129,6 +129,8 @@ wins:
 2. the file `stack.env` in the state folder (`WAYBILL_HOME`), which `waybill up` writes: the addresses and keys of
    the embedded stack, and whatever else was set when it was called;
 3. the default below.
+
+In Airflow's tasks, triggers and pages its [connection](airflow.md#the-connection) goes before all three.
 
 A misspelt name, a value of the wrong type or below its minimum stops the command, names the variable, and changes
 nothing. Settings are read once a process. Relative paths start at the working folder; `waybill up` writes them

@@ -49,9 +49,10 @@ class AirflowWithPlugin(Airflow):
         }
 
     def prepare(self) -> None:
-        """Say that the database is migrated, and give both users their passwords."""
+        """Say that the database is migrated (its pools serve nobody here), and give both users their passwords."""
         self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (self.home / "migrated.json").write_text(stamp(self.postgres.dsn("airflow")))
+        migrated = json.loads(stamp(self.postgres.dsn("airflow"))) | {"pools": self._pools()}
+        (self.home / "migrated.json").write_text(json.dumps(migrated))
         super().prepare()
         state_folder.write_private(self.home / "passwords.json", json.dumps(self.passwords))
 

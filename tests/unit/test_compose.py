@@ -342,6 +342,25 @@ def test_upkeep_is_on():
     assert compose_settings().airflow.unpaused_dags == "upkeep"
 
 
+def test_the_pools_that_are_missing_are_made_and_the_others_keep_their_sizes(tmp_path, monkeypatch):
+    """With a stand-in for the command `airflow`, which knows one of the two pools."""
+    command, script = SERVICES["airflow-init"]["command"]
+    assert (command, script.startswith("/opt/waybill/")) == ("python", True)
+    calls, stand_in = tmp_path / "calls", tmp_path / "airflow"
+    stand_in.write_text(
+        f'#!/bin/sh\necho "$@" >> {calls}\n[ "$3" = waybill_replay ] || [ "$2" = set ]\n'
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("WAYBILL_AIRFLOW__INGEST_SLOTS", "33")
+    subprocess.run([sys.executable, str(ROOT / script.removeprefix("/opt/waybill/"))], check=True)
+    assert calls.read_text().splitlines() == [
+        "pools get waybill_ingest",
+        "pools set waybill_ingest 33 Waybill: ingest runs at once",
+        "pools get waybill_replay",
+    ]
+
+
 SHIP = ["traces", "ship"]
 
 

@@ -80,6 +80,11 @@ class AirflowClient:
             if "waybill" in {tag["name"] for tag in dag["tags"]}
         )
 
+    def pools(self) -> set[str]:
+        """Return the names of Waybill's pools that are there."""
+        answer = self._call("GET", f"{_path('pools')}?pool_name_pattern=waybill_%25&limit={_PAGE}")
+        return {pool["name"] for pool in answer["pools"]}
+
     def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> str:
         """Start a run; one with this id that exists already is kept. Returns the run id."""
         body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}

@@ -164,6 +164,28 @@ def _upkeep() -> Check:
     return Check("DAGs", ok=False, found=found, remedy=_UNPAUSE)
 
 
+def _pools() -> Check:
+    """Ask Airflow whether the pools of ingestion and replays are there."""
+    from waybill.cli.airflow_client import AirflowClient
+    from waybill.errors import WaybillError
+    from waybill.settings import Settings
+    from waybill.stack import Check
+    from waybill.stack.airflow import pool_sizes
+
+    settings = Settings().airflow
+    sizes = pool_sizes(settings)
+    try:
+        with AirflowClient(settings, patience_s=0.0) as client:
+            absent = sorted(set(sizes) - client.pools())
+    except WaybillError as error:
+        return Check("pools", ok=False, found="not known", remedy=str(error))
+    if not absent:
+        return Check("pools", ok=True, found=f"{', '.join(sizes)}")
+    made = "; ".join(f"airflow pools set {name} {sizes[name][0]} Waybill" for name in absent)
+    found = f"{', '.join(absent)} missing: tasks of it wait for ever"
+    return Check("pools", ok=False, found=found, remedy=made)
+
+
 def _show_waiting() -> None:
     """Print a line for each destination that takes no loads, and each topic that is stopped."""
     from waybill.cli.destinations import waits
@@ -232,7 +254,7 @@ def doctor(*, as_json: AsJson = False) -> None:
 
     checks = examine(Settings())
     if any(check.name == _API_SERVER and check.ok for check in checks):
-        checks.append(_upkeep())
+        checks += [_upkeep(), _pools()]
     if as_json:
         typer.echo(json.dumps([check.to_json() for check in checks]))
     else:

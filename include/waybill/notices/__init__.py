@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from waybill.notices.outbox import waiting_notices as waiting_notices
     from waybill.notices.rendering import Message as Message
     from waybill.notices.rendering import NamedCounts as NamedCounts
+    from waybill.notices.rendering import one_line as one_line
     from waybill.notices.sending import SendReport as SendReport
     from waybill.notices.sending import send_notices as send_notices
     from waybill.notices.sending import send_test as send_test
@@ -42,7 +43,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "outbox": ["WaitingNotice", "waiting_notices"],
-        "rendering": ["Message", "NamedCounts"],
+        "rendering": ["Message", "NamedCounts", "one_line"],
         "sending": ["SendReport", "send_notices", "send_test"],
         "sinks": ["Sink", "SinkAwayError", "SinkError", "open_sinks"],
         "writing": ["KINDS", "Kind", "write_first", "write_notice"],

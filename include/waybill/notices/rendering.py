@@ -33,6 +33,7 @@ _TITLES = {
     "digest": ("digest", "digests"),
     "first": ("new kind of parked events", "new kinds of parked events"),
     "test": ("test message", "test messages"),
+    "task": ("task failed", "tasks failed"),
 }
 _EMPTY = "(empty)"
 """Stands for an event name that is empty."""

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from waybill.services.reconciliation import compact_traces as compact_traces
     from waybill.services.reconciliation import name_breaches as name_breaches
     from waybill.services.reconciliation import run_audit as run_audit
-    from waybill.services.reconciliation import tell_audit_failed as tell_audit_failed
+    from waybill.services.reconciliation import tell_task_failed as tell_task_failed
     from waybill.services.reconciliation import trace_tables as trace_tables
     from waybill.services.reconciliation import watch as watch
     from waybill.services.replay import replay_outcome as replay_outcome
@@ -97,6 +97,8 @@ if TYPE_CHECKING:
     from waybill.services.retention import apply_retention as apply_retention
     from waybill.services.retention import retention_failed as retention_failed
     from waybill.services.retention import retention_rules as retention_rules
+    from waybill.services.servers import ServerAnswer as ServerAnswer
+    from waybill.services.servers import ask_servers as ask_servers
     from waybill.services.topics import ask_rereads as ask_rereads
     from waybill.services.topics import configure_topic as configure_topic
     from waybill.services.topics import grow_topic as grow_topic
@@ -195,12 +197,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "compact_traces",
             "name_breaches",
             "run_audit",
-            "tell_audit_failed",
+            "tell_task_failed",
             "trace_tables",
             "watch",
         ],
         "replay": ["replay_outcome", "replayable", "run_dry_run", "run_replay"],
         "retention": ["apply_retention", "retention_failed", "retention_rules"],
+        "servers": ["ServerAnswer", "ask_servers"],
         "topics": [
             "ask_rereads",
             "configure_topic",

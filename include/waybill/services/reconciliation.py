@@ -120,8 +120,8 @@ def close_breach(settings: Settings, breach_id: int, decision: Decision) -> Brea
         return close(tracker, breach_id, decision)
 
 
-def tell_audit_failed(settings: Settings, words: str) -> dict[str, str]:
-    """Say by each configured sink that the audit fails; returns {sink: problem, empty if none}.
+def tell_task_failed(settings: Settings, words: str, *, kind: str = "task") -> dict[str, str]:
+    """Say by each configured sink that a task fails; returns {sink: problem, empty if none}.
 
     It needs no tracker, which may be what is away; the mail goes to the fallback address.
     """
@@ -129,14 +129,14 @@ def tell_audit_failed(settings: Settings, words: str) -> dict[str, str]:
 
     from waybill.notices import Message, open_sinks
 
-    message = Message(uuid4(), "", (), {"breach": 1}, words=words)
+    message = Message(uuid4(), "", (), {kind: 1}, words=words)
     found = {}
     for sink in open_sinks(settings.notices):
         try:
             sink.send(message)
             found[sink.name] = ""
         except WaybillError as error:
-            _LOG.exception("%s did not take the word that the audit fails", sink.name)
+            _LOG.exception("%s did not take the word that a task failed", sink.name)
             found[sink.name] = str(error)
     return found
 

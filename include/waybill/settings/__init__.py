@@ -10,6 +10,7 @@ import difflib
 import json
 import os
 import re
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +24,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from waybill.settings.secrets import require_no_login, require_url
 from waybill.settings.secrets import secret_values as secret_values
@@ -63,6 +64,9 @@ class S3Settings(Section):
     """None: the provider's own. Embedded: the loopback server."""
     bucket: str = "waybill"
     region: str = "us-east-1"
+    connection_id: str = ""
+    """Airflow's connection of type `aws` that gives its tasks, triggers and pages the keys, and
+    where it names them region and address. Empty: the keys below, else the usual AWS chain."""
     access_key: SecretStr | None = None
     """None: the usual AWS credential chain."""
     secret_key: SecretStr | None = None
@@ -212,6 +216,15 @@ class AirflowSettings(Section):
     url: Address = "http://127.0.0.1:8080"
     user: str = "admin"
     password: SecretStr | None = None
+    connection_id: str = "waybill_default"
+    """Airflow's connection of type `waybill` whose settings win over the environment, in its tasks,
+    triggers and pages. Without `waybill_default` the environment alone is read; another one that is
+    named here must be there."""
+    ingest_slots: int = Field(16, ge=1)
+    """Slots of Airflow's pool `waybill_ingest`: ingest runs at once, over all pipelines. `waybill
+    up` makes it, and sizes it anew when this setting changes; compose makes it only."""
+    replay_slots: int = Field(4, ge=1)
+    """The same for `waybill_replay`: replays and dry runs at once."""
     unpaused_dags: Literal["upkeep", "all", "none"] = "upkeep"
     """DAGs that run from the moment Airflow first sees them. `upkeep`: all but those that move data
     in (`ingest_…`) and on (`stream_…`), which somebody unpauses; `all`; `none`: as Airflow's own
@@ -548,6 +561,22 @@ class Settings(BaseSettings):
             home = Path(values.get("home") or os.environ.get("WAYBILL_HOME") or ".waybill")
             values["_env_file"] = home / ENV_FILE_NAME
         super().__init__(**values)
+
+    @classmethod
+    def overridden(cls, variables: Mapping[str, str]) -> Self:
+        """Return the settings of this process, with other values for some variables.
+
+        Args:
+            variables: names and texts as the environment has them; they win over it.
+
+        Raises:
+            ValueError: a name is no setting; a value is not allowed (pydantic's ValidationError).
+        """
+        if unknown := [problem for name in sorted(variables) if (problem := _unknown(name))]:
+            raise ValueError("\n".join(unknown))
+        source = EnvSettingsSource(cls)
+        source.env_vars = {name.lower(): value for name, value in variables.items()}
+        return cls(**source())
 
     def to_env(self) -> dict[str, str]:
         """Return the settings as ``WAYBILL_*`` variables, secrets included, for a child process."""

@@ -11,7 +11,8 @@
 - Tasks get ``WAYBILL_HOME``, absolute, and read everything else from ``stack.env``, which is newer
   than they.
 - The metadata database is migrated once for each Airflow version; the stamp is compared with the
-  database.
+  database. The pools are made with it, and get the sizes of the settings when these change; sizes
+  that somebody set in Airflow stay until then.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import waybill
-from waybill.settings import Settings
+from waybill.settings import AirflowSettings, Settings
 from waybill.stack import state_folder
 from waybill.stack.credentials import Credentials
 from waybill.stack.postgres import LIMITS, Postgres
@@ -52,6 +53,14 @@ HEALTH_KEYS = {
     "dag-processor": "dag_processor",
     "triggerer": "triggerer",
 }
+
+
+def pool_sizes(settings: AirflowSettings) -> dict[str, tuple[int, str]]:
+    """Return Waybill's pools of Airflow: {name: (slots, what it is for)}."""
+    return {
+        "waybill_ingest": (settings.ingest_slots, "Waybill: ingest runs at once"),
+        "waybill_replay": (settings.replay_slots, "Waybill: replays and dry runs at once"),
+    }
 
 
 class Airflow:
@@ -90,7 +99,6 @@ class Airflow:
         sections: dict[str, dict[str, object]] = {
             "CORE": {
                 "DAGS_FOLDER": dags,
-                "PLUGINS_FOLDER": dags.parent / "plugins",
                 "LOAD_EXAMPLES": False,
                 "EXECUTOR": "LocalExecutor",
                 "PARALLELISM": 8,
@@ -134,15 +142,33 @@ class Airflow:
             self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             passwords = {USER: self.credentials.airflow_password}
             state_folder.write_private(self.home / "passwords.json", json.dumps(passwords))
-            if self._stamp() != self._read_stamp():
-                self._migrate()
+            stamp, found = self._read_stamp(), self._stamp()
+            if not found["revision"]:
+                stamp = {}  # an empty database has no pools
+                self._write_stamp(stamp)
+            if any(stamp.get(name) != value for name, value in found.items()):
+                self._run("db", "migrate", failed="its database could not be migrated")
+                stamp = {**stamp, **self._stamp()}
+                self._write_stamp(stamp)
+            if stamp.get("pools") != self._pools():
+                file = self.home / "pools.json"
+                state_folder.write_private(file, json.dumps(self._pools()))
+                self._run("pools", "import", str(file), failed="its pools could not be made")
+                self._write_stamp({**stamp, "pools": self._pools()})
 
     def _stamp(self) -> dict[str, str]:
         return {"airflow": version("apache-airflow"), "revision": self._revision()}
 
-    def _read_stamp(self) -> dict[str, str]:
+    def _pools(self) -> dict[str, dict[str, Any]]:
+        """Return the pools as ``airflow pools import`` reads them."""
+        sizes = pool_sizes(self.settings.airflow)
+        return {
+            name: {"slots": slots, "description": words} for name, (slots, words) in sizes.items()
+        }
+
+    def _read_stamp(self) -> dict[str, Any]:
         try:
-            stamp: dict[str, str] = json.loads((self.home / "migrated.json").read_text())
+            stamp: dict[str, Any] = json.loads((self.home / "migrated.json").read_text())
         except (FileNotFoundError, ValueError):
             return {}
         return stamp
@@ -157,12 +183,20 @@ class Airflow:
             return ""
         return str(row[0]) if row else ""
 
-    def _migrate(self) -> None:
+    def _write_stamp(self, stamp: Mapping[str, Any]) -> None:
+        state_folder.write_private(self.home / "migrated.json", json.dumps(stamp))
+
+    def _run(self, *command: str, failed: str) -> None:
+        """Run a command of Airflow to its end.
+
+        Raises:
+            ServiceError: it failed, with the end of its log.
+        """
         log = self.home.parent / "logs" / "airflow-migrate.log"
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with log.open("wb") as output:
-            run = subprocess.run(
-                [sys.executable, "-m", "airflow", "db", "migrate"],
+            run = subprocess.run(  # noqa: S603 - commands of this module
+                [sys.executable, "-m", "airflow", *command],
                 env=self.environment(),
                 cwd=self.home,
                 stdout=output,
@@ -172,10 +206,8 @@ class Airflow:
             )
         if run.returncode:
             raise ServiceError(
-                f"airflow: its database could not be migrated. The end of its log, {log}:\n"
-                f"{state_folder.tail(log)}"
+                f"airflow: {failed}. The end of its log, {log}:\n{state_folder.tail(log)}"
             )
-        state_folder.write_private(self.home / "migrated.json", json.dumps(self._stamp()))
 
     def health(self) -> dict[str, Any]:
         """Read the health page; the answer is kept for a second, since four services ask."""

@@ -113,15 +113,21 @@ class AthenaRunner:
         from pyathena.async_cursor import AsyncCursor
 
         if self._connection is None:
-            traces = self._settings.traces
+            traces, s3 = self._settings.traces, self._settings.s3
+            own = s3.endpoint_url is None and s3.access_key and s3.secret_key
+            keys = own and {  # of another store's server they would be no keys of AWS
+                "aws_access_key_id": s3.access_key.get_secret_value(),
+                "aws_secret_access_key": s3.secret_key.get_secret_value(),
+            }
             self._connection = pyathena.connect(
                 schema_name=traces.athena_database,
                 work_group=traces.athena_workgroup,
-                region_name=self._settings.s3.region,
+                region_name=s3.region,
                 s3_staging_dir=traces.athena_results or None,
                 poll_interval=self._poll_s,
                 config=Config(connect_timeout=5, read_timeout=60),
                 cursor_class=AsyncCursor,
+                **(keys or {}),
             )
         return self._connection.cursor()
 

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow.sdk.bases.notifier import BaseNotifier
+from waybill_airflow.notifiers.task_failed import TaskFailedNotifier, reason
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class AuditFailedNotifier(BaseNotifier):
-    """Say by the log, the webhook and mail, as the settings say, that the audit fails.
+class AuditFailedNotifier(TaskFailedNotifier):
+    """Say that the audit fails, as `TaskFailedNotifier` does."""
 
-    Once, when a run fails after one that did not: not each minute for as long as a server is away.
-    """
+    kind = "breach"
 
-    def notify(self, context: Context) -> None:
-        """Send the word; what a sink does not take is logged."""
-        before = context["ti"].get_previous_dagrun()
-        if before is not None and str(before.state) == "failed":
-            return
-        from waybill.services import tell_audit_failed
-        from waybill_airflow.failures import read_settings
-
-        tell_audit_failed(
-            read_settings(),
-            f"the audit failed ({context.get('exception')}): until it succeeds nobody looks for "
-            "breaches; then it looks at all that it missed",
+    def words(self, context: Context) -> str:
+        """Return what it means."""
+        return (
+            f"the audit failed ({reason(context)}): until it succeeds nobody looks for "
+            "breaches; then it looks at all that it missed"
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from waybill_airflow.dag_defaults import INGEST_POOL
+from waybill_airflow.extra_links import PipelineLink
 from waybill_airflow.failures import as_task_failures, read_settings
 
 if TYPE_CHECKING:
@@ -19,14 +21,25 @@ class IngestOperator(BaseOperator):
     only with it, so that the next try goes on where this one stopped.
 
     :param pipeline: name of a deployed pipeline.
+    :param pool: of Airflow; without its slots the task waits.
+    :param max_active_tis_per_dag: a source is read by one task at a time, in backfills too.
     :raises AirflowFailException: there is no such pipeline, or its source cannot be read.
     :raises waybill.errors.RetryError: Kafka, the tracker or the source did not answer.
     :returns: the ``IngestReport`` as a dict: pipeline, read, accepted, parked, resumed (counts of
         events), seconds.
     """
 
-    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    operator_extra_links: ClassVar = (PipelineLink(),)
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        pool: str = INGEST_POOL,
+        max_active_tis_per_dag: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(pool=pool, max_active_tis_per_dag=max_active_tis_per_dag, **kwargs)
         self.pipeline = pipeline
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from waybill_airflow.dag_defaults import REPLAY_POOL
+from waybill_airflow.extra_links import ParkedGroupLink
 from waybill_airflow.failures import as_task_failures, read_settings
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
 
     :param request: the fields of a ``waybill.replay.ReplayRequest`` (templated); ``None``: the
         params of the DAG run, which are taken as they are.
+    :param pool: of Airflow; without its slots the task waits.
     :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
         else was sent, parked files turned out to be damaged or gone.
     :raises waybill.errors.RetryError: Kafka, the tracker or the object store did not answer.
@@ -45,9 +48,16 @@ class ReplayParkedPartitionOperator(BaseOperator):
     """
 
     template_fields = ("request",)
+    operator_extra_links: ClassVar = (ParkedGroupLink(),)
 
-    def __init__(self, *, request: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        request: Mapping[str, Any] | None = None,
+        pool: str = REPLAY_POOL,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(pool=pool, **kwargs)
         self.request = request
 
     def execute(self, context: Context) -> dict[str, Any]:

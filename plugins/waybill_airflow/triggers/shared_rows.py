@@ -44,12 +44,12 @@ class SharedRows(Generic[Key, Value]):
 
     def _read(self) -> Mapping[Key, Value] | None:
         from waybill.errors import RetryError
-        from waybill.settings import Settings
         from waybill.storage import open_tracker
+        from waybill_airflow.hooks.waybill import WaybillHook
 
         self.reads += 1
         if self._tracker is None:
-            self._tracker = open_tracker(Settings().tracker)
+            self._tracker = open_tracker(WaybillHook().get_conn().tracker)
         try:
             with self._tracker.transaction() as connection:
                 return self._query(connection)

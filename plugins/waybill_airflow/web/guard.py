@@ -13,31 +13,26 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-from airflow.api_fastapi.core_api.security import bearer_scheme, get_user, oauth2_scheme
 from fastapi import Depends, HTTPException, Path, Request, status
-from fastapi.security import HTTPAuthorizationCredentials
 
 from waybill.access import Access, access_of
 from waybill.errors import InputError
 from waybill.parking import ParkedGroup
 from waybill.settings import Permission
+from waybill_airflow.airflow_internals import user_of
 from waybill_airflow.web.services import OPENED, parked_events
 
 _SAFE = ("GET", "HEAD")
 _HEADER = "x-waybill"
 
 
-async def signed_in(
-    request: Request,
-    token: Annotated[str | None, Depends(oauth2_scheme)],
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer_scheme)],
-) -> BaseUser:
+async def signed_in(request: Request) -> BaseUser:
     """Return who asks, as Airflow says; a token that is none is nobody's, which is no 403.
 
     :raises HTTPException: 401.
     """
     try:
-        return await get_user(request, token, bearer)
+        return await user_of(request)
     except HTTPException as error:
         if error.status_code != status.HTTP_403_FORBIDDEN:
             raise

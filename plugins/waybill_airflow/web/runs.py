@@ -8,7 +8,6 @@ carries the user's name. The run's id is made from the request and from what is 
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from waybill.errors import InputError
 from waybill.parking import ParkedGroup
 from waybill.replay import refuse_held, refuse_ingestion
+from waybill_airflow.airflow_internals import web_application
 from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import PartitionAccess, PartitionReplayer, Viewer, require
@@ -131,13 +131,9 @@ def _prepared(here: PartitionAccess, conf: dict[str, Any]) -> str:
 
 def _airflow(request: Request) -> httpx.AsyncClient:
     """Return a client of this very web application, signed in as the caller."""
-    from airflow.api_fastapi.app import cached_app
-
-    # The same argument as the server's own: another would build a second application.
-    root = cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
     given = {name: request.headers.get(name) for name in _CREDENTIALS}
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=root),
+        transport=httpx.ASGITransport(app=web_application()),
         base_url=str(request.base_url.replace(path="", query="", fragment="")),
         headers={name: value for name, value in given.items() if value},
         timeout=_TIMEOUT_S,

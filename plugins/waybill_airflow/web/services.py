@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from fastapi import HTTPException, status
 from pydantic import ValidationError
 
+from waybill.errors import InputError
 from waybill.services import opened_parked_events, opened_trails
-from waybill.settings import Settings
+from waybill_airflow.hooks.waybill import WaybillHook
 
 if TYPE_CHECKING:
     from waybill.inspection import ParkedEventsService
+    from waybill.settings import Settings
     from waybill.trails import TrailService
 
 
@@ -54,16 +56,22 @@ class _Opened:
 
 
 def _read_settings() -> Settings:
-    """Read ``WAYBILL_*``; what is wrong with them is said without their values."""
+    """Read the settings; what is wrong with them is said without their values."""
     try:
-        return Settings()
+        return WaybillHook().get_conn()
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         words = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found)
-        raise HTTPException(
-            status.HTTP_500_INTERNAL_SERVER_ERROR,
-            f"settings of this web server are wrong: {words}; correct them and restart it",
-        ) from error
+        raise _wrong(words) from error
+    except InputError as error:
+        raise _wrong(str(error)) from error
+
+
+def _wrong(words: str) -> HTTPException:
+    return HTTPException(
+        status.HTTP_500_INTERNAL_SERVER_ERROR,
+        f"settings of this web server are wrong: {words}; correct them and restart it",
+    )
 
 
 OPENED = _Opened()

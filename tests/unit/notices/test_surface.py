@@ -22,6 +22,7 @@ def test_the_public_names_are_these():
         "SinkAwayError",
         "SinkError",
         "WaitingNotice",
+        "one_line",
         "open_sinks",
         "send_notices",
         "send_test",

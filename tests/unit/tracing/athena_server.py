@@ -22,12 +22,16 @@ class AthenaServer:
         self.reason = ""
         self.started: list[dict[str, Any]] = []
         self.stopped: list[str] = []
+        self.keys: set[str] = set()
+        """Access keys that signed what was asked."""
         self._polls: dict[str, int] = {}
         server = self
 
         class _Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                signed = self.headers["Authorization"].partition("Credential=")[2]
+                server.keys.add(signed.partition("/")[0])
                 action = self.headers["X-Amz-Target"].partition(".")[2]
                 body = json.dumps(getattr(server, action)(asked)).encode()
                 self.send_response(200)

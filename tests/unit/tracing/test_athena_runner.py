@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from tests.unit.tracing.athena_server import AthenaServer
 from tests.unit.tracing_files.folder_store import FolderStore
 
 from waybill.errors import RetryError
-from waybill.settings import Settings, TraceSettings
+from waybill.settings import S3Settings, Settings, TraceSettings
 from waybill.tracing import TRACE_SCHEMA, AthenaTraces, QueryCancelledError, Searched, Watched
 from waybill.tracing.athena_traces import AthenaRunner
 from waybill.tracing.layout import LAYOUT_KEY, Layout
@@ -58,6 +59,18 @@ def test_a_trail_is_asked_for_watched_and_read(server: AthenaServer, query: Athe
     assert watch.external_id == "query-1"
     assert watch.bytes_scanned == 3000
     assert watch.searched == [Searched("athena", None, None, 0, 0, 0)]
+
+
+@pytest.mark.parametrize(("endpoint", "key"), [(None, "own"), ("http://127.0.0.1:1", "key")])
+def test_athena_gets_the_keys_of_the_object_store_unless_that_is_another_servers(
+    server: AthenaServer, query: AthenaTraces, tmp_path: Path, endpoint: str | None, key: str
+) -> None:
+    s3 = S3Settings(
+        endpoint_url=endpoint, access_key=SecretStr("own"), secret_key=SecretStr("word")
+    )
+    runner = AthenaRunner(Settings(_env_file=None, home=tmp_path, s3=s3), poll_s=0.01)
+    AthenaTraces(runner, FolderStore(tmp_path), spool_dir=None).trail("e", watch=Watched())
+    assert server.keys == {key}
 
 
 def test_the_bytes_of_several_statements_add_up(server: AthenaServer, query: AthenaTraces) -> None:

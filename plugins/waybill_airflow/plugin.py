@@ -1,8 +1,7 @@
-"""Registers Waybill with Airflow. The only file here that Airflow runs as a module of its own.
+"""The pages, registered with Airflow by the entry point ``airflow.plugins`` of this package.
 
-The code is in the package ``waybill_airflow`` beside it. Plugins load in every component and in
-every task, so nothing is imported here but the base class; what a web server needs goes into
-properties that import late.
+Plugins load in every component and in every task, so nothing is imported here but the base class;
+what a web server needs goes into properties that import late.
 """
 
 from __future__ import annotations

@@ -1,0 +1,108 @@
+"""All that Waybill touches of Airflow and its providers beyond their public interface.
+
+=================================  =============================================================
+what                               what breaks when Airflow moves it
+=================================  =============================================================
+``core_api.security``: `get_user`  our pages: nobody can be told from anybody, so they do not start
+and its two schemes
+``api_fastapi.app.cached_app``     replays and dry runs from the page, and the state of their runs
+``SparkSubmitHook._connection``    applications by a connection of Spark: none starts; those that
+                                   run go on
+``…._build_spark_submit_command``  the same, in client mode
+``SparkSubmitOperator._backend``   killing an application on YARN or Kubernetes; it ends by itself
+and two ids of its hook            when it next reads its row
+``sdk.execution_time``: messages   campaigns: no run is started or asked for; `airflow.sdk` has no
+to the supervisor, the task        public way to start several runs from one task
+instance's static methods
+=================================  =============================================================
+
+`tests/dags/test_airflow_internals.py` holds each against the Airflow that is installed, and that no
+other module does so. Imports are late: workers need not what the API server does.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from fastapi import FastAPI, Request
+
+
+async def user_of(request: Request) -> BaseUser:
+    """Return who a request of the API server is from, by its cookie or its bearer token.
+
+    :raises fastapi.HTTPException: 401 without a token, 403 with one that is none.
+    """
+    from airflow.api_fastapi.core_api.security import bearer_scheme, get_user, oauth2_scheme
+
+    return await get_user(request, await oauth2_scheme(request), await bearer_scheme(request))
+
+
+def web_application() -> FastAPI:
+    """Return the API server's own application, in its process."""
+    from airflow.api_fastapi.app import cached_app
+
+    # The same argument as the server's own: another would build a second application.
+    return cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
+
+
+def spark_connection(hook: SparkSubmitHook) -> Mapping[str, Any]:
+    """Return a connection of Spark as its provider resolved it: master, deploy_mode, namespace."""
+    connection: Mapping[str, Any] = hook._connection
+    return connection
+
+
+def spark_submit_command(hook: SparkSubmitHook, application: str) -> list[str]:
+    """Return the command line that ``submit()`` would run in this task, and end with it."""
+    command: list[str] = hook._build_spark_submit_command(application)
+    return command
+
+
+def kill_submitted(operator: SparkSubmitOperator, external_id: str) -> None:
+    """Have YARN or Kubernetes kill an application that another process submitted.
+
+    :param external_id: ``application_…`` of YARN, or namespace and pod, ``namespace:pod``.
+    """
+    hook = operator._backend.hook
+    if external_id.startswith("application_"):
+        hook._yarn_application_id = external_id
+    else:
+        hook._kubernetes_driver_pod = external_id.partition(":")[2]
+    operator.on_kill()
+
+
+def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
+    """Start a run of a DAG from inside of a task; one with this id that is there already is kept.
+
+    :raises airflow.sdk.exceptions.AirflowRuntimeError: Airflow does not answer, or refused.
+    """
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import TriggerDagRun
+
+    message = TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf), logical_date=None)
+    task_runner.SUPERVISOR_COMMS.send(message)  # an answer that it is there is no error
+
+
+def task_instance() -> type[RuntimeTaskInstance]:
+    """Return what asks for runs and DAGs, in tasks and in the triggerer, by its static methods."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return RuntimeTaskInstance
+
+
+__all__ = [
+    "kill_submitted",
+    "spark_connection",
+    "spark_submit_command",
+    "start_run",
+    "task_instance",
+    "user_of",
+    "web_application",
+]

@@ -1,0 +1,1 @@
+"""Hooks: the library, opened from a connection of Airflow."""

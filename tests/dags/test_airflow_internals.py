@@ -1,0 +1,111 @@
+"""What is private of Airflow is in one module, and is there in the Airflow that is installed."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import pytest
+from tests.dags.conftest import ROOT
+
+from waybill_airflow import airflow_internals
+
+OWN = ROOT / "plugins" / "waybill_airflow" / "airflow_internals.py"
+PUBLIC = (
+    "airflow.sdk",
+    "airflow.providers.amazon.aws.hooks.base_aws",
+    "airflow.providers.apache.spark.hooks.spark_submit",
+    "airflow.providers.apache.spark.operators.spark_submit",
+    "airflow.providers.standard.operators.trigger_dagrun",
+    "airflow.plugins_manager",
+    "airflow.triggers.base",
+    # The interface of auth managers, which others write.
+    "airflow.api_fastapi.auth.managers.models.base_user",
+)
+"""Airflow's public interface, as far as it is used: docs, "Public Interface of Airflow"."""
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+
+
+def is_private(module):
+    named = module == "airflow" or module.startswith("airflow.")
+    public = any(module == one or module.startswith(f"{one}.") for one in PUBLIC)
+    inner = module.startswith("airflow.sdk.execution_time")
+    return named and (not public or inner or "._" in module)
+
+
+def test_no_other_module_imports_what_is_private_of_airflow():
+    paths = [
+        path for place in ("plugins", "dags", "include") for path in (ROOT / place).rglob("*.py")
+    ]
+    found = {
+        str(path.relative_to(ROOT)): private
+        for path in paths
+        if path != OWN and (private := [one for one in imported(path) if is_private(one)])
+    }
+    assert found == {}
+    assert [one for one in imported(OWN) if is_private(one)], "the rule finds what it looks for"
+
+
+def test_the_api_server_tells_who_asks():
+    """Else our pages start for nobody."""
+    from airflow.api_fastapi.core_api.security import bearer_scheme, get_user, oauth2_scheme
+
+    assert len(inspect.signature(get_user).parameters) == 3, "request, token, bearer"
+    assert (oauth2_scheme.auto_error, bearer_scheme.auto_error) == (False, False)
+
+
+def test_the_api_server_gives_its_own_application():
+    """Else no page starts a replay. Its argument must be the server's: see the call in its source."""
+    from airflow.api_fastapi import app, main
+
+    assert inspect.signature(app.cached_app).parameters["apps"].default == "all"
+    assert 'cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))' in inspect.getsource(main)
+
+
+@pytest.fixture
+def spark(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_WAYBILL_SPARK", '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster", "namespace": "n"}}')  # fmt: skip
+
+
+def test_sparks_provider_says_what_a_connection_resolved_to_and_the_command(spark):
+    """Else no application starts by a connection of Spark."""
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    hook = SparkSubmitHook(conn_id="waybill_spark", application_args=["--epoch", "3"])
+    found = airflow_internals.spark_connection(hook)
+    assert {"master", "deploy_mode", "namespace"} <= set(found)
+    assert (found["master"], found["deploy_mode"]) == ("yarn", "cluster")
+    command = airflow_internals.spark_submit_command(hook, "/x/processing.py")
+    assert command[-3:] == ["/x/processing.py", "--epoch", "3"]
+
+
+@pytest.mark.parametrize(
+    ("external_id", "field", "kept"),
+    [
+        ("application_1_2", "_yarn_application_id", "application_1_2"),
+        ("waybill:driver-7", "_kubernetes_driver_pod", "driver-7"),
+    ],
+)
+def test_sparks_provider_kills_what_another_process_submitted(
+    spark, monkeypatch, external_id, field, kept
+):
+    """Else an application that should end does so only when it reads its row."""
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+    operator = SparkSubmitOperator(task_id="operator", application="x.py", conn_id="waybill_spark")
+    assert hasattr(operator._backend.hook, field)
+    killed = []
+    monkeypatch.setattr(
+        SparkSubmitOperator,
+        "on_kill",
+        lambda self: killed.append(getattr(self._backend.hook, field)),
+    )
+    airflow_internals.kill_submitted(operator, external_id)
+    assert killed == [kept]
