@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
     from fastapi import FastAPI, Request
 
 
@@ -50,7 +49,8 @@ def web_application() -> FastAPI:
     from airflow.api_fastapi.app import cached_app
 
     # The same argument as the server's own: another would build a second application.
-    return cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
+    application: FastAPI = cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
+    return application
 
 
 def spark_connection(hook: SparkSubmitHook) -> Mapping[str, Any]:
@@ -90,7 +90,7 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
     task_runner.SUPERVISOR_COMMS.send(message)  # an answer that it is there is no error
 
 
-def task_instance() -> type[RuntimeTaskInstance]:
+def task_instance() -> Any:
     """Return what asks for runs and DAGs, in tasks and in the triggerer, by its static methods."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 

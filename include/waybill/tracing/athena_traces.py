@@ -114,11 +114,12 @@ class AthenaRunner:
 
         if self._connection is None:
             traces, s3 = self._settings.traces, self._settings.s3
-            own = s3.endpoint_url is None and s3.access_key and s3.secret_key
-            keys = own and {  # of another store's server they would be no keys of AWS
-                "aws_access_key_id": s3.access_key.get_secret_value(),
-                "aws_secret_access_key": s3.secret_key.get_secret_value(),
-            }
+            keys = {}
+            if s3.endpoint_url is None and s3.access_key and s3.secret_key:
+                keys = {  # of another store's server they would be no keys of AWS
+                    "aws_access_key_id": s3.access_key.get_secret_value(),
+                    "aws_secret_access_key": s3.secret_key.get_secret_value(),
+                }
             self._connection = pyathena.connect(
                 schema_name=traces.athena_database,
                 work_group=traces.athena_workgroup,
@@ -127,7 +128,7 @@ class AthenaRunner:
                 poll_interval=self._poll_s,
                 config=Config(connect_timeout=5, read_timeout=60),
                 cursor_class=AsyncCursor,
-                **(keys or {}),
+                **keys,
             )
         return self._connection.cursor()
 
