@@ -357,7 +357,7 @@ def _count(connection: Connection, campaign_id: int) -> None:
     each = select(groups.c.outcome, func.count()).where(own).group_by(groups.c.outcome)
     left_out = {str(reason): int(number) for reason, number in connection.execute(each)}
     team = func.coalesce(pipelines.c.team, "")
-    teams = connection.execute(select(distinct(team)).select_from(_GROUPS).where(own)).scalars()
+    teams = connection.execute(select(team).distinct().select_from(_GROUPS).where(own)).scalars()
     connection.execute(
         update(campaigns)
         .where(campaigns.c.id == campaign_id)
@@ -575,7 +575,8 @@ def run_id_of(campaign_run_id: str, partition_id: int) -> str:
 
 
 def _settle(tracker: TrackerStore, campaign_id: int, runs: ReplayRuns) -> None:
-    query = select(distinct(groups.c.run_id)).where(groups.c.campaign_id == campaign_id, _LAUNCHED)
+    own = groups.c.campaign_id == campaign_id
+    query = select(groups.c.run_id).distinct().where(own, _LAUNCHED)
     with tracker.transaction() as connection:
         launched = list(connection.execute(query).scalars())
     states = {run_id: runs.state(run_id) for run_id in launched}
