@@ -46,7 +46,8 @@ def web_application() -> FastAPI:
     from airflow.api_fastapi.app import cached_app
 
     # The same argument as the server's own: another would build a second application.
-    return cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
+    application: FastAPI = cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
+    return application
 
 
 def spark_connection(hook: SparkSubmitHook) -> Mapping[str, Any]:
