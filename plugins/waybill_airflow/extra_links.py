@@ -30,8 +30,8 @@ class ParkedGroupLink(BaseOperatorLink):
         """Return the address of the page, with the group as its filters."""
         request = getattr(operator, "request", None)
         if request is None:  # when a task ends, Airflow hands over its instance, and not a key
-            run: Any = getattr(ti_key, "get_template_context", dict)()
-            request = run.get("params", {})
+            context: Mapping[str, Any] = getattr(ti_key, "get_template_context", dict)()
+            request = context.get("params", {})
         return page_url("parked", {name: request[name] for name in _GROUP if request.get(name)})
 
 

@@ -27,6 +27,7 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
         "hooks": _modules("hooks.waybill"),
         "operators": _modules(
+            "operators.campaign",
             "operators.clusters",
             "operators.ingest",
             "operators.maintenance",
@@ -35,7 +36,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.spark_application",
             "operators.trigger_replay",
         ),
-        "triggers": _modules("triggers.applications"),
+        "triggers": _modules("triggers.applications", "triggers.campaigns"),
         "notifications": [
             "waybill_airflow.notifiers.audit.AuditFailedNotifier",
             "waybill_airflow.notifiers.task_failed.TaskFailedNotifier",
