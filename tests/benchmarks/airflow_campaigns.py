@@ -1,23 +1,18 @@
-"""``python -m tests.benchmarks.campaigns``: what a campaign of many parked groups costs.
+"""What a campaign of 500,000 parked groups costs; in the short form, of 50,000.
 
-500,000 parked groups on a real tracker are frozen by a process of its own, which then looks once;
-a second campaign finds the first one's. The process's memory is its peak, libraries and all.
-
-``QUICK=1``: 50,000 groups.
+They are frozen, on a real tracker, by a process of its own, which then looks once; a second campaign
+finds the first one's. The process's memory is its peak, libraries and all.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import resource
-import sys
 import time
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.home import opened_home
-
+GROUPS, QUICK_GROUPS = 500_000, 50_000
 PARK = """
 INSERT INTO parked_partitions
   (pipeline_id, event_name, stage, error_type, parked, first_event_at, last_event_at)
@@ -26,7 +21,7 @@ FROM generate_series(1, :number) AS number
 """
 WORDS = {
     "campaign_groups": "parked groups",
-    "campaign_freeze_s": "s to freeze them",
+    "campaign_freeze_500k_s": "s to freeze them",
     "campaign_freeze_cpu_s": "s of it in this process",
     "campaign_second_freeze_s": "s to find that another campaign has them",
     "campaign_look_s": "s for the first look, which launches 8",
@@ -46,25 +41,23 @@ class Nowhere:
         return "running"
 
 
-def main() -> None:
-    number = 50_000 if os.environ.pop("QUICK", "") == "1" else 500_000
-    with opened_home() as (home, _):
-        from sqlalchemy import text
-        from tests import servers
+def run(home: Path, *, quick: bool) -> dict[str, Any]:
+    """Return the figures; starts and stops a tracker of its own under ``home``."""
+    from sqlalchemy import text
+    from tests import servers
 
-        from waybill.settings import TrackerSettings
-        from waybill.storage import TrackerStore
+    from waybill.settings import TrackerSettings
+    from waybill.storage import TrackerStore
 
-        dsn = servers.start_postgres(home / "postgres").database("bench")
+    number = QUICK_GROUPS if quick else GROUPS
+    with servers.started(servers.start_postgres, home) as postgres:
+        dsn = postgres.database("bench")
         with TrackerStore(TrackerSettings(dsn=dsn)) as tracker:
             tracker.migrate()
             with tracker.transaction(long_statements=True) as connection:
                 connection.execute(text(PARK), {"number": number})
         with get_context("spawn").Pool(1) as pool:
-            report = {"campaign_groups": number} | pool.apply(measured, (dsn,))
-    for key, words in WORDS.items():
-        sys.stdout.write(f"{report[key]:>12,} {words}\n")
-    sys.stdout.write(json.dumps(report) + "\n")
+            return {"campaign_groups": number, **pool.apply(measured, (dsn,))}
 
 
 def measured(dsn: str) -> dict[str, Any]:
@@ -90,7 +83,7 @@ def measured(dsn: str) -> dict[str, Any]:
         request, cpu_s = CampaignRequest(), time.process_time()
         began = time.monotonic()
         first = freeze_campaign(tracker, request, None, who="bench", run_id="first")
-        lap("campaign_freeze_s")
+        lap("campaign_freeze_500k_s")
         figures["campaign_freeze_cpu_s"] = round(time.process_time() - cpu_s, 3)
         advance_campaign(tracker, first.id, Nowhere())
         lap("campaign_look_s")
@@ -102,7 +95,3 @@ def measured(dsn: str) -> dict[str, Any]:
         figures["campaign_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         return figures
     raise SystemExit(f"{first.groups} groups, then {second.groups} once more")
-
-
-if __name__ == "__main__":
-    main()
