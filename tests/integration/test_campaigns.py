@@ -529,19 +529,20 @@ def test_its_task_is_woken_by_its_trigger_until_all_have_ended(
     monkeypatch.setattr(triggers, "count_unfinished", lambda _ids: len(airflow.unfinished()))
     monkeypatch.setattr(operators, "is_replay_paused", lambda: False)
     monkeypatch.setattr(operators.ReplayCampaignOperator, "runs", lambda _self: airflow)
-    task = operators.ReplayCampaignOperator(task_id="campaign", poll_s=0.0)
+    task: Any = operators.ReplayCampaignOperator(task_id="campaign", poll_s=0.0)
     run = SimpleNamespace(triggering_user_name="ann", dag_id="d", run_id="manual__1")
     context = {"dag_run": run, "run_id": "manual__1", "params": {"max_unfinished": 4}}
 
     async def fired(trigger: Any) -> Any:
-        ended = asyncio.create_task(anext(trigger.run()))
+        ended = asyncio.ensure_future(anext(trigger.run()))
         while rows.reads == seen:  # it has looked, and found nothing to do
             await asyncio.sleep(0.01)
         for run_id in airflow.unfinished():
             airflow.end(run_id)
         return (await asyncio.wait_for(ended, 30)).payload
 
-    waits, report = 0, None
+    waits = seen = 0
+    report: Any = None
     look = partial(task.execute, context)
     while report is None:
         try:

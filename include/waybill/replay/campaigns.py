@@ -456,7 +456,7 @@ def _select(*conditions: ColumnElement[bool]) -> Select[Any]:
         .scalar_subquery()
     )
     recent = case((campaigns.c.ended_at.is_not(None), campaigns.c.ended), else_=ended_since)
-    own = [campaigns.c[name] for name in Campaign.__slots__[:-2]]
+    own = [campaigns.c[name] for name in tuple(Campaign.__slots__)[:-2]]
     seconds = func.extract("epoch", now - since)
     return select(*own, recent, seconds).where(*conditions)
 

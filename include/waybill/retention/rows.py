@@ -225,12 +225,12 @@ DELETE FROM pipeline_holds WHERE id IN (
 _CAMPAIGN_GROUPS = text("""
 WITH old AS (
   SELECT id FROM campaigns WHERE ended_at < clock_timestamp() - make_interval(secs => :kept_s)),
-some AS (
+gone AS (
   SELECT own.* FROM old CROSS JOIN LATERAL (
     SELECT campaign_id, partition_id FROM campaign_groups WHERE campaign_id = old.id LIMIT :most
   ) AS own LIMIT :most)
-DELETE FROM campaign_groups AS own USING some
-WHERE own.campaign_id = some.campaign_id AND own.partition_id = some.partition_id
+DELETE FROM campaign_groups AS own USING gone
+WHERE own.campaign_id = gone.campaign_id AND own.partition_id = gone.partition_id
 """)
 
 
