@@ -20,7 +20,7 @@ from waybill.events import decode, encode
 from waybill.ingestion.refused_messages import Undeliverable, delivery_error
 from waybill.ledger import commit_refusal
 from waybill.ledger.commit import write_counts
-from waybill.parking import Packer, ParkedFilter, ParkedGroup, Parking, new_key
+from waybill.parking import Packer, ParkedGroup, Parking, new_key
 from waybill.processing import Counts
 from waybill.producer import LosslessProducer, Undelivered
 from waybill.reconciliation.balance_report import BalanceReport
@@ -75,7 +75,7 @@ def test_one_refused_event_is_parked_looked_at_replayed_and_delivered(
     assert numbers(delivered(settings)) == OTHERS
     assert told(services.balance(settings)) == (ROWS, 1, 0, ROWS - 1, {})
 
-    (partition,) = services.parked_partitions(settings, ParkedFilter(pipeline="orders"))
+    (partition,) = services.parked_partitions(settings)
     assert names_of(partition) == ("ingestion", "delivery_too_large", 1, 0)
     assert partition.last_message.startswith("MSG_SIZE_TOO_LARGE: ")
     (held,) = parking.events(partition.id)
