@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.triggers import completed, fired
 
 from waybill.errors import RetryError, StopError
 from waybill.replay import Campaign, CampaignRequest, OpenCampaign
@@ -95,30 +94,16 @@ def test_no_value_of_a_run_is_rendered_and_each_passes_the_schema_of_the_replay_
 # Its trigger -------------------------------------------------------------------------------------
 
 
-async def fired(trigger):
-    """Run a trigger as the triggerer does: made anew from what it says of itself."""
-    from airflow.sdk.module_loading import import_string
-
-    where, arguments = trigger.serialize()
-    async for event in import_string(where)(**arguments).run():
-        return event.payload
-    return None
-
-
-def completed(coroutine):
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
-
-
 @pytest.fixture
 def rows(monkeypatch):
     """Stand in for the tables and for Airflow: answers, each for one look, the last for ever."""
     from waybill_airflow.triggers import campaigns
 
-    found, unfinished, looks = [], [], []
+    found, unfinished, looks, ages_s = [], [], [], []
 
-    async def read(_max_age_s):
+    async def read(max_age_s):
         looks.append(len(found))
+        ages_s.append(max_age_s)
         return found.pop(0) if len(found) > 1 else found[0]
 
     def count(_run_ids):
@@ -129,7 +114,7 @@ def rows(monkeypatch):
 
     monkeypatch.setattr(campaigns, "ROWS", SimpleNamespace(read=read))
     monkeypatch.setattr(campaigns, "count_unfinished", count)
-    return SimpleNamespace(found=found, unfinished=unfinished, looks=looks)
+    return SimpleNamespace(found=found, unfinished=unfinished, looks=looks, ages_s=ages_s)
 
 
 def refusal(detail=None):
@@ -155,6 +140,7 @@ def test_the_trigger_of_a_campaign_that_has_ended_fires_at_once(rows):
 
     rows.found[:] = [{}]
     assert completed(fired(CampaignTrigger(7, 3600.0))) == {"campaign_id": 7}
+    assert rows.ages_s[0] < 60, "what was read before it deferred says nothing of what it launched"
 
 
 # Its way to Airflow: what is private there -------------------------------------------------------

@@ -7,7 +7,6 @@ import os
 import signal
 import textwrap
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -16,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.support.books import open_books
+from tests.support.triggers import completed, fired
 
 from waybill.access import Decision
 
@@ -63,22 +63,6 @@ def operator(**options):
 
     options = {"shift": timedelta(seconds=1), "poll_s": 0.05, **options}
     return SparkApplicationOperator(task_id="processing", kind="processing", **options)
-
-
-async def fired(trigger):
-    """Run a trigger as the triggerer does: made anew from what it says of itself."""
-    from airflow.sdk.module_loading import import_string
-
-    where, arguments = trigger.serialize()
-    async for event in import_string(where)(**arguments).run():
-        return event.payload
-    return None
-
-
-def completed(coroutine):
-    """Run a coroutine to its end, in a thread: in this one a browser's loop may run."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
 
 
 def run(task):

@@ -38,6 +38,19 @@ def test_a_campaign_is_seen_by_who_may_see_all_its_teams(web, campaigns):
     assert web.ask("uma", "GET", f"/api/campaigns/{own}?state=done").status_code == 422
 
 
+def test_a_campaign_without_a_group_is_its_pipelines_teams_and_without_that_nobodys(web, campaigns):
+    tracker, nothing = web.lot.tracker, {"event_name": "secret"}
+    flights, any_of_all = (
+        freeze_campaign(
+            tracker, CampaignRequest(**nothing, **more), of, who="ann", run_id=str(of)
+        ).id
+        for more, of in (({"pipeline": "flights"}, "pl-1"), ({}, None))
+    )
+    for user, seen in (("uma", {flights}), ("otto", set()), ("ann", {flights, any_of_all})):
+        ids = {one["id"] for one in web.get(user, "/api/campaigns")["campaigns"]}
+        assert ids & {flights, any_of_all} == seen
+
+
 def test_groups_come_in_pages_with_the_reason_they_are_left_out(web, campaigns):
     own, of_all = campaigns
     path = f"/api/campaigns/{of_all}/groups"

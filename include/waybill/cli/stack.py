@@ -180,7 +180,7 @@ def _pools() -> Check:
     except WaybillError as error:
         return Check("pools", ok=False, found="not known", remedy=str(error))
     if not absent:
-        return Check("pools", ok=True, found=f"{', '.join(sizes)}")
+        return Check("pools", ok=True, found=", ".join(sizes))
     made = "; ".join(f"airflow pools set {name} {sizes[name][0]} Waybill" for name in absent)
     found = f"{', '.join(absent)} missing: tasks of it wait for ever"
     return Check("pools", ok=False, found=found, remedy=made)

@@ -275,7 +275,7 @@ def freeze_campaign(
         found = _numbered(request, pipeline_id, campaign_id)
         columns = ("campaign_id", "partition_id", "number", "state", "outcome")
         connection.execute(groups.insert().from_select(columns, found))
-        _count(connection, campaign_id)
+        _count(connection, campaign_id, pipeline_id)
         made_now = _read(connection, campaign_id)
         write_audit(
             connection,
@@ -352,12 +352,15 @@ def _found(request: CampaignRequest, pipeline_id: str | None) -> Select[Any]:
     return select(partitions.c.id, reason.label("reason")).select_from(source).where(*conditions)
 
 
-def _count(connection: Connection, campaign_id: int) -> None:
+def _count(connection: Connection, campaign_id: int, pipeline_id: str | None) -> None:
+    """Write down how many groups it has, and whose; one without any is its pipeline's team's."""
     own = groups.c.campaign_id == campaign_id
     each = select(groups.c.outcome, func.count()).where(own).group_by(groups.c.outcome)
     left_out = {str(reason): int(number) for reason, number in connection.execute(each)}
     team = func.coalesce(pipelines.c.team, "")
-    teams = connection.execute(select(team).distinct().select_from(_GROUPS).where(own)).scalars()
+    query = select(team).distinct().select_from(_GROUPS).where(own)
+    asked = select(pipelines.c.team).where(pipelines.c.id == pipeline_id)
+    teams = {*connection.execute(query).scalars(), *connection.execute(asked).scalars()} or {""}
     connection.execute(
         update(campaigns)
         .where(campaigns.c.id == campaign_id)

@@ -56,12 +56,13 @@ class CampaignTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once."""
         began_s = time.monotonic()
-        while not await self._is_due(late=time.monotonic() - began_s >= _LATE_S):
+        while not await self._is_due(time.monotonic() - began_s):
             await asyncio.sleep(self.poll_s)
         yield TriggerEvent({"campaign_id": self.campaign_id})
 
-    async def _is_due(self, *, late: bool) -> bool:
-        rows = await ROWS.read(self.poll_s)
+    async def _is_due(self, waited_s: float) -> bool:
+        # What was read before the task deferred does not have what it launched.
+        rows = await ROWS.read(min(self.poll_s, waited_s))
         if rows is None:
             return False
         campaign = rows.get(self.campaign_id)
@@ -74,7 +75,7 @@ class CampaignTrigger(BaseTrigger):
             except AirflowRuntimeError as error:
                 _LOG.warning("campaign %d waits for Airflow's API: %s", self.campaign_id, error)
                 return False
-        return campaign.is_due(unfinished, late=late)
+        return campaign.is_due(unfinished, late=waited_s >= _LATE_S)
 
 
 __all__ = ["ROWS", "CampaignTrigger"]
