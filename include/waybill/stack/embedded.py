@@ -55,6 +55,7 @@ DATA = (
     "wal",
     "spark",
     "traces",
+    "declarations",
 )
 FILES = (CREDENTIALS_FILE, ENV_FILE_NAME, "demo.json")
 FOREIGN_GRACE_S = 20.0

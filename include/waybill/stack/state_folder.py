@@ -6,6 +6,7 @@
     <home>/logs/        one log a service; the last one before is ``.1`` once 10 MiB are passed
     <home>/postgres/ kafka/ s3/ airflow/    data
     <home>/wal/ spark/ traces/              data of the other rooms
+    <home>/declarations/                    what parses of DAGs keep
     <home>/jars/        what was downloaded; survives ``down --wipe``
     <home>/credentials.json, stack.env      generated keys, settings for every command; mode 0600
 
