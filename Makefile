@@ -7,11 +7,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Tests wait as much as they compute: two workers more than there are cores.
-WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
+# Tests wait more than they compute: three workers more than there are cores.
+WORKERS ?= $(shell echo $$(($$(nproc) + 3)))
 # Tests start hundreds of Pythons: what one compiled the next ones need not.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-TOGETHER := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not campaign"
+TOGETHER := -n $(WORKERS) --maxprocesses 5 --dist loadfile --no-loadscope-reorder -m "not campaign"
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 
 help:  ## this list

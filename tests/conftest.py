@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
@@ -28,16 +29,21 @@ for _name in [name for name in os.environ if name.startswith("WAYBILL_")]:
     del os.environ[_name]
 os.environ.pop("PYTEST_ADDOPTS", None)
 
-# Java that lives for seconds: compiled once and quickly, collected by one thread; half the CPU.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
 from tests import servers  # noqa: E402
+from tests.support import class_data  # noqa: E402
 from tests.support.airflow_metadata import AirflowMetadata  # noqa: E402
 
 from waybill.settings import Settings  # noqa: E402
 
+# Java that lives for seconds: compiled once and quickly, collected by one thread; half the CPU.
+_ARCHIVE = class_data.archive(servers.JARS)
+_JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+if _ARCHIVE is not None:
+    _JAVA += [f"-XX:SharedArchiveFile={_ARCHIVE}", *class_data.SILENT]
+os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(_JAVA))
 
-def pytest_configure() -> None:
+
+def pytest_configure(config: pytest.Config) -> None:
     """Let SIGTERM end a session as Ctrl-C does: with its servers."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -45,12 +51,24 @@ def pytest_configure() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    if _starts_workers(config) and _ARCHIVE is not None and not _ARCHIVE.exists():
+        _MAKING.append(class_data.start_making(_ARCHIVE))
+
+
+_MAKING: list[subprocess.Popen[bytes]] = []
+
+
+def _starts_workers(config: pytest.Config) -> bool:
+    return bool(getattr(config.option, "numprocesses", None)) and not hasattr(config, "workerinput")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the servers of workers that were killed, as those of a session that is ended are."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    if _starts_workers(config):
         servers.sweep()
+    while _MAKING:
+        if _MAKING.pop().wait(180):
+            print(f"no class-data archive could be made: see {_ARCHIVE}, .log")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,7 +16,12 @@ from waybill.clusters import process_state, read_application, stop_cluster
 from waybill.services import applications
 from waybill.storage import open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.serves,
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.timeout(900),
+]
 ROWS = 200
 ANN = Decision("ann", "it is late")
 ASKED = "it was asked to end"

@@ -460,7 +460,14 @@ def test_two_tasks_of_one_campaign_at_once_launch_each_group_once(tracker: Track
     assert set(airflow.runs_by_group().values()) == {1}
 
 
-@pytest.mark.parametrize("meanwhile", ["nothing", "cancelled", "held"])
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        "nothing",
+        pytest.param("cancelled", marks=pytest.mark.campaign),
+        pytest.param("held", marks=pytest.mark.campaign),
+    ],
+)
 def test_a_kill_between_any_two_writes_launches_nothing_twice_and_forgets_nothing(
     tracker: TrackerStore, meanwhile: str
 ) -> None:
