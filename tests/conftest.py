@@ -36,11 +36,10 @@ from tests.support.airflow_metadata import AirflowMetadata  # noqa: E402
 from waybill.settings import Settings  # noqa: E402
 
 # Java that lives for seconds: compiled once and quickly, collected by one thread; half the CPU.
-_ARCHIVE = class_data.archive(servers.JARS)
-_JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-if _ARCHIVE is not None:
-    _JAVA += [f"-XX:SharedArchiveFile={_ARCHIVE}", *class_data.SILENT]
-os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(_JAVA))
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_ARCHIVE = None
+if os.environ.setdefault("JAVA_TOOL_OPTIONS", _JAVA) == _JAVA:
+    _ARCHIVE = class_data.archive(servers.JARS)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,11 +50,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    if _starts_workers(config) and _ARCHIVE is not None and not _ARCHIVE.exists():
-        _MAKING.append(class_data.start_making(_ARCHIVE))
+    with_servers = "not serves" not in config.option.markexpr
+    if _starts_workers(config) and with_servers and _ARCHIVE is not None:
+        _MAKING.extend(class_data.start_making(_ARCHIVE))
 
 
 _MAKING: list[subprocess.Popen[bytes]] = []
+"""What makes the class-data archive, at a checkout's first run."""
 
 
 def _starts_workers(config: pytest.Config) -> bool:
@@ -100,6 +101,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 _DATABASES: list[servers.PostgresServer] = []
 """The session's PostgreSQL, once it is started."""
+
+
+def pytest_runtest_setup() -> None:
+    """Have Java use the class-data archive from the moment on when it is there."""
+    if _ARCHIVE is not None and class_data.OPTION not in os.environ["JAVA_TOOL_OPTIONS"]:
+        class_data.use(_ARCHIVE)
 
 
 @pytest.hookimpl(wrapper=True)
