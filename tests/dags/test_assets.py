@@ -90,7 +90,10 @@ class World:
         """Rows of each commit; its number is its place, from 1."""
         self.events: list[Mapping] = []
         self.state: dict[str, object] = {}
+        """Of each asset, by its table."""
         self.away = self.refuses = False
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.reads = 0
 
     def read(self, positions):
@@ -107,12 +110,13 @@ class World:
 
 
 class State:
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, world: World, table: str) -> None:
+        self.world, self.table = world, table
 
     async def aget(self, key):
+        assert key == STATE
         await asyncio.sleep(0)
-        return self.world.state.get(key)
+        return self.world.state.get(self.table)
 
     async def aset(self, key, value):
         from airflow.sdk.execution_time.comms import ErrorResponse
@@ -120,7 +124,7 @@ class State:
         await asyncio.sleep(0)
         if self.world.refuses:
             raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
-        self.world.state[key] = value
+        self.world.state[self.table] = value
 
 
 class Triggerer:
@@ -130,17 +134,26 @@ class Triggerer:
         self.world, self.streams = world, SharedStreamManager()
         self.queue: list = []
         self.persisted: list[int] = []
-        for number, trigger in enumerate(triggers):
-            trigger.asset_state_store = State(world)
-            asyncio.get_running_loop().create_task(self._run(number, trigger))
+        self.logs = asyncio.Event()
+        """Not set: Airflow is still writing its log line of an event."""
+        self.logs.set()
+        self.tasks = [self.start(number, trigger) for number, trigger in enumerate(triggers)]
+
+    def start(self, number, trigger):
+        trigger.asset_state_store = State(self.world, trigger.table)
+        return asyncio.get_running_loop().create_task(self._run(number, trigger))
 
     async def _run(self, number, trigger):
         key = trigger.shared_stream_key()
         stream = self.streams.subscribe(trigger_id=number, trigger=trigger, key=key)
-        async for event in trigger.filter_shared_stream(stream):
-            await asyncio.sleep(0)
-            seq = self.streams.bind_pending_event(trigger_id=number, key=key)
-            self.queue.append((seq, event.payload))
+        try:
+            async for event in trigger.filter_shared_stream(stream):
+                await asyncio.sleep(0)
+                await self.logs.wait()
+                seq = self.streams.bind_pending_event(trigger_id=number, key=key)
+                self.queue.append((seq, event.payload))
+        finally:
+            await self.streams.unsubscribe(number, key)
 
     def persist(self):
         while self.queue:
@@ -177,6 +190,7 @@ def world(monkeypatch):
             await asyncio.sleep(0)
             watched = tables._WATCHED.copy()
             found = made.read({table: one.position for table, one in watched.items()})
+            await made.answers.wait()
             return {table: (watched[table], load) for table, load in found.items()}
 
     monkeypatch.setattr(tables, "ROWS", Rows())
@@ -214,7 +228,7 @@ def test_each_load_is_told_once_with_its_rows_and_one_poll_serves_all_tables(wor
         world.loads += [7]
         await whole_round(triggerer)
         assert spans(world) == [(4, 5, 7)] * 2
-        assert world.state == {STATE: {"position": 5}}
+        assert world.state == dict.fromkeys(("orders", "lines"), {"position": 5})
         await triggerer.kill()
 
     asyncio.run(live())
@@ -246,6 +260,47 @@ def test_what_airflow_has_not_stored_is_told_again_and_what_it_has_is_not(world)
     asyncio.run(live())
 
 
+def test_what_a_trigger_that_is_cancelled_has_not_told_the_next_one_tells(world):
+    """A DAG was paused and unpaused, while Airflow logged the event, and the tracker answered."""
+
+    async def live():
+        world.loads = [5]
+        other = TableTrigger(*ORDERS._replace(table="lines"))  # for which the poll goes on
+        triggerer = Triggerer(world, TableTrigger(*ORDERS), other)
+        await whole_round(triggerer)
+        world.events.clear()
+        triggerer.logs.clear()
+        world.loads += [3]
+        await triggerer.settle()
+        world.answers.clear()
+        world.loads += [4]
+        await triggerer.settle()
+        triggerer.tasks[0].cancel()
+        await triggerer.settle()
+        triggerer.logs.set()
+        triggerer.start(2, TableTrigger(*ORDERS))
+        await triggerer.settle()
+        world.answers.set()
+        await whole_round(triggerer)
+        assert sorted(spans(world)) == [(1, 2, 3), (1, 3, 7), (2, 3, 4)], "commit 2 is not told"
+        await triggerer.kill()
+
+    asyncio.run(live())
+
+
+def test_a_trigger_that_is_cancelled_alone_stores_nothing_that_it_has_not_told(world):
+    async def live():
+        world.loads = [5]
+        triggerer = Triggerer(world, TableTrigger(*ORDERS))
+        triggerer.logs.clear()
+        await triggerer.settle()
+        triggerer.tasks[0].cancel()
+        await triggerer.settle()
+        assert (triggerer.queue, world.state) == ([], {})
+
+    asyncio.run(live())
+
+
 def test_a_tracker_that_is_away_is_waited_for_and_one_that_was_restored_is_told(world):
     async def live():
         world.loads = [5, 5, 5]
@@ -258,10 +313,10 @@ def test_a_tracker_that_is_away_is_waited_for_and_one_that_was_restored_is_told(
         world.away, world.refuses = False, True
         await whole_round(triggerer)
         assert spans(world)[1:] == [(3, 4, 1)]
-        assert world.state == {STATE: {"position": 3}}
+        assert world.state == {"orders": {"position": 3}}
         world.refuses = False  # Airflow's database takes it again
         await triggerer.settle()
-        assert world.state == {STATE: {"position": 4}}
+        assert world.state == {"orders": {"position": 4}}
         world.loads = world.loads[:2]
         await whole_round(triggerer)
         assert spans(world)[2:] == [(4, 2, 0)]
@@ -281,7 +336,7 @@ def test_two_triggerers_that_have_one_table_do_not_tell_it_twice_for_long(world)
         triggerer = Triggerer(world, TableTrigger(*ORDERS))
         await whole_round(triggerer)
         world.loads += [3]
-        world.state = {STATE: {"position": 2}}  # the other one's
+        world.state = {"orders": {"position": 2}}  # the other one's
         await whole_round(triggerer)
         assert spans(world) == [(None, 1, 5)]
         world.loads += [4]
