@@ -228,7 +228,7 @@ def test_each_load_is_told_once_with_its_rows_and_one_poll_serves_all_tables(wor
         world.loads += [7]
         await whole_round(triggerer)
         assert spans(world) == [(4, 5, 7)] * 2
-        assert world.state == dict.fromkeys(("orders", "lines"), {"position": 5})
+        assert world.state == {name: {"position": 5} for name in ("orders", "lines")}
         await triggerer.kill()
 
     asyncio.run(live())
