@@ -36,7 +36,9 @@ def get_provider_info() -> dict[str, Any]:
             "operators.spark_application",
             "operators.trigger_replay",
         ),
-        "triggers": _modules("triggers.applications", "triggers.campaigns", "triggers.tables"),
+        "triggers": _modules(
+            "triggers.applications", "triggers.campaigns", "triggers.replays", "triggers.tables"
+        ),
         "asset-uris": [
             {
                 "schemes": ["waybill"],
