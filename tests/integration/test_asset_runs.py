@@ -89,6 +89,8 @@ def kill(component: AirflowComponent) -> None:
     first = psutil.Process(record.pid)
     for process in [first, *first.children(recursive=True)]:
         os.kill(process.pid, signal.SIGKILL)
+    assert component.child is not None
+    component.child.wait(30)
 
 
 def test_every_load_is_covered_by_a_run_that_starts_after_it_and_no_run_has_nothing_new(
