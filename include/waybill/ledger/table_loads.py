@@ -160,9 +160,10 @@ class TableLoads:
         if new := sorted(wanted - self._destinations.keys()):
             self._destinations |= dict(connection.execute(_DESTINATIONS, {"ids": new}).all())
         names = {self._destinations[pipeline_id] for pipeline_id in wanted}
-        last = dict(connection.execute(_POSITIONS, {"names": sorted(names)}).all())
+        rows = connection.execute(_POSITIONS, {"names": sorted(names)})
+        last = {str(row[0]): int(row[1]) for row in rows}
         placed = ((pipeline_id, self._destinations[pipeline_id]) for pipeline_id in wanted)
-        return {pipeline_id: int(last[name]) for pipeline_id, name in placed if name in last}
+        return {pipeline_id: last[name] for pipeline_id, name in placed if name in last}
 
     def _since(
         self, connection: Connection, looks: list[_Look], stands: Mapping[str, int]

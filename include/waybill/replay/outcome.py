@@ -69,7 +69,10 @@ class AwaitedEnds:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what ``to_json`` gave."""
-        topics = tuple(TopicEnds(*one[:3], dict(one[3])) for one in value["topics"])
+        topics = tuple(
+            TopicEnds(name, cluster_id, topic_id, dict(ends))
+            for name, cluster_id, topic_id, ends in value["topics"]
+        )
         return cls(topics, value["destination"], value["last_commit"])
 
 
@@ -92,10 +95,8 @@ def read_awaited(
         log = offsets.setdefault(name, {}).setdefault((cluster_id, topic_id), {})
         log[number] = offset
     # After the offsets: what is committed with them has its number.
-    last = dict(connection.execute(select(commit_sequences)).all())
-    loaded = dict(
-        connection.execute(select(load_positions.c.destination, load_positions.c.last_commit)).all()
-    )
+    last = _numbers(connection, commit_sequences.c.destination, commit_sequences.c.last)
+    loaded = _numbers(connection, load_positions.c.destination, load_positions.c.last_commit)
 
     def stands(one: AwaitedEnds) -> tuple[AwaitedEnds, bool]:
         for topic in one.topics:
@@ -136,6 +137,10 @@ class ReplayOutcome:
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as JSON."""
         return asdict(self)
+
+
+def _numbers(connection: Connection, name: Any, number: Any) -> dict[str, int]:
+    return {str(row[0]): int(row[1]) for row in connection.execute(select(name, number))}
 
 
 class ReplayWatch:
