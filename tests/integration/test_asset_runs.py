@@ -26,7 +26,12 @@ from waybill.stack.airflow import COMPONENTS, Airflow, AirflowComponent
 from waybill.stack.credentials import read_or_draw
 from waybill.storage import TrackerStore
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
+pytestmark = [
+    pytest.mark.serves,
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.timeout(3600),
+]
 __all__ = ["load", "table", "tracker"]
 DAG_ID = "count_new_orders"
 RUNS = """
@@ -123,22 +128,22 @@ def test_every_load_is_covered_by_a_run_that_starts_after_it_and_no_run_has_noth
     loaded(3)
     for component in components.values():
         component.start()
-    wait_for(covered, 240)
+    wait_for(covered, 600)
     for rows in (1, 2, 4, 8):  # a burst
         loaded(rows)
         time.sleep(0.5)
-    wait_for(covered, 120)
+    wait_for(covered, 600)
     loaded(0, 0)  # parked whole
     kill(components["triggerer"])
     loaded(16, 0)
     components["triggerer"].start()
-    wait_for(covered, 240)
+    wait_for(covered, 600)
     for name in ("triggerer", "scheduler"):
         kill(components[name])
     loaded(32)
     for name in ("scheduler", "triggerer"):
         components[name].start()
-    wait_for(covered, 240)
+    wait_for(covered, 600)
 
     events = dict(airflow.ask(EVENTS))
     told = [(event["after"], event["position"]) for event in events.values()]

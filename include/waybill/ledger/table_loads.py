@@ -8,6 +8,7 @@ now. Nothing is written, and nothing is kept for tables that nobody looks at.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -182,12 +183,12 @@ class TableLoads:
             "afters": [after for after, _ in spans.values()],
             "untils": [until for _, until in spans.values()],
         }
-        rows = list(connection.execute(_SINCE, asked))
+        rows = _by_pipeline(connection.execute(_SINCE, asked))
         loads = {}
         for look in moved:
             until = spans[look.pipeline_id][1]
             if until > look.since or stands[look.pipeline_id] < look.since:
-                loads[look.table] = look.load(until, rows)
+                loads[look.table] = look.load(until, rows[look.pipeline_id])
         return loads
 
 
@@ -210,9 +211,8 @@ class _Look(NamedTuple):
     def _mine(self, rows: Iterable[Any]) -> Iterator[int]:
         for row in rows:
             is_new = self.after is None or row.number > self.after
-            if row.pipeline_id == self.pipeline_id and is_new:
-                if self.table.table in {row.table_name, *row.children}:
-                    yield int(row.rows)
+            if is_new and self.table.table in {row.table_name, *row.children}:
+                yield int(row.rows)
 
 
 def _ever(
@@ -221,8 +221,17 @@ def _ever(
     if not looks:
         return {}
     ids = sorted({look.pipeline_id for look in looks})
-    rows = list(connection.execute(_EVER, {"ids": ids}))
-    return {look.table: look.load(stands[look.pipeline_id], rows) for look in looks}
+    rows = _by_pipeline(connection.execute(_EVER, {"ids": ids}))
+    return {
+        look.table: look.load(stands[look.pipeline_id], rows[look.pipeline_id]) for look in looks
+    }
+
+
+def _by_pipeline(rows: Iterable[Any]) -> Mapping[str, list[Any]]:
+    found = defaultdict(list)
+    for row in rows:
+        found[row.pipeline_id].append(row)
+    return found
 
 
 __all__ = ["TableLoad", "TableLoads", "TableName"]
