@@ -80,9 +80,10 @@ def components(
     )
     airflow = Here(settings, read_or_draw(home), airflow_metadata.postgres.service)
     made = {name: AirflowComponent(airflow, name) for name in COMPONENTS}
+    for component in made.values():
+        component.start_timeout_s, component.stop_grace_s = 600.0, 5.0
     yield made
     for component in reversed(made.values()):
-        component.stop_grace_s = 5.0
         component.stop()
     servers.end_home(home)
 
