@@ -47,6 +47,7 @@ FROM found CROSS JOIN LATERAL (
   WHERE pipeline_id = found.pipeline_id AND event_name = found.event_name
   ORDER BY number DESC LIMIT 1) AS mapping
 """
+# OFFSET 0: each reference is looked up; the planner would read the whole index.
 _SINCE = text(f"""
 WITH found AS (
   SELECT asked.pipeline_id, number, row->>0 AS event_name,
@@ -54,9 +55,10 @@ WITH found AS (
   FROM unnest(CAST(:ids AS text[]), CAST(:destinations AS text[]), CAST(:afters AS bigint[]),
     CAST(:untils AS bigint[])) AS asked (pipeline_id, destination, after, until)
   CROSS JOIN LATERAL generate_series(asked.after + 1, asked.until) AS number
-  JOIN ledger ON ledger.pipeline_id = asked.pipeline_id
-    AND ledger.reference = concat('load:', asked.destination, ':', number)
-  CROSS JOIN LATERAL jsonb_array_elements(ledger.counts) AS row
+  CROSS JOIN LATERAL (
+    SELECT counts FROM ledger WHERE pipeline_id = asked.pipeline_id
+      AND reference = concat('load:', asked.destination, ':', number) OFFSET 0) AS loaded
+  CROSS JOIN LATERAL jsonb_array_elements(loaded.counts) AS row
   WHERE row->>1 = 'destination' AND (row->3->>{_DELIVERED})::bigint > 0
   GROUP BY 1, 2, 3)
 {_TABLES}
