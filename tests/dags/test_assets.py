@@ -328,6 +328,18 @@ def test_a_tracker_that_is_away_is_waited_for_and_one_that_was_restored_is_told(
     asyncio.run(live())
 
 
+def test_a_pipeline_that_is_not_deployed_is_named_once(world, monkeypatch, caplog):
+    monkeypatch.setattr(tables._loads(), "unknown", frozenset({ORDERS}))
+
+    async def live():
+        triggerer = Triggerer(world, TableTrigger(*ORDERS))
+        await triggerer.settle(200)
+        await triggerer.kill()
+
+    asyncio.run(live())
+    assert caplog.text.count("no pipeline 'orders' of team 'shop' is deployed") == 1
+
+
 def test_two_triggerers_that_have_one_table_do_not_tell_it_twice_for_long(world):
     """One was frozen, so Airflow gave its trigger to another; then it goes on."""
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from airflow.sdk.serde import deserialize, serialize
 from tests.dags import test_operators
 from tests.dags.test_operators import PARTITION, Run, context
 from tests.support.triggers import completed, fired
@@ -43,6 +44,8 @@ def test_it_waits_in_the_triggerer_and_goes_on_with_what_was_waited_for(calls):
     task, run = ReplayParkedPartitionOperator(task_id="t", request=PARTITION), Run()
     calls.record("run_replay", waits())
     first = deferred(lambda: task.execute(context(ti=run)))
+    for kept in (first.kwargs, first.trigger.serialize()[1]):
+        assert deserialize(serialize(kept)) == kept, "it is another after Airflow has kept it"
     assert AwaitedEnds.from_json(first.trigger.ends) == ENDS
     assert 590 < first.trigger.until_s - time.time() <= 600
     go_on = getattr(task, first.method_name)

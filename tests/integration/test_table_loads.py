@@ -70,6 +70,15 @@ def look(tracker: TrackerStore, **positions: Any) -> dict[str, tuple[Any, ...]]:
     return {t.table: (one.after, one.position, one.rows) for t, one in found.items()}
 
 
+def test_a_pipeline_that_a_team_has_not_deployed_is_named(
+    tracker: TrackerStore, table: TableName
+) -> None:
+    loads, stranger = TableLoads(), table._replace(team="nobody")
+    with tracker.transaction() as connection:
+        loads.read(connection, {table: None, stranger: None})
+    assert loads.unknown == {stranger}
+
+
 def test_rows_since_a_position_are_counted_and_parked_ones_are_not(
     tracker: TrackerStore, table: TableName, load: Load
 ) -> None:

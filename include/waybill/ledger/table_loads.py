@@ -122,6 +122,8 @@ class TableLoads:
     def __init__(self) -> None:
         self._destinations: dict[str, str] = {}
         """By pipeline id: no version goes elsewhere than the first."""
+        self.unknown: frozenset[TableName] = frozenset()
+        """Tables of the last look whose team has deployed no such pipeline."""
 
     def read(
         self, connection: Connection, positions: Mapping[TableName, int | None]
@@ -146,6 +148,7 @@ class TableLoads:
         begin_snapshot(connection)
         found = connection.execute(_PIPELINES, {"names": sorted({t.pipeline for t in positions})})
         pipelines = {(row[0], row[1]): (str(row[2]), str(row[3])) for row in found}
+        self.unknown = frozenset(table for table in positions if table[:2] not in pipelines)
         stands = self._positions(connection, [pipeline_id for pipeline_id, _ in pipelines.values()])
         looks = [
             _Look(table, after, *pipelines[table[:2]])

@@ -52,6 +52,8 @@ class _Watched:
     """How far it was told, as the state has it."""
     to_store: int | None
     """The same, as it is to have it."""
+    is_unknown: bool = False
+    """That its pipeline is not deployed was said."""
 
 
 @dataclass(eq=False)
@@ -171,6 +173,7 @@ class TableLoadStream(SharedStreamProducer):
         except (WaybillError, ValidationError) as error:
             _LOG.error("tables are not watched: %s", error)
             return {}
+        _name_unknown()
         news = {}
         for table, (watched, load) in rows.items():
             if watched.position == load.after:
@@ -188,6 +191,14 @@ class TableLoadStream(SharedStreamProducer):
                 if news.taken:
                     news.watched.to_store = news.load.position
                     await _store(news.watched)
+
+
+def _name_unknown() -> None:
+    for table in _loads().unknown:
+        watched = _WATCHED.get(table)
+        if watched is not None and not watched.is_unknown:
+            watched.is_unknown = True
+            _LOG.warning("no pipeline %r of team %r is deployed: %r waits", *table[1::-1], table)
 
 
 async def _store(watched: _Watched) -> None:
