@@ -36,7 +36,17 @@ def get_provider_info() -> dict[str, Any]:
             "operators.spark_application",
             "operators.trigger_replay",
         ),
-        "triggers": _modules("triggers.applications", "triggers.campaigns"),
+        "triggers": _modules(
+            "triggers.applications", "triggers.campaigns", "triggers.replays", "triggers.tables"
+        ),
+        "asset-uris": [
+            {
+                "schemes": ["waybill"],
+                "handler": "waybill_airflow.assets.sanitize_uri",
+                "factory": "waybill_airflow.assets.table_asset",
+                "to_openlineage_converter": "waybill_airflow.assets.to_openlineage",
+            }
+        ],
         "notifications": [
             "waybill_airflow.notifiers.audit.AuditFailedNotifier",
             "waybill_airflow.notifiers.task_failed.TaskFailedNotifier",

@@ -19,6 +19,9 @@ PUBLIC = (
     "airflow.providers.standard.operators.trigger_dagrun",
     "airflow.plugins_manager",
     "airflow.triggers.base",
+    # What `BaseEventTrigger` asks a trigger to return, in 3.3.
+    "airflow.triggers.shared_stream",
+    "airflow.providers.common.compat.openlineage.facet",
     # The interface of auth managers, which others write.
     "airflow.api_fastapi.auth.managers.models.base_user",
 )

@@ -11,7 +11,7 @@ import pytest
 
 from waybill.clusters import CapacityDemand, CoordinatorReport, Move, TopicGrowth
 from waybill.errors import InputError
-from waybill.replay import ReplayRequest
+from waybill.replay import CanaryWait, ReplayRequest
 from waybill_airflow.operators.clusters import CoordinateOperator
 from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
@@ -146,7 +146,8 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         },
     ).execute(context(user="ada", run_id="replay__7"))
     [(name, (request,), options)] = calls.made
-    assert (name, options) == ("run_replay", {"who": "ada", "run_id": "replay__7"})
+    asked = {"who": "ada", "run_id": "replay__7", "canary_wait": CanaryWait(5.0)}
+    assert (name, options) == ("run_replay", asked)
     assert request.model_dump() == {
         **PARTITION,
         "since": datetime(2013, 1, 1, tzinfo=UTC),

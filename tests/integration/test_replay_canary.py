@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from tests.support import orders
 from tests.support.books_beside_a_log import Books
+from tests.support.cut_logs import send_at_once
 from tests.support.parked_orders import order, parked
 from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.replay import ReplayRequest
+from waybill.events import encode
+from waybill.replay import CanaryWait, CanaryWaitError, ReplayRequest, read_awaited
 from waybill.replay.outcome import ReplayOutcome, ReplayWatch
 
 pytestmark = pytest.mark.serves
@@ -84,6 +86,48 @@ def test_a_step_that_parks_again_leaves_the_rest_parked_and_says_so(
     assert len(books.sent()) == 3
     numbers = {p.stage: (p.parked, p.replayed) for p in books.parking.partitions()}
     assert numbers == {"transformation": (297, 3), "mapping": (1, 0)}
+
+
+def test_a_canary_that_waits_elsewhere_goes_on_where_it_was_whatever_comes_meanwhile(
+    books: Books,
+) -> None:
+    """As a deferred task does: each call is a new process, which knows what was waited for."""
+    wait = CanaryWait(0.0)
+    waited: list[tuple[str, int]] = []
+
+    def waiting(wait: CanaryWait) -> Any:
+        request = ReplayRequest(**NAMES, canary=True)
+        return services.run_replay(
+            books.settings, request, who="ann", run_id="r1", canary_wait=wait
+        )
+
+    def is_reached(error: CanaryWaitError) -> bool:
+        with books.tracker.transaction() as connection:
+            ends, reached = read_awaited(connection, {1: error.ends[error.step]})[1]
+        error.ends = {**error.ends, error.step: ends}
+        return reached
+
+    for _ in range(2):
+        with pytest.raises(CanaryWaitError) as caught:
+            waiting(wait)
+        error = caught.value
+        waited.append((error.step, len(books.sent())))
+        assert not is_reached(error), "not processed"
+        books.process([])
+        assert not is_reached(error), "not loaded"
+        books.load()
+        live = encode(order(900 + len(waited), books.team))
+        send_at_once(books.settings.kafka.bootstrap_servers, books.topic.name, [live])
+        # Nobody reads it: the canary does not wait for what came after it.
+        assert is_reached(error)
+        wait = CanaryWait(0.0, error.ends)
+    report = waiting(wait)
+    assert waited == [("1%", 3), ("10%", 31)]
+    assert (report.state, report.events, [s.events for s in report.steps]) == (
+        "done",
+        300,
+        [3, 27, 270],
+    )
 
 
 @pytest.mark.parametrize("canary", [True, False])

@@ -107,6 +107,9 @@ if TYPE_CHECKING:
     from waybill.ledger.replay_entries import ReplayEntry as ReplayEntry
     from waybill.ledger.replay_entries import add_entries as add_entries
     from waybill.ledger.replay_entries import count_entries as count_entries
+    from waybill.ledger.table_loads import TableLoad as TableLoad
+    from waybill.ledger.table_loads import TableLoads as TableLoads
+    from waybill.ledger.table_loads import TableName as TableName
     from waybill.ledger.watermarks import IntakeWatermark as IntakeWatermark
     from waybill.ledger.watermarks import PageMark as PageMark
     from waybill.ledger.watermarks import read_watermarks as read_watermarks
@@ -227,6 +230,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "waiting_asked",
         ],
         "replay_entries": ["ReplayEntry", "add_entries", "count_entries"],
+        "table_loads": ["TableLoad", "TableLoads", "TableName"],
         "watermarks": ["IntakeWatermark", "PageMark", "read_watermarks"],
         "write_ahead_logs": [
             "LogIdentity",

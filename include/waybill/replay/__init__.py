@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from waybill.replay.canary_steps import STEPS as STEPS
     from waybill.replay.canary_steps import CanaryParts as CanaryParts
     from waybill.replay.canary_steps import CanaryReport as CanaryReport
+    from waybill.replay.canary_steps import CanaryWait as CanaryWait
+    from waybill.replay.canary_steps import CanaryWaitError as CanaryWaitError
     from waybill.replay.canary_steps import canary as canary
     from waybill.replay.dry_run import DryRunParts as DryRunParts
     from waybill.replay.dry_run import DryRunReport as DryRunReport
@@ -49,9 +51,11 @@ if TYPE_CHECKING:
     from waybill.replay.eligibility import refuse_held as refuse_held
     from waybill.replay.eligibility import refuse_ingestion as refuse_ingestion
     from waybill.replay.eligibility import require_parked as require_parked
+    from waybill.replay.outcome import AwaitedEnds as AwaitedEnds
     from waybill.replay.outcome import ReplayOutcome as ReplayOutcome
     from waybill.replay.outcome import ReplayWatch as ReplayWatch
     from waybill.replay.outcome import became as became
+    from waybill.replay.outcome import read_awaited as read_awaited
     from waybill.replay.probing import ProbeReport as ProbeReport
     from waybill.replay.probing import probe_held as probe_held
     from waybill.replay.recent_events import GoodReport as GoodReport
@@ -92,7 +96,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "reason_words",
             "resume_campaign",
         ],
-        "canary_steps": ["CanaryParts", "CanaryReport", "STEPS", "canary"],
+        "canary_steps": [
+            "CanaryParts",
+            "CanaryReport",
+            "CanaryWait",
+            "CanaryWaitError",
+            "STEPS",
+            "canary",
+        ],
         "dry_run": ["DryRunParts", "DryRunReport", "try_out"],
         "eligibility": [
             "are_events",
@@ -102,7 +113,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "refuse_ingestion",
             "require_parked",
         ],
-        "outcome": ["ReplayOutcome", "ReplayWatch", "became"],
+        "outcome": ["AwaitedEnds", "ReplayOutcome", "ReplayWatch", "became", "read_awaited"],
         "probing": ["ProbeReport", "probe_held"],
         "recent_events": ["GoodReport"],
         "request": ["CampaignRequest", "DryRunRequest", "ReplayRequest"],

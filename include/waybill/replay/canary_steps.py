@@ -16,7 +16,7 @@ Killed anywhere, a run with the same run id goes on: a step that began is known 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,29 @@ from waybill.events import HELD_ERROR
 
 if TYPE_CHECKING:
     from waybill.parking import Replay, ReplayConditions
-    from waybill.replay.outcome import ReplayOutcome
+    from waybill.replay.outcome import AwaitedEnds, ReplayOutcome
     from waybill.replay.run import ReplayReport, ReplayRun
 
 STEPS = (("1%", 0.01), ("10%", 0.10), ("100%", 1.0))
+
+
+class CanaryWaitError(RetryError):
+    """A step is not processed and loaded yet; called again, the canary goes on from here."""
+
+    def __init__(self, message: str, step: str) -> None:
+        super().__init__(message)
+        self.step = step
+        self.ends: Mapping[str, AwaitedEnds] = {}
+        """What each step waits, or waited, for."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryWait:
+    """How long a canary waits for a step, and what for."""
+
+    limit_s: float
+    ends: Mapping[str, AwaitedEnds] = field(default_factory=dict)
+    """By step, as a ``CanaryWaitError`` had them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +112,8 @@ def canary(parts: CanaryParts, run: ReplayRun) -> CanaryReport:
     """Replay in steps; stops where more than the threshold is parked again.
 
     Raises:
-        RetryError: a step is not processed and loaded yet, or something is away; call again.
+        CanaryWaitError: a step is not processed and loaded yet; call again.
+        RetryError: something is away; call again.
         InputError: as ``replay``; the pipeline is held, so no step began.
     """
     reports: list[ReplayReport] = []
@@ -144,10 +164,11 @@ def _earlier(asked: ReplayConditions, first: Replay) -> Any:
 def _judged(parts: CanaryParts, name: str) -> CanaryStep:
     outcome = parts.watch(name)
     if outcome.waits_for:
-        raise RetryError(
+        raise CanaryWaitError(
             f"the canary's {name} step waits for {outcome.waits_for}: {outcome.in_flight:,} of its "
             f"{outcome.sent:,} events are not processed yet, or not all are loaded. The next try "
-            "continues from here; see `waybill status`"
+            "continues from here; see `waybill status`",
+            name,
         )
     ways = outcome.parked_again
     held = sum(events for way, events in ways.items() if way.endswith(f"/{HELD_ERROR}"))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ARRAY, Connection, Text, any_, cast, func, select
 
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, decode
@@ -25,14 +25,91 @@ from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.storage.tracker import (
     AT_THE_DESTINATION,
+    commit_sequences,
+    load_positions,
     parked_partitions,
     replay_outcomes,
     replays,
     segments,
+    topic_offsets,
 )
 
 _LOOK_S = 0.5
 WaitsFor = Literal["", "processing", "loading"]
+Key = TypeVar("Key")
+
+
+class TopicEnds(NamedTuple):
+    """How far a topic reached, once all of a replay was sent."""
+
+    name: str
+    cluster_id: str
+    topic_id: str
+    ends: Mapping[int, int]
+    """{partition: offset after the last}."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedEnds:
+    """Where processing and loading have to get to, until all of a replay is known."""
+
+    topics: tuple[TopicEnds, ...]
+    """All generations of the topic that had not ended; the others were read."""
+    destination: str
+    last_commit: int | None = None
+    """Of the destination, once processing had seen all; ``None``: it has not."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        topics = [
+            [*topic[:3], [list(end) for end in sorted(topic.ends.items())]] for topic in self.topics
+        ]
+        return {**asdict(self), "topics": topics}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` gave."""
+        topics = tuple(
+            TopicEnds(name, cluster_id, topic_id, dict(ends))
+            for name, cluster_id, topic_id, ends in value["topics"]
+        )
+        return cls(topics, value["destination"], value["last_commit"])
+
+
+def read_awaited(
+    connection: Connection, awaited: Mapping[Key, AwaitedEnds]
+) -> dict[Key, tuple[AwaitedEnds, bool]]:
+    """Return each with its last commit, if it is known now, and whether nothing is to wait for.
+
+    That is so as well where the topic is not the same any more: who looks is told.
+
+    Cost: three statements, and a row a partition.
+    """
+    names = {topic.name for one in awaited.values() for topic in one.topics}
+    offsets: dict[str, dict[tuple[str, str], dict[int, int]]] = {}
+    table = topic_offsets.c
+    query = select(
+        table.topic, table.cluster_id, table.topic_id, table.partition, table.next_offset
+    ).where(table.topic == any_(cast(sorted(names), ARRAY(Text))))
+    for name, cluster_id, topic_id, number, offset in connection.execute(query):
+        log = offsets.setdefault(name, {}).setdefault((cluster_id, topic_id), {})
+        log[number] = offset
+    # After the offsets: what is committed with them has its number.
+    last = _numbers(connection, commit_sequences.c.destination, commit_sequences.c.last)
+    loaded = _numbers(connection, load_positions.c.destination, load_positions.c.last_commit)
+
+    def stands(one: AwaitedEnds) -> tuple[AwaitedEnds, bool]:
+        for topic in one.topics:
+            logs = offsets.get(topic.name, {})
+            own = logs.get(topic[1:3], {})
+            if logs.keys() - {topic[1:3]}:
+                return one, True
+            if any(own.get(number, 0) < end for number, end in topic.ends.items()):
+                return one, False
+        number = last.get(one.destination, 0) if one.last_commit is None else one.last_commit
+        return replace(one, last_commit=number), loaded.get(one.destination, 0) >= number
+
+    return {key: stands(one) for key, one in awaited.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +139,10 @@ class ReplayOutcome:
         return asdict(self)
 
 
+def _numbers(connection: Connection, name: Any, number: Any) -> dict[str, int]:
+    return {str(row[0]): int(row[1]) for row in connection.execute(select(name, number))}
+
+
 class ReplayWatch:
     """Watches what becomes of one replay.
 
@@ -73,6 +154,7 @@ class ReplayWatch:
         partition_id: the partition that was replayed.
         run_id: the run that did it; it has ended.
         step: of a canary; None: the last.
+        ends: what is waited for, as another watch of this replay began with; None: it begins here.
 
     Raises:
         InputError: no such replay.
@@ -89,15 +171,12 @@ class ReplayWatch:
         run_id: str,
         *,
         step: str | None = None,
+        ends: AwaitedEnds | None = None,
     ) -> None:
         self._tracker, self._parking, self._log, self._pipeline = tracker, parking, log, pipeline
         self._replay = _replay_of(tracker, partition_id, run_id, step)
-        self._ends = [
-            (topic, {n: high for n, (_, high) in log.watermarks(topic).items()})
-            for topic in map(log.describe, _names(tracker, pipeline))
-        ]
-        """Of all generations of the topic that have not ended; the others were read."""
-        self._last_commit: int | None = None
+        self.ends = ends or _ends_of(tracker, log, pipeline)
+        """What is waited for."""
 
     def wait(self, *, limit_s: float, clock: Callable[[], float] = time.monotonic) -> ReplayOutcome:
         """Wait until all of it is known, at most ``limit_s``, and return what is known then."""
@@ -110,10 +189,11 @@ class ReplayWatch:
         """Return who has not seen all events yet."""
         if self._unread():
             return "processing"
-        destination = self._pipeline.destination
-        if self._last_commit is None:
-            self._last_commit = last_commit_number(self._tracker, destination)
-        return "" if load_position(self._tracker, destination) >= self._last_commit else "loading"
+        destination, last = self._pipeline.destination, self.ends.last_commit
+        if last is None:
+            last = last_commit_number(self._tracker, destination)
+            self.ends = replace(self.ends, last_commit=last)
+        return "" if load_position(self._tracker, destination) >= last else "loading"
 
     def outcome(self, waits_for: WaitsFor) -> ReplayOutcome:
         """Return what is known now.
@@ -149,14 +229,14 @@ class ReplayWatch:
     def _unread(self) -> dict[str, dict[int, tuple[int, int]]]:
         """Return {topic: ranges that processing has not seen, up to the replay's end}."""
         found: dict[str, dict[int, tuple[int, int]]] = {}
-        for topic, ends in self._ends:
+        for topic in self.ends.topics:
             known = topic_positions(
                 self._tracker,
                 cluster_id=topic.cluster_id,
                 topic_id=topic.topic_id,
                 topic=topic.name,
             )
-            ranges = {number: (known.get(number, 0), end) for number, end in ends.items()}
+            ranges = {number: (known.get(number, 0), end) for number, end in topic.ends.items()}
             left = {number: (at, end) for number, (at, end) in ranges.items() if at < end}
             found |= {topic.name: left} if left else {}
         return found
@@ -205,6 +285,18 @@ class ReplayWatch:
             if segment.state != "quarantined":
                 values = (parked.value for parked in self._parking.read(segment))
                 yield from filter(None, map(_event, values))
+
+
+def _ends_of(tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline) -> AwaitedEnds:
+    topics = [log.describe(name) for name in _names(tracker, pipeline)]
+    ends = [{n: high for n, (_, high) in log.watermarks(topic).items()} for topic in topics]
+    return AwaitedEnds(
+        tuple(
+            TopicEnds(topic.name, topic.cluster_id, topic.topic_id, its)
+            for topic, its in zip(topics, ends, strict=True)
+        ),
+        pipeline.destination,
+    )
 
 
 def _names(tracker: TrackerStore, pipeline: Pipeline) -> list[str]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from waybill.producer import FoundLog, LosslessProducer
     from waybill.replay import (
         CanaryReport,
+        CanaryWait,
         DryRunReport,
         DryRunRequest,
         ReplayOutcome,
@@ -37,9 +38,17 @@ _LOOK_S = 1.0
 
 
 def run_replay(
-    settings: Settings, request: ReplayRequest, *, who: str, run_id: str
+    settings: Settings,
+    request: ReplayRequest,
+    *,
+    who: str,
+    run_id: str,
+    canary_wait: CanaryWait | None = None,
 ) -> ReplayReport | CanaryReport | DryRunReport:
-    """Replay a parked partition, or say what a replay with the active version would do."""
+    """Replay a parked partition, or say what a replay with the active version would do.
+
+    ``canary_wait``: how long a canary waits for a step; ``None``: ``parking.canary_wait_s``.
+    """
     from waybill.replay import ReplayRun, find_replayable
 
     if request.dry_run:
@@ -56,21 +65,36 @@ def run_replay(
         enter=request.enter,
     )
     if request.canary:
-        return _canary(settings, found.pipeline_id, run)
+        return _canary(settings, found.pipeline_id, run, canary_wait)
     return _replay(settings, found.pipeline_id, run)
 
 
-def _canary(settings: Settings, pipeline_id: str, run: ReplayRun) -> CanaryReport:
+def _canary(
+    settings: Settings, pipeline_id: str, run: ReplayRun, given: CanaryWait | None
+) -> CanaryReport:
     from waybill.parking import Parking
-    from waybill.replay import CanaryParts, ReplayWatch, canary, held_words
+    from waybill.replay import (
+        CanaryParts,
+        CanaryWait,
+        CanaryWaitError,
+        ReplayWatch,
+        canary,
+        held_words,
+    )
 
+    wait = given or CanaryWait(settings.parking.canary_wait_s)
+    ends = dict(wait.ends)
     with open_tracker(settings.tracker) as tracker:
         parking, log = Parking(tracker, open_owned_objects(settings)), open_log(settings.kafka)
         pipeline, place = active_pipeline(tracker, pipeline_id), run.partition_id
 
         def watch(step: str) -> ReplayOutcome:
-            watched = ReplayWatch(tracker, parking, log, pipeline, place, run.run_id, step=step)
-            return watched.wait(limit_s=settings.parking.canary_wait_s)
+            watched = ReplayWatch(
+                tracker, parking, log, pipeline, place, run.run_id, step=step, ends=ends.get(step)
+            )
+            outcome = watched.wait(limit_s=wait.limit_s)
+            ends[step] = watched.ends
+            return outcome
 
         parts = CanaryParts(
             send=lambda step: _replay(settings, pipeline_id, step),
@@ -80,7 +104,11 @@ def _canary(settings: Settings, pipeline_id: str, run: ReplayRun) -> CanaryRepor
             threshold=settings.parking.canary_threshold,
             held=lambda: held_words(parking, pipeline_id),
         )
-        return canary(parts, run)
+        try:
+            return canary(parts, run)
+        except CanaryWaitError as error:
+            error.ends = ends
+            raise
 
 
 def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayReport:

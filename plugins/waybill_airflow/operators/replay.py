@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from waybill.replay import CanaryWaitError
+    from waybill.settings import Settings
+
 REPLAY_DAG_ID = "replay"
 REASON = "reason"
 """Key of what a replay that failed leaves beside its report: why, in a sentence."""
@@ -28,6 +32,8 @@ _WHERE_TO_LOOK = (
 )
 NOTES = "notes"
 _NAMES = ("pipeline", "event_name", "stage", "error_type")
+_SHORT_WAIT_S = 5.0
+"""So long a task waits for a step of a canary itself."""
 
 
 class ReplayParkedPartitionOperator(BaseOperator):
@@ -35,6 +41,10 @@ class ReplayParkedPartitionOperator(BaseOperator):
 
     Safe to kill and to retry: a replay is known by its DAG run, and a retry resumes it. Consumers
     recognise what was sent twice by id and version.
+
+    A canary waits until a step is processed and loaded: for more than some seconds in the
+    triggerer, without a worker's slot. A step that takes longer than ``parking.canary_wait_s``
+    fails the try, and the next one goes on with it.
 
     :param request: the fields of a ``waybill.replay.ReplayRequest`` (templated); ``None``: the
         params of the DAG run, which are taken as they are.
@@ -62,14 +72,35 @@ class ReplayParkedPartitionOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
+        return self._replay(context, {}, "", 0.0)
+
+    def go_on(
+        self, context: Context, event: Mapping[str, Any], ends: Any, step: str, until_s: float
+    ) -> dict[str, Any]:
+        """Go on with a canary: its step is processed and loaded, or its time is over."""
+        return self._replay(context, {**ends, step: event["ends"]}, step, until_s)
+
+    def _replay(
+        self, context: Context, ends: Mapping[str, Any], step: str, until_s: float
+    ) -> dict[str, Any]:
+        """Replay, or defer until a step of a canary is known; ``until_s``: waits for it at most."""
         with as_task_failures(), _reason_told(context):
-            from waybill.replay import ReplayRequest
+            from waybill.replay import AwaitedEnds, CanaryWait, CanaryWaitError, ReplayRequest
             from waybill.services import run_replay
 
             request = ReplayRequest.of(context["params"] if self.request is None else self.request)
-            report = run_replay(
-                read_settings(), request, who=who_asked(context), run_id=context["run_id"]
-            )
+            known = {name: AwaitedEnds.from_json(value) for name, value in ends.items()}
+            settings = read_settings()
+            try:
+                report = run_replay(
+                    settings,
+                    request,
+                    who=who_asked(context),
+                    run_id=context["run_id"],
+                    canary_wait=CanaryWait(_SHORT_WAIT_S, known),
+                )
+            except CanaryWaitError as error:
+                self._wait(settings, error, until_s if error.step == step else None)
         counts = report.to_json()
         self.log.info("replay: %s", counts)
         if not request.dry_run:
@@ -79,6 +110,25 @@ class ReplayParkedPartitionOperator(BaseOperator):
             context["ti"].xcom_push(key=REASON, value=problem)
             raise AirflowFailException(problem)
         return counts
+
+    def _wait(
+        self, settings: Settings, error: CanaryWaitError, waits_until_s: float | None
+    ) -> NoReturn:
+        """Defer until the step is known; once it was waited for long enough, raise the error."""
+        from waybill_airflow.triggers.replays import ReplayTrigger
+
+        now_s = time.time()
+        until_s = waits_until_s or now_s + settings.parking.canary_wait_s
+        if now_s >= until_s:
+            raise error
+        ends = {name: value.to_json() for name, value in error.ends.items()}
+        self.log.info("%s; waiting without a slot", str(error).partition(". ")[0])
+        self.defer(
+            trigger=ReplayTrigger(ends[error.step], until_s),
+            method_name="go_on",
+            kwargs={"ends": ends, "step": error.step, "until_s": until_s},
+        )
+        raise AssertionError("unreachable: to defer raises")
 
 
 @contextmanager
