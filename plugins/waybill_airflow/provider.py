@@ -31,15 +31,14 @@ def get_provider_info() -> dict[str, Any]:
             "operators.clusters",
             "operators.ingest",
             "operators.maintenance",
-            "operators.reconciliation",
             "operators.replay",
             "operators.spark_application",
-            "operators.trigger_replay",
+            "operators.upkeep",
         ),
         "triggers": _modules("triggers.applications", "triggers.campaigns"),
         "notifications": [
-            "waybill_airflow.notifiers.audit.AuditFailedNotifier",
             "waybill_airflow.notifiers.task_failed.TaskFailedNotifier",
+            "waybill_airflow.notifiers.upkeep.UpkeepFailedNotifier",
         ],
         "extra-links": [
             "waybill_airflow.extra_links.ParkedGroupLink",

@@ -20,7 +20,7 @@ _NOT_FOUND, _SERVER_ERROR = 404, 500
 
 
 class TaskReplayRuns:
-    """``waybill.replay.ReplayRuns`` for the task that runs in this process."""
+    """``waybill.replay.ClearedRuns`` for the task that runs in this process."""
 
     def start(self, run_id: str, conf: Mapping[str, Any]) -> None:
         """Start a run; one with this id that is there already is kept.
@@ -28,12 +28,14 @@ class TaskReplayRuns:
         :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
         :raises waybill.errors.StopError: Airflow refused it, for instance as there is no such DAG.
         """
-        from airflow.sdk.exceptions import AirflowRuntimeError
+        _start(run_id, conf, clear=False)
 
-        try:
-            start_run(REPLAY_DAG_ID, run_id, conf)
-        except AirflowRuntimeError as error:
-            raise _refusal(f"run {run_id!r} of", error) from error
+    def clear(self, run_id: str, conf: Mapping[str, Any]) -> None:
+        """Have a run that failed start again, which resumes its replay.
+
+        :raises waybill.errors.WaybillError: as ``start``.
+        """
+        _start(run_id, conf, clear=True)
 
     def state(self, run_id: str) -> str | None:
         """Return the state of a run; ``None``: there is none with this id.
@@ -49,6 +51,15 @@ class TaskReplayRuns:
                 return None
             raise _refusal(f"run {run_id!r} of", error) from error
         return str(getattr(state, "value", state))  # a member of an enum, in 3.3
+
+
+def _start(run_id: str, conf: Mapping[str, Any], *, clear: bool) -> None:
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        start_run(REPLAY_DAG_ID, run_id, conf, clear=clear)
+    except AirflowRuntimeError as error:
+        raise _refusal(f"run {run_id!r} of", error) from error
 
 
 def count_unfinished(run_ids: Sequence[str]) -> int:
