@@ -10,9 +10,9 @@
 | `coordinate` | decides which virtual cluster serves which team, and what each needs |
 
 `upkeep` runs each in a thread of its own, so a long one delays no other. Each has its own record:
-`waybill upkeep list`, or the page *Balance*. A job that fails is told and tried again, and the others
-go on. A run is a shift of an hour; the next takes over, also where one was killed. While `upkeep` is
-paused nothing of this is done. One job is paused by `waybill upkeep pause <job>`.
+`waybill upkeep list`, or the page *Balance*. A job that fails is told and tried again, and the
+others go on. A run is a shift of an hour; the next takes over, also where one was killed. While
+`upkeep` is paused nothing of this is done. One job is paused by `waybill upkeep pause <job>`.
 
 The DAGs `audit`, `watch` and so on run one job now, started by hand, whether or not it is due or
 paused. Where `upkeep` is at it, they wait for that.

@@ -13,14 +13,14 @@ from waybill_airflow.airflow_internals import start_run, task_instance
 from waybill_airflow.operators.replay import REPLAY_DAG_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _NOT_FOUND, _SERVER_ERROR = 404, 500
 """Statuses of HTTP; from the second on, the error is the server's own."""
 
 
 class TaskReplayRuns:
-    """``waybill.replay.ClearedRuns`` for the task that runs in this process."""
+    """``waybill.replay.ReplayRuns``, and ``ReplayLauncher``, for the task of this process."""
 
     def start(self, run_id: str, conf: Mapping[str, Any]) -> None:
         """Start a run; one with this id that is there already is kept.
@@ -30,12 +30,18 @@ class TaskReplayRuns:
         """
         _start(run_id, conf, clear=False)
 
-    def clear(self, run_id: str, conf: Mapping[str, Any]) -> None:
-        """Have a run that failed start again, which resumes its replay.
+    def launch(self, run_id: str, conf: Mapping[str, Any]) -> None:
+        """Start a run, or clear it where it failed, which resumes its replay.
 
         :raises waybill.errors.WaybillError: as ``start``.
         """
-        _start(run_id, conf, clear=True)
+        from airflow.sdk.exceptions import AirflowRuntimeError
+
+        try:
+            failed = _count([run_id], ["failed"])
+        except AirflowRuntimeError as error:
+            raise _refusal(f"run {run_id!r} of", error) from error
+        _start(run_id, conf, clear=failed > 0)
 
     def state(self, run_id: str) -> str | None:
         """Return the state of a run; ``None``: there is none with this id.
@@ -69,9 +75,13 @@ def count_unfinished(run_ids: Sequence[str]) -> int:
     """
     from waybill.replay import UNFINISHED
 
+    return _count(run_ids, UNFINISHED)
+
+
+def _count(run_ids: Sequence[str], states: Collection[str]) -> int:
     return int(
         task_instance().get_dr_count(
-            dag_id=REPLAY_DAG_ID, run_ids=list(run_ids), states=list(UNFINISHED)
+            dag_id=REPLAY_DAG_ID, run_ids=list(run_ids), states=list(states)
         )
     )
 

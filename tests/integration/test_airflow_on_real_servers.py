@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
+from waybill import services
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
+from waybill.upkeep import JOBS
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,6 +83,7 @@ def test_maintenance_and_planning_run_on_an_empty_tracker(environment):
         CleanUpParkedFilesOperator,
         RefreshTrackerOperator,
     )
+    from waybill_airflow.operators.upkeep import UpkeepOperator
 
     assert prepare().returncode == 0
     run = SimpleNamespace(triggering_user_name="ada", dag_id="replays", run_id="manual__1")
@@ -90,6 +94,9 @@ def test_maintenance_and_planning_run_on_an_empty_tracker(environment):
         ReplayCampaignOperator(task_id="campaign"),
     ):
         json.dumps(task.execute(context))
+    jobs = {job.name: 1 for job in JOBS}
+    assert UpkeepOperator(task_id="shift", shift=timedelta(seconds=1)).execute(context) == jobs
+    assert {one.state for one in services.upkeep_jobs(Settings())} == {"ok"}
 
 
 def test_a_connection_is_tested_and_says_what_it_reached(stack_settings, monkeypatch):

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from waybill.replay.eligibility import refuse_held as refuse_held
     from waybill.replay.eligibility import refuse_ingestion as refuse_ingestion
     from waybill.replay.eligibility import require_parked as require_parked
-    from waybill.replay.launches import ClearedRuns as ClearedRuns
     from waybill.replay.launches import Launches as Launches
+    from waybill.replay.launches import ReplayLauncher as ReplayLauncher
     from waybill.replay.launches import group_of as group_of
     from waybill.replay.launches import replay_run_id as replay_run_id
     from waybill.replay.outcome import ReplayOutcome as ReplayOutcome
@@ -106,7 +106,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "refuse_ingestion",
             "require_parked",
         ],
-        "launches": ["ClearedRuns", "Launches", "group_of", "replay_run_id"],
+        "launches": ["Launches", "ReplayLauncher", "group_of", "replay_run_id"],
         "outcome": ["ReplayOutcome", "ReplayWatch", "became"],
         "probing": ["ProbeReport", "probe_held"],
         "recent_events": ["GoodReport"],

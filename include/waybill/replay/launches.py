@@ -14,46 +14,38 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from waybill.errors import WaybillError
-from waybill.replay.campaigns import ReplayRuns
 
 _LOG = logging.getLogger(__name__)
 _NAMES = ("pipeline", "event_name", "stage", "error_type")
 
 
-class ClearedRuns(ReplayRuns, Protocol):
-    """Runs of the DAG ``replay``, of which failed ones can be cleared."""
+class ReplayLauncher(Protocol):
+    """Starts runs of the DAG ``replay``."""
 
-    def clear(self, run_id: str, conf: Mapping[str, Any]) -> None:
-        """Have a run that failed start again; as ``start`` where it is there no more."""
+    def launch(self, run_id: str, conf: Mapping[str, Any]) -> None:
+        """Start a run, or clear it where it failed; one that is there otherwise is kept.
+
+        Raises:
+            RetryError: it is not known whether it was started.
+            StopError: it was refused.
+        """
 
 
 class Launches:
-    """Starts runs one after the other; what fails keeps none of the others."""
+    """Launches runs one after the other; what cannot be launched keeps none of the others."""
 
-    def __init__(self, runs: ClearedRuns) -> None:
-        self._runs = runs
-        self.started = 0
-        """Runs that were started or cleared."""
+    def __init__(self, launcher: ReplayLauncher) -> None:
+        self._launcher = launcher
         self._errors: list[WaybillError] = []
 
     def launch(self, run_id: str, conf: Mapping[str, Any]) -> bool:
-        """Start a run that is not there, clear one that failed; False: that could not be done.
-
-        Raises nothing of the library: see ``finish``.
-        """
+        """Launch a run; False: it could not be, see ``finish``."""
         try:
-            state = self._runs.state(run_id)
-            if state is None:
-                self._runs.start(run_id, conf)
-            elif state == "failed":
-                self._runs.clear(run_id, conf)
-            else:
-                return True
+            self._launcher.launch(run_id, conf)
         except WaybillError as error:
             _LOG.warning("%s is not launched: %s", run_id, error)
             self._errors.append(error)
             return False
-        self.started += 1
         _LOG.info("launched %s: %s", run_id, dict(conf))
         return True
 
@@ -77,4 +69,4 @@ def replay_run_id(partition_id: int, conf: Mapping[str, Any], salt: object) -> s
     return f"replay__{partition_id}__{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
-__all__ = ["ClearedRuns", "Launches", "group_of", "replay_run_id"]
+__all__ = ["Launches", "ReplayLauncher", "group_of", "replay_run_id"]

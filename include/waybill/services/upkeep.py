@@ -20,7 +20,7 @@ from waybill.upkeep import resume_job as resume
 
 if TYPE_CHECKING:
     from waybill.access import Decision
-    from waybill.replay import ClearedRuns
+    from waybill.replay import ReplayLauncher
     from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
@@ -32,8 +32,7 @@ _WAIT_S = 300.0
 class UpkeepParts:
     """What upkeep needs of whoever runs it."""
 
-    runs: ClearedRuns
-    """Of the DAG ``replay``."""
+    launcher: ReplayLauncher
     holder: str
     """Who runs the jobs, for people: a DAG run, a user."""
     words_of: Callable[[BaseException], str]
@@ -96,8 +95,8 @@ def _shift(settings: Settings, parts: UpkeepParts, tracker: TrackerStore) -> Shi
         "audit": lambda: _audit(settings),
         "watch": lambda: _watch(settings),
         "tell_owners": lambda: _tell_owners(settings),
-        "probe_held_pipelines": lambda: _probe_held_pipelines(settings, parts.runs),
-        "auto_replay": lambda: _auto_replay(settings, parts.runs),
+        "probe_held_pipelines": lambda: _probe_held_pipelines(settings, parts.launcher),
+        "auto_replay": lambda: _auto_replay(settings, parts.launcher),
         "coordinate": lambda: _coordinate(settings),
     }
     holder = f"{parts.holder} on {socket.gethostname()}, process {os.getpid()}"
@@ -160,7 +159,7 @@ def _coordinate(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _probe_held_pipelines(settings: Settings, runs: ClearedRuns) -> dict[str, Any]:
+def _probe_held_pipelines(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]:
     """Probe, release, and launch a replay for each group whose held events are to go back.
 
     Its run id is made of what is parked, and of the replay that ended last: one that was cancelled,
@@ -171,17 +170,17 @@ def _probe_held_pipelines(settings: Settings, runs: ClearedRuns) -> dict[str, An
     report = services.probe_held_pipelines(settings).to_json()
     for probe in report["probes"]:
         _LOG.info("probe: %s", probe)
-    launches, rows = Launches(runs), report["to_replay"]
+    launches, rows = Launches(launcher), report["to_replay"]
     before = services.ended_replays(settings, [row["id"] for row in rows]) if rows else {}
     for row in rows:
         salt = [row["parked"], str(row["last_parked_at"]), before.get(row["id"])]
         launches.launch(replay_run_id(row["id"], group_of(row), salt), group_of(row))
     launches.finish()
     counts = {"held": len(report["held"]), "probes": len(report["probes"])}
-    return counts | {"to_replay": len(rows), "launched": launches.started}
+    return counts | {"to_replay": len(rows)}
 
 
-def _auto_replay(settings: Settings, runs: ClearedRuns) -> dict[str, Any]:
+def _auto_replay(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]:
     """Launch a replay for each marked group whose cause has changed, then keep that it was.
 
     Killed in between, the next look names the same run: its id is made of how the cause stood and
@@ -189,14 +188,14 @@ def _auto_replay(settings: Settings, runs: ClearedRuns) -> dict[str, Any]:
     """
     from waybill.replay import Launches, group_of, replay_run_id
 
-    due, launches = services.due_auto_replays(settings), Launches(runs)
-    kept = 0
+    due, launches = services.due_auto_replays(settings), Launches(launcher)
+    launched = 0
     for launch in (one.to_json() for one in due):
         conf: Mapping[str, Any] = group_of(launch) | {"canary": True}
         run_id = replay_run_id(launch["partition_id"], conf, [launch["before"], launch["seen"]])
         _LOG.info("%s: %s", conf, launch["why"])
         if launches.launch(run_id, conf):
             note = {name: launch[name] for name in ("partition_id", "before", "seen")}
-            kept += services.keep_auto_replays(settings, [note | {"run_id": run_id}])
+            launched += services.keep_auto_replays(settings, [note | {"run_id": run_id}])
     launches.finish()
-    return {"due": len(due), "launched": launches.started, "kept": kept}
+    return {"due": len(due), "launched": launched}
