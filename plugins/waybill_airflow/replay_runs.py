@@ -40,7 +40,7 @@ class TaskReplayRuns:
         try:
             failed = _count([run_id], ["failed"])
         except AirflowRuntimeError as error:
-            raise _refusal(f"run {run_id!r} of", error) from error
+            raise _refusal(f"run {run_id!r} of the DAG `replay`", error) from error
         _start(run_id, conf, clear=failed > 0)
 
     def state(self, run_id: str) -> str | None:
@@ -55,7 +55,7 @@ class TaskReplayRuns:
         except AirflowRuntimeError as error:
             if _status(error) == _NOT_FOUND:
                 return None
-            raise _refusal(f"run {run_id!r} of", error) from error
+            raise _refusal(f"run {run_id!r} of the DAG `replay`", error) from error
         return str(getattr(state, "value", state))  # a member of an enum, in 3.3
 
 
@@ -65,7 +65,7 @@ def _start(run_id: str, conf: Mapping[str, Any], *, clear: bool) -> None:
     try:
         start_run(REPLAY_DAG_ID, run_id, conf, clear=clear)
     except AirflowRuntimeError as error:
-        raise _refusal(f"run {run_id!r} of", error) from error
+        raise _refusal(f"run {run_id!r} of the DAG `replay`", error) from error
 
 
 def count_unfinished(run_ids: Sequence[str]) -> int:
@@ -86,8 +86,8 @@ def _count(run_ids: Sequence[str], states: Collection[str]) -> int:
     )
 
 
-def is_replay_paused() -> bool:
-    """Tell whether somebody paused the DAG ``replay``: runs of it wait until it is unpaused.
+def is_paused(dag_id: str = REPLAY_DAG_ID) -> bool:
+    """Tell whether somebody paused a DAG: runs of it wait until it is unpaused.
 
     :raises waybill.errors.RetryError: Airflow does not answer, or has an error of its own.
     :raises waybill.errors.StopError: there is no such DAG.
@@ -95,9 +95,9 @@ def is_replay_paused() -> bool:
     from airflow.sdk.exceptions import AirflowRuntimeError
 
     try:
-        return bool(task_instance().get_dag(REPLAY_DAG_ID).is_paused)
+        return bool(task_instance().get_dag(dag_id).is_paused)
     except AirflowRuntimeError as error:
-        raise _refusal("the DAG", error) from error
+        raise _refusal(f"the DAG `{dag_id}`", error) from error
 
 
 def _status(error: Any) -> int | None:
@@ -112,8 +112,8 @@ def _refusal(about: str, error: Any) -> Exception:
 
     status = _status(error)
     if status is None or status >= _SERVER_ERROR:
-        return RetryError(f"Airflow did not answer about {about} `replay`: {error}")
-    return StopError(f"Airflow refused {about} `replay` ({status}): {error}")
+        return RetryError(f"Airflow did not answer about {about}: {error}")
+    return StopError(f"Airflow refused {about} ({status}): {error}")
 
 
-__all__ = ["TaskReplayRuns", "count_unfinished", "is_replay_paused"]
+__all__ = ["TaskReplayRuns", "count_unfinished", "is_paused"]

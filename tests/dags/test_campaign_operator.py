@@ -13,7 +13,7 @@ from tests.support.triggers import completed, fired
 from waybill.errors import RetryError, StopError
 from waybill.replay import Campaign, CampaignRequest, OpenCampaign
 from waybill_airflow.operators.campaign import ReplayCampaignOperator
-from waybill_airflow.replay_runs import TaskReplayRuns, count_unfinished, is_replay_paused
+from waybill_airflow.replay_runs import TaskReplayRuns, count_unfinished, is_paused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BEGUN = Campaign(
@@ -43,7 +43,7 @@ def library(monkeypatch):
 
     monkeypatch.setattr(services, "freeze_campaign", freeze)
     monkeypatch.setattr(services, "advance_campaign", advance)
-    monkeypatch.setattr("waybill_airflow.operators.campaign.is_replay_paused", lambda: True)
+    monkeypatch.setattr("waybill_airflow.operators.campaign.is_paused", lambda: True)
     return asked
 
 
@@ -230,6 +230,6 @@ def test_a_dag_that_is_not_there_is_named(supervisor):
         DagResult.model_construct(is_paused=True),
         refusal({"status_code": 404}),
     ]
-    assert is_replay_paused()
+    assert is_paused()
     with pytest.raises(StopError, match="refused the DAG `replay`"):
-        is_replay_paused()
+        is_paused()

@@ -37,6 +37,8 @@ class UpkeepParts:
     """Who runs the jobs, for people: a DAG run, a user."""
     words_of: Callable[[BaseException], str]
     """An error in words that may be shown to anybody who may see upkeep."""
+    is_stopped: Callable[[], bool] = lambda: False
+    """Tells whether a shift is to end; it may not raise."""
 
 
 def run_upkeep(settings: Settings, parts: UpkeepParts, *, length_s: float) -> dict[str, int]:
@@ -47,7 +49,7 @@ def run_upkeep(settings: Settings, parts: UpkeepParts, *, length_s: float) -> di
         StopError: another process has the lease of a job that ran here.
     """
     with open_tracker(settings.tracker) as tracker:
-        return _shift(settings, parts, tracker).run(length_s)
+        return _shift(settings, parts, tracker).run(length_s, is_stopped=parts.is_stopped)
 
 
 def run_upkeep_job(settings: Settings, parts: UpkeepParts, name: str) -> dict[str, Any]:

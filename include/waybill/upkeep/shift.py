@@ -33,6 +33,7 @@ from waybill.upkeep.records import (
 _LOG = logging.getLogger(__name__)
 _POLL_S = 5.0
 """Longest between two looks: so soon a job that was resumed begins."""
+_ASK_S = 30.0
 _AWAY_S = 30.0
 """A tracker that does not answer for so long ends the shift."""
 
@@ -86,20 +87,29 @@ class Shift:
         self._beaten = 0.0
         self._away_since: float | None = None
 
-    def run(self, length_s: float) -> dict[str, int]:
+    def run(
+        self, length_s: float, *, is_stopped: Callable[[], bool] = lambda: False
+    ) -> dict[str, int]:
         """Run what is due, until the time is over and nothing runs; returns how often each ran.
 
         A long run at the end delays no other job: they go on beside it.
+
+        Args:
+            length_s: how long.
+            is_stopped: asked each half minute; True: nothing more is started.
 
         Raises:
             RetryError: the tracker did not answer for half a minute, or a run was over its limit.
             StopError: another process has the lease of a job that runs here.
         """
         over, runs = time.monotonic() + length_s, Counter[str]()
-        while self._running or time.monotonic() < over:
+        asks, stopped = time.monotonic() + _ASK_S, False
+        while self._running or (time.monotonic() < over and not stopped):
+            if time.monotonic() > asks:
+                asks, stopped = time.monotonic() + _ASK_S, is_stopped()
             try:
                 self._keep()
-                waits_s = self._start_due()
+                waits_s = _POLL_S if stopped else self._start_due()
                 self._away_since = None
             except RetryError as error:
                 waits_s = self._wait_for_tracker(error)

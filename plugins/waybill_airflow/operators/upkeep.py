@@ -7,6 +7,7 @@ before it runs, so a job never runs twice at once, whoever starts it.
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -74,7 +75,22 @@ def _parts(context: Context) -> UpkeepParts:
     from waybill_airflow.replay_runs import TaskReplayRuns
 
     run = context["dag_run"]
-    return UpkeepParts(TaskReplayRuns(), f"{run.dag_id}/{run.run_id}", error_words)
+    return UpkeepParts(
+        TaskReplayRuns(),
+        f"{run.dag_id}/{run.run_id}",
+        words_of=error_words,
+        is_stopped=partial(_is_paused, run.dag_id),
+    )
+
+
+def _is_paused(dag_id: str) -> bool:
+    from waybill.errors import WaybillError
+    from waybill_airflow.replay_runs import is_paused
+
+    try:
+        return is_paused(dag_id)
+    except WaybillError:  # it is asked again
+        return False
 
 
 __all__ = ["UpkeepJobOperator", "UpkeepOperator"]

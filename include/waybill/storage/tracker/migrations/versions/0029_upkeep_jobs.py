@@ -1,5 +1,7 @@
 """Jobs of upkeep: the lease of each, and how it went."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
@@ -12,7 +14,7 @@ depends_on = None
 TIMES = ("started_at", "beat_at", "ended_at", "succeeded_at", "failed_at", "paused_at")
 
 
-def given(name: str, kind: sa.types.TypeEngine[object], default: str) -> sa.Column[object]:
+def given(name: str, kind: sa.types.TypeEngine[Any], default: str) -> sa.Column[object]:
     """Return a column that has a default."""
     return sa.Column(name, kind, server_default=sa.text(default), nullable=False)
 
