@@ -269,9 +269,9 @@ def test_a_shift_that_was_frozen_ends_when_it_wakes_and_changes_nothing(
     thread.join(30)
     [error] = found
     assert isinstance(error, StopError)
-    assert "another process has audit" in str(error)
+    assert "another process has audit: this one was frozen" in str(error)
     held.let_go.set()
-    assert record(tracker) == replace(before, due_in_s=record(tracker).due_in_s)
+    assert replace(record(tracker), due_in_s=0) == replace(before, due_in_s=0)
     frozen.close()
 
 
@@ -441,3 +441,37 @@ def test_status_and_doctor_look_at_the_records(tracker: TrackerStore) -> None:
         tracker, "UPDATE upkeep_jobs SET succeeded_at = succeeded_at - interval '2 h', failures = 0"
     )
     assert "upkeep job audit last succeeded 2 h ago" in stack._jobs().found
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_shift_whose_dag_is_paused_ends_once_nothing_runs(
+    tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shift, "_ASK_S", 0.05)
+    held, paused, asked = Held(), threading.Event(), threading.Semaphore(0)
+
+    def is_stopped() -> bool:
+        if paused.is_set():
+            asked.release()
+        return paused.is_set()
+
+    ran = 0
+
+    def audit() -> Mapping[str, Any]:
+        nonlocal ran
+        ran += 1
+        return {}
+
+    one = Shift(tracker, {"watch": held, "audit": audit}, holder="a")
+    thread, found = in_thread(lambda: one.run(60, is_stopped=is_stopped))
+    assert held.begun.acquire(timeout=30)
+    paused.set()
+    assert asked.acquire(timeout=30)
+    assert asked.acquire(timeout=30)
+    before = ran
+    assert asked.acquire(timeout=30)
+    assert thread.is_alive(), "a run is not cut off"
+    assert ran == before, "nothing more is started"
+    held.let_go.set()
+    thread.join(30)
+    assert found == [{"watch": 1, "audit": ran}]
