@@ -71,6 +71,10 @@ class AirflowClient:
         """Let a DAG's runs be scheduled."""
         self._call("PATCH", _path("dags", dag_id), {"is_paused": False})
 
+    def pause(self, dag_id: str) -> None:
+        """Have no more runs of a DAG be scheduled."""
+        self._call("PATCH", _path("dags", dag_id), {"is_paused": True})
+
     def paused_upkeep(self) -> list[str]:
         """Return Waybill's DAGs that are paused, but for those that move data in and on.
 
