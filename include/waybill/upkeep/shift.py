@@ -33,7 +33,7 @@ from waybill.upkeep.records import (
 _LOG = logging.getLogger(__name__)
 _POLL_S = 5.0
 """Longest between two looks: so soon a job that was resumed begins."""
-_ASK_S = 30.0
+_ASK_S = 15.0
 _AWAY_S = 30.0
 """A tracker that does not answer for so long ends the shift."""
 
@@ -83,7 +83,7 @@ class Shift:
         self._tell = tell
         self._words_of = words_of or _words_of
         self._running: dict[str, _Running] = {}
-        self._pool = ThreadPoolExecutor(max(1, len(self._jobs)), thread_name_prefix="upkeep")
+        self._pool = ThreadPoolExecutor(1 + len(self._jobs), thread_name_prefix="upkeep")
         self._beaten = 0.0
         self._away_since: float | None = None
 
@@ -96,17 +96,18 @@ class Shift:
 
         Args:
             length_s: how long.
-            is_stopped: asked each half minute; True: nothing more is started.
+            is_stopped: asked in a thread, each 15 s; True: nothing more is started.
 
         Raises:
             RetryError: the tracker did not answer for half a minute, or a run was over its limit.
             StopError: another process has the lease of a job that runs here.
         """
         over, runs = time.monotonic() + length_s, Counter[str]()
-        asks, stopped = time.monotonic() + _ASK_S, False
+        asked, asks, stopped = self._pool.submit(is_stopped), time.monotonic() + _ASK_S, False
         while self._running or (time.monotonic() < over and not stopped):
-            if time.monotonic() > asks:
-                asks, stopped = time.monotonic() + _ASK_S, is_stopped()
+            if asked.done() and time.monotonic() > asks:  # in a thread: whom it asks may be away
+                stopped = asked.result()
+                asked, asks = self._pool.submit(is_stopped), time.monotonic() + _ASK_S
             try:
                 self._keep()
                 waits_s = _POLL_S if stopped else self._start_due()
