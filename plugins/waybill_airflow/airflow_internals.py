@@ -11,9 +11,9 @@ and its two schemes
 ``…._build_spark_submit_command``  the same, in client mode
 ``SparkSubmitOperator._backend``   killing an application on YARN or Kubernetes; it ends by itself
 and two ids of its hook            when it next reads its row
-``sdk.execution_time``: messages   campaigns: no run is started or asked for; `airflow.sdk` has no
-to the supervisor, the task        public way to start several runs from one task
-instance's static methods
+``sdk.execution_time``: messages   campaigns, upkeep: no replay is started or asked for; the SDK has
+to the supervisor, the task        no public way to start several runs from one task, nor from a
+instance's static methods          thread of it (its lock holds for threads)
 =================================  =============================================================
 
 `tests/dags/test_airflow_internals.py` holds each against the Airflow that is installed, and that no
@@ -78,15 +78,18 @@ def kill_submitted(operator: SparkSubmitOperator, external_id: str) -> None:
     operator.on_kill()
 
 
-def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
+def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any], *, clear: bool = False) -> None:
     """Start a run of a DAG from inside of a task; one with this id that is there already is kept.
 
+    :param clear: where it is there, it is cleared: its tasks run again.
     :raises airflow.sdk.exceptions.AirflowRuntimeError: Airflow does not answer, or refused.
     """
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import TriggerDagRun
 
-    message = TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf), logical_date=None)
+    message = TriggerDagRun(
+        dag_id=dag_id, run_id=run_id, conf=dict(conf), logical_date=None, reset_dag_run=clear
+    )
     task_runner.SUPERVISOR_COMMS.send(message)  # an answer that it is there is no error
 
 

@@ -31,10 +31,9 @@ def get_provider_info() -> dict[str, Any]:
             "operators.clusters",
             "operators.ingest",
             "operators.maintenance",
-            "operators.reconciliation",
             "operators.replay",
             "operators.spark_application",
-            "operators.trigger_replay",
+            "operators.upkeep",
         ),
         "triggers": _modules(
             "triggers.applications", "triggers.campaigns", "triggers.replays", "triggers.tables"
@@ -48,8 +47,8 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "notifications": [
-            "waybill_airflow.notifiers.audit.AuditFailedNotifier",
             "waybill_airflow.notifiers.task_failed.TaskFailedNotifier",
+            "waybill_airflow.notifiers.upkeep.UpkeepFailedNotifier",
         ],
         "extra-links": [
             "waybill_airflow.extra_links.ParkedGroupLink",

@@ -16,7 +16,6 @@ PUBLIC = (
     "airflow.providers.amazon.aws.hooks.base_aws",
     "airflow.providers.apache.spark.hooks.spark_submit",
     "airflow.providers.apache.spark.operators.spark_submit",
-    "airflow.providers.standard.operators.trigger_dagrun",
     "airflow.plugins_manager",
     "airflow.triggers.base",
     # What `BaseEventTrigger` asks a trigger to return, in 3.3.

@@ -13,7 +13,7 @@ from tests.support.triggers import completed, fired
 from waybill.errors import RetryError, StopError
 from waybill.replay import Campaign, CampaignRequest, OpenCampaign
 from waybill_airflow.operators.campaign import ReplayCampaignOperator
-from waybill_airflow.replay_runs import TaskReplayRuns, count_unfinished, is_replay_paused
+from waybill_airflow.replay_runs import TaskReplayRuns, count_unfinished, is_paused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BEGUN = Campaign(
@@ -43,7 +43,7 @@ def library(monkeypatch):
 
     monkeypatch.setattr(services, "freeze_campaign", freeze)
     monkeypatch.setattr(services, "advance_campaign", advance)
-    monkeypatch.setattr("waybill_airflow.operators.campaign.is_replay_paused", lambda: True)
+    monkeypatch.setattr("waybill_airflow.operators.campaign.is_paused", lambda: True)
     return asked
 
 
@@ -178,6 +178,22 @@ def test_a_run_is_started_with_what_it_is_given_and_one_that_is_there_is_kept(su
     assert (first.logical_date, first.reset_dag_run) == (None, False)
 
 
+def test_a_launch_clears_a_run_that_failed_and_keeps_one_that_is_there_otherwise(supervisor):
+    """What upkeep launches is asked for again, under the same id, until it is seen to."""
+    from airflow.sdk.execution_time.comms import DRCount, OKResponse
+
+    supervisor.answers[:] = [DRCount(count=0), OKResponse(ok=True), DRCount(count=1), OKResponse(ok=True)]  # fmt: skip
+    for _ in range(2):
+        TaskReplayRuns().launch("replay__1", CONF)
+    asked, first, _, again = supervisor.told
+    assert (asked.run_ids, asked.states) == (["replay__1"], ["failed"])
+    assert [first.reset_dag_run, again.reset_dag_run] == [False, True]
+    assert again.conf == CONF
+    supervisor.answers[:] = [refusal()]
+    with pytest.raises(RetryError, match="did not answer"):
+        TaskReplayRuns().launch("replay__1", CONF)
+
+
 @pytest.mark.parametrize(
     ("detail", "error", "words"),
     [
@@ -214,6 +230,6 @@ def test_a_dag_that_is_not_there_is_named(supervisor):
         DagResult.model_construct(is_paused=True),
         refusal({"status_code": 404}),
     ]
-    assert is_replay_paused()
+    assert is_paused()
     with pytest.raises(StopError, match="refused the DAG `replay`"):
-        is_replay_paused()
+        is_paused()

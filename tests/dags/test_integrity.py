@@ -9,6 +9,7 @@ import pytest
 from tests.dags.conftest import ROOT, load_dags
 
 from waybill.events import CATALOGUE, STAGES
+from waybill.upkeep import JOBS
 
 PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
@@ -18,6 +19,7 @@ PARAMS = {
     "replay_parked_partitions": PARTITION
     | {"since", "until", "rate_per_s", "governed", "canary", "dry_run", "limit"}
     | {"max_unfinished"},
+    "upkeep": set(),
     "auto_replay": set(),
     "apply_retention": set(),
     "clean_up_parked_files": {"grace_s"},
@@ -36,16 +38,17 @@ PARAMS = {
 SCHEDULES = {
     "replay": "None",
     "replay_parked_partitions": "None",
-    "auto_replay": "* * * * *",
+    "upkeep": "* * * * *",
+    "auto_replay": "None",
     "apply_retention": "0 0 * * *",
     "clean_up_parked_files": "0 0 * * *",
     "refresh_tracker": "0 * * * *",
     "compact_traces": "*/15 * * * *",
-    "probe_held_pipelines": "* * * * *",
-    "tell_owners": "* * * * *",
-    "audit": "* * * * *",
-    "watch": "* * * * *",
-    "coordinate": "* * * * *",
+    "probe_held_pipelines": "None",
+    "tell_owners": "None",
+    "audit": "None",
+    "watch": "None",
+    "coordinate": "None",
     "stream_default": "@continuous",
     "stream_clusters": "* * * * *",
 }
@@ -81,9 +84,20 @@ def test_a_files_stem_is_its_dag_or_its_family():
     for dag_id, dag in load_dags(ROOT / "dags").dags.items():
         stem = dag.fileloc.rsplit("/", 1)[-1].removesuffix(".py")
         family = stem.rstrip("0123456789_")
-        assert dag_id == stem or (
-            family in {"ingest", "stream"} and dag_id.startswith(f"{family}_")
-        )
+        by_hand = family == "upkeep" and dag_id in {job.name for job in JOBS}
+        of_family = family in {"ingest", "stream"} and dag_id.startswith(f"{family}_")
+        assert dag_id == stem or by_hand or of_family
+
+
+def test_each_job_of_upkeep_has_a_dag_that_runs_it_by_hand_and_no_other_is_so_tagged(dags):
+    by_hand = {dag_id: dag for dag_id, dag in dags.items() if "by-hand" in dag.tags}
+    assert set(by_hand) == {job.name for job in JOBS}
+    assert all(dag.get_task(name).job == name for name, dag in by_hand.items())
+    longest = max(job.limit_s for job in JOBS)
+    for dag in (dags["upkeep"], *by_hand.values()):
+        [task] = dag.tasks
+        shift_s = task.shift.total_seconds() if dag.dag_id == "upkeep" else 0
+        assert task.execution_timeout.total_seconds() > shift_s + longest
 
 
 @pytest.mark.parametrize("dag_id", sorted(PARAMS))

@@ -9,22 +9,15 @@ from typing import Any
 
 import pytest
 
-from waybill.clusters import CapacityDemand, CoordinatorReport, Move, TopicGrowth
 from waybill.errors import InputError
-from waybill.replay import CanaryWait, ReplayRequest
-from waybill_airflow.operators.clusters import CoordinateOperator
+from waybill.replay import CanaryWait, ReplayRequest, replay_run_id
 from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
     CleanUpParkedFilesOperator,
     CompactTracesOperator,
     RefreshTrackerOperator,
-    TellOwnersOperator,
 )
-from waybill_airflow.operators.replay import (
-    ProbeHeldPipelinesOperator,
-    ReplayParkedPartitionOperator,
-    replay_run_id,
-)
+from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
 
 PARTITION = {
     "pipeline": "flights",
@@ -83,7 +76,6 @@ def calls(monkeypatch):
     for name in ("run_ingest", "clean_up_parked_files", "refresh_tracker"):
         record(name, Report({"did": name}))
     record("run_replay", Report({"events": 1, "sent": 1, "resumed": 0}))
-    record("ended_replays", {})
     made.clear()
     return SimpleNamespace(made=made, record=record)
 
@@ -103,18 +95,6 @@ def test_maintenance_passes_its_grace(calls, grace_s):
         ("clean_up_parked_files", {"grace_s": grace_s}),
         ("refresh_tracker", {"grace_s": grace_s}),
     ]
-
-
-def test_telling_returns_its_report_and_fails_at_once_where_a_message_is_stuck(calls):
-    from airflow.sdk.exceptions import AirflowFailException
-
-    from waybill.notices import SendReport
-
-    calls.record("send_notices", SendReport(messages=2))
-    assert TellOwnersOperator(task_id="t").execute(context())["messages"] == 2
-    calls.record("send_notices", SendReport(failed=1, stuck=["smtp: message 7 to ann waits"]))
-    with pytest.raises(AirflowFailException, match="message 7 to ann"):
-        TellOwnersOperator(task_id="t").execute(context())
 
 
 def test_compacting_returns_its_report_and_fails_at_once_where_an_object_is_damaged(calls):
@@ -212,72 +192,3 @@ def test_run_ids_are_safe_whatever_the_names():
     run_id = replay_run_id(3, {"pipeline": name}, [1])
     assert run_id.isascii()
     assert run_id.replace("_", "").isalnum()
-
-
-# Held pipelines ---------------------------------------------------------------------------------
-
-
-def row(number, *, parked=5, **changes):
-    return Report(
-        {
-            **PARTITION,
-            **{"id": number, "pipeline_id": "pl-1", "parked": parked},
-            "last_parked_at": "2026-01-01T00:00:00+00:00",
-            **changes,
-        }
-    )
-
-
-def probed(calls, rows, *, ti=None):
-    """Return the launches of a round that finds these partitions to send back."""
-    found = {"probes": [{"pipeline": "flights"}], "held": ["weather"], "to_replay": rows}
-    calls.record("probe_held_pipelines", Report(found))
-    return ProbeHeldPipelinesOperator(task_id="probe").execute(context(ti=ti))
-
-
-def test_a_round_of_the_coordinator_returns_its_report_and_logs_what_it_could_not_do(calls, capsys):
-    move = Move("red", "a", "b", "hot", "hot: it took 3.10 of 4 cores of a; alone in b")
-    grown = TopicGrowth("events.red.warehouse", "red", 2, 4, "2 of its 2 partitions")
-    problems = ("cluster a is over its limits",)
-    report = CoordinatorReport(7, (move,), problems, CapacityDemand(()), (grown,))
-    calls.record("run_coordinator", report)
-    result = CoordinateOperator(task_id="coordinate").execute(context())
-    assert (result["version"], len(result["moves"])) == (7, 1)
-    assert result["problems"] == ["cluster a is over its limits"]
-    assert [one["partitions"] for one in result["growths"]] == [4]
-    assert (
-        "topic events.red.warehouse: 2 -> 4 partitions: 2 of its 2 partitions"
-        in capsys.readouterr().out
-    )
-
-
-def test_a_round_with_nothing_to_send_back_launches_nothing(calls):
-    assert probed(calls, []) == []
-
-
-def test_what_was_held_is_launched_once_however_often_it_is_listed(calls):
-    held = row(1, error_type="pipeline_held").to_json()
-    first, again = probed(calls, [held]), probed(calls, [held])
-    assert first == again
-    assert first[0]["conf"] == {**PARTITION, "error_type": "pipeline_held"}
-    more = probed(calls, [held | {"parked": 9}])
-    assert more[0]["trigger_run_id"] != first[0]["trigger_run_id"]
-
-
-def test_a_failed_run_of_what_was_held_is_cleared(calls):
-    held = row(1, error_type="pipeline_held").to_json()
-    [launch] = probed(calls, [held])
-    assert launch["reset_dag_run"] is False
-    [again] = probed(calls, [held], ti=Run(failed=[launch["trigger_run_id"]]))
-    assert again["reset_dag_run"] is True
-
-
-def test_the_launch_of_what_was_held_passes_the_schema_of_the_replay_dag(calls):
-    from airflow.sdk.definitions.param import process_params
-    from tests.dags.conftest import ROOT, load_dags
-
-    dag = load_dags(ROOT / "dags" / "replay.py").dags["replay"]
-    [launch] = probed(calls, [row(1, error_type="pipeline_held").to_json()])
-    task = dag.get_task("replay")
-    params = process_params(dag, task, launch["conf"], suppress_exception=False)
-    assert params["error_type"] == "pipeline_held"

@@ -12,12 +12,9 @@ from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
     CleanUpParkedFilesOperator,
     RefreshTrackerOperator,
-    TellOwnersOperator,
 )
-from waybill_airflow.operators.replay import (
-    ProbeHeldPipelinesOperator,
-    ReplayParkedPartitionOperator,
-)
+from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
+from waybill_airflow.operators.upkeep import UpkeepJobOperator
 
 NOWHERE = "postgresql://127.0.0.1:1/nowhere"
 
@@ -51,8 +48,7 @@ def real_operators():
         ReplayCampaignOperator(task_id="t"),
         CleanUpParkedFilesOperator(task_id="t"),
         RefreshTrackerOperator(task_id="t"),
-        ProbeHeldPipelinesOperator(task_id="t"),
-        TellOwnersOperator(task_id="t"),
+        UpkeepJobOperator(task_id="t", job="audit"),
     ]
 
 

@@ -150,7 +150,7 @@ def test_no_dag_lets_a_value_from_outside_reach_a_template(hostile_declarations)
 def test_no_operator_notifier_or_trigger_inherits_template_fields_or_files():
     classes = project_classes()
     names = {made.__name__ for made in classes}
-    assert {"TriggerReplayOperator", "AuditFailedNotifier", "BrokenDeclarationOperator"} <= names
+    assert {"UpkeepOperator", "UpkeepFailedNotifier", "BrokenDeclarationOperator"} <= names
     for made in classes:
         foreign = [
             base
@@ -169,7 +169,7 @@ def test_whatever_a_run_is_given_its_tasks_get_as_it_is(hostile_declarations, tm
     touched = tmp_path / "touched"
     code = f"__import__('pathlib').Path('{touched}').touch()"
     hostile = f'{{{{ macros.json.codecs.builtins.eval("{code}") }}}}'
-    launch = {"trigger_run_id": hostile, "conf": {"event_name": hostile}, "reset_dag_run": False}
+    launch = {"conf": {"event_name": hostile}}
     rendered, mapped = 0, set()
     for dag in load_dags(ROOT / "dags").dags.values():
         for task in dag.tasks:
@@ -181,12 +181,9 @@ def test_whatever_a_run_is_given_its_tasks_get_as_it_is(hostile_declarations, tm
             rendered += len(given)
             if task.is_mapped:
                 mapped.add(type(done).__name__)
-                if type(done).__name__ == "SparkApplicationOperator":
-                    assert done.virtual_cluster == launch
-                else:
-                    assert (done.trigger_run_id, done.conf) == (hostile, launch["conf"])
-    assert rendered >= 3
-    assert mapped == {"SparkApplicationOperator", "TriggerReplayOperator"}
+                assert done.virtual_cluster == launch
+    assert rendered >= 2
+    assert mapped == {"SparkApplicationOperator"}
 
 
 def flat(values):

@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
+from waybill import services
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
+from waybill.upkeep import JOBS
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +75,7 @@ def test_preparing_without_a_database_fails_with_the_reason(environment):
     assert "Traceback" not in done.stderr
 
 
-def test_maintenance_and_planning_run_on_an_empty_tracker(environment):
+def test_maintenance_and_planning_run_on_an_empty_tracker(environment, kafka, monkeypatch):
     from types import SimpleNamespace
 
     from waybill_airflow.operators.campaign import ReplayCampaignOperator
@@ -80,7 +83,9 @@ def test_maintenance_and_planning_run_on_an_empty_tracker(environment):
         CleanUpParkedFilesOperator,
         RefreshTrackerOperator,
     )
+    from waybill_airflow.operators.upkeep import UpkeepOperator
 
+    monkeypatch.setenv("WAYBILL_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
     assert prepare().returncode == 0
     run = SimpleNamespace(triggering_user_name="ada", dag_id="replays", run_id="manual__1")
     context = {"dag_run": run, "run_id": "manual__1", "params": {"pipeline": "flights"}}
@@ -90,6 +95,10 @@ def test_maintenance_and_planning_run_on_an_empty_tracker(environment):
         ReplayCampaignOperator(task_id="campaign"),
     ):
         json.dumps(task.execute(context))
+    monkeypatch.setattr("waybill_airflow.operators.upkeep._is_paused", lambda _dag_id: False)
+    jobs = {job.name: 1 for job in JOBS}
+    assert UpkeepOperator(task_id="shift", shift=timedelta(seconds=1)).execute(context) == jobs
+    assert {one.state for one in services.upkeep_jobs(Settings())} == {"ok"}
 
 
 def test_a_connection_is_tested_and_says_what_it_reached(stack_settings, monkeypatch):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import app
-from waybill.errors import RetryError
+from waybill.errors import RetryError, StopError
 from waybill.ledger import IntakeCommit, commit_intake
 from waybill.storage import open_log, open_tracker
 
@@ -68,32 +68,57 @@ def test_a_breach_is_found_listed_shown_and_closed(settings: Any) -> None:
     called("audit", "show", "4711", code=1)
 
 
-def test_the_operator_returns_numbers_and_logs_what_is_new(settings: Any) -> None:
-    from waybill_airflow.operators.reconciliation import AuditOperator
+def test_the_operator_returns_numbers_and_the_record_has_them(settings: Any) -> None:
+    from waybill_airflow.operators.upkeep import UpkeepJobOperator
 
-    report = AuditOperator(task_id="audit").execute({})
-    assert (report["opened"], report["breaches"]) == (1, 1)
-    assert report["naming"]["waiting"] == 1
-    assert AuditOperator(task_id="audit").execute({})["opened"] == 0
+    run = SimpleNamespace(dag_id="audit", run_id="manual__1")
+    context: Any = {"dag_run": run}
+    audit = UpkeepJobOperator(task_id="audit", job="audit")
+    report = audit.execute(context)
+    assert (report["opened"], report["breaches"], report["named"]) == (1, 1, 0)
+    assert audit.execute(context)["opened"] == 0
+    first, *_ = services.upkeep_jobs(settings)
+    assert (first.job, first.state, first.outcome["opened"]) == ("audit", "ok", 0)
+    assert first.holder.startswith("audit/manual__1 on ")
 
 
 @pytest.mark.parametrize(("before", "told"), [(None, 1), ("success", 1), ("failed", 0)])
-def test_a_failing_audit_is_told_once_and_not_each_minute(
+def test_upkeep_that_stands_still_is_told_once_and_not_each_minute(
     settings: Any, monkeypatch: pytest.MonkeyPatch, before: str | None, told: int
 ) -> None:
-    from waybill_airflow.notifiers.audit import AuditFailedNotifier
+    from waybill_airflow.notifiers.upkeep import UpkeepFailedNotifier
 
     words: list[str] = []
     monkeypatch.setattr(services, "tell_task_failed", lambda _, said, kind: words.append(said))
     run = None if before is None else SimpleNamespace(state=before)
     ti = SimpleNamespace(get_previous_dagrun=lambda: run)
-    AuditFailedNotifier().notify({"ti": ti, "exception": RetryError("Kafka is away")})
+    UpkeepFailedNotifier().notify({"ti": ti, "exception": RetryError("the tracker is away")})
     assert len(words) == told
-    assert all("Kafka is away" in one for one in words)
+    assert all("the tracker is away" in one for one in words)
+
+
+def test_a_job_that_fails_is_told_by_each_sink_and_what_it_means(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from waybill_airflow.operators.upkeep import UpkeepJobOperator
+
+    def broken(_settings: Any) -> Any:
+        raise StopError("the books are torn; user waybill, password waybill-very-secret")
+
+    monkeypatch.setattr(services, "run_audit", broken)
+    monkeypatch.setenv("WAYBILL_NOTICES__SMTP_PASSWORD", "waybill-very-secret")
+    run = SimpleNamespace(dag_id="audit", run_id="manual__1")
+    context: Any = {"dag_run": run}
+    with pytest.raises(StopError):
+        UpkeepJobOperator(task_id="audit", job="audit").execute(context)
+    [told] = [line for line in caplog.messages if "upkeep job audit failed 4 times" in line]
+    assert "until it succeeds nobody looks for breaches" in told
+    assert "very-secret" not in told
+    assert "very-secret" not in services.upkeep_jobs(settings)[0].error
 
 
 def test_the_word_that_the_audit_fails_goes_by_each_sink(
     settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert services.tell_task_failed(settings, "the audit failed (x)", kind="breach") == {"log": ""}
+    assert services.tell_task_failed(settings, "the audit failed (x)", kind="upkeep") == {"log": ""}
     assert "the audit failed (x)" in caplog.text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from tests.support import orders
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from waybill import services
 from waybill.access import Decision
 from waybill.cli import app
-from waybill.errors import InputError
+from waybill.errors import InputError, RetryError
 from waybill.parking import Packer, Parking, new_key
 from waybill.parking.auto_replays import read_mark, remove_mark
 from waybill.replay.auto_replay import (
@@ -187,43 +187,36 @@ def test_a_mark_that_was_changed_meanwhile_is_not_overwritten(world: World) -> N
     assert not world.note(launch)
 
 
-def test_the_operators_launch_a_changed_partition_once(
+def test_the_job_launches_a_changed_partition_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from waybill_airflow.operators.replay import (
-        KeepAutoReplaysOperator,
-        PlanAutoReplaysOperator,
-    )
+    launched: list[tuple[str, Mapping[str, Any]]] = []
 
-    class Run:
-        pushed: ClassVar[dict[str, Any]] = {}
+    class Airflow:
+        answer: Exception | None = RetryError("Airflow did not answer")
 
-        def xcom_push(self, key: str, value: Any) -> None:
-            self.pushed[key] = json.loads(json.dumps(value))
+        def launch(self, run_id: str, conf: Mapping[str, Any]) -> None:
+            launched.append((run_id, conf))
+            if self.answer:
+                raise self.answer
 
-        def get_dr_count(self, **_: Any) -> int:
-            return 0
-
-    for name, value in world.settings.to_env().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WAYBILL_HOME", str(world.settings.home))
     here = DestinationSettings(dsn=world.settings.tracker.dsn)
-    monkeypatch.setenv(
-        "WAYBILL_DESTINATIONS", json.dumps({"warehouse": {"dsn": here.dsn.get_secret_value()}})
-    )
+    settings = world.settings.model_copy(update={"destinations": {"warehouse": here}})
+    parts = services.UpkeepParts(Airflow(), "a test", str)
     world.mark("version")
     world.deploy("mended")
-    run, plan = Run(), PlanAutoReplaysOperator(task_id="plan")
-    [launch] = plan.execute({"ti": run})
-    [again] = plan.execute({"ti": run})
-    assert launch == again
-    assert launch["conf"]["error_type"] == "null_value"
-    keep = KeepAutoReplaysOperator(task_id="keep", notes=run.pushed["notes"])
-    assert keep.execute({"ti": run}) == 1
-    assert plan.execute({"ti": run}) == []
+    with pytest.raises(RetryError):
+        services.run_upkeep_job(settings, parts, "auto_replay")
+    Airflow.answer = None
+    done = services.run_upkeep_job(settings, parts, "auto_replay")
+    assert done == {"due": 1, "launched": 1}
+    first, again = launched
+    assert first == again
+    assert again[1]["error_type"] == "null_value"
+    assert services.run_upkeep_job(settings, parts, "auto_replay")["due"] == 0
     mark = read_mark(world.tracker, world.partition_id)
     assert mark is not None
-    assert mark.last_run_id == launch["trigger_run_id"]
+    assert mark.last_run_id == again[0]
 
 
 def test_the_command_marks_and_takes_the_mark_away(

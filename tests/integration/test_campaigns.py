@@ -530,7 +530,7 @@ def test_its_task_is_woken_by_its_trigger_until_all_have_ended(
     rows = SharedRows(triggers._read_rows)
     monkeypatch.setattr(triggers, "ROWS", rows)
     monkeypatch.setattr(triggers, "count_unfinished", lambda _ids: len(airflow.unfinished()))
-    monkeypatch.setattr(operators, "is_replay_paused", lambda: False)
+    monkeypatch.setattr(operators, "is_paused", lambda: False)
     monkeypatch.setattr(operators.ReplayCampaignOperator, "runs", lambda _self: airflow)
     task: Any = operators.ReplayCampaignOperator(task_id="campaign", poll_s=0.0)
     run = SimpleNamespace(triggering_user_name="ann", dag_id="d", run_id="manual__1")

@@ -7,6 +7,8 @@ import pytest
 from tests.support import web_app
 from typer.testing import CliRunner
 
+from waybill import services
+from waybill.access import Decision
 from waybill.cli import app, pipelines, stack
 from waybill.settings import Settings
 from waybill.stack.embedded import ServiceStatus, Stack
@@ -77,7 +79,13 @@ def test_a_release_promises_nothing_that_a_paused_dag_would_do(pause, web, monke
     assert pipelines._goes_back() == "what waits stays until you unpause in Airflow: replay"
     pause(False)
     assert pipelines._goes_back() == "what waits goes back within a minute or two"
+    services.pause_job(Settings(), "probe_held_pipelines", Decision("ann"))
+    assert pipelines._goes_back() == (
+        "what waits stays until you resume: waybill upkeep resume probe_held_pipelines"
+    )
     monkeypatch.setenv("WAYBILL_AIRFLOW__PASSWORD", "wrong")
     said = pipelines._goes_back()
-    assert said.startswith("what waits goes back once the DAG probe_held_pipelines has run (")
+    assert said.startswith(
+        "what waits goes back once upkeep has run its job probe_held_pipelines ("
+    )
     assert "WAYBILL_AIRFLOW__PASSWORD" in said

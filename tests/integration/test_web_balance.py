@@ -212,3 +212,18 @@ def test_destinations_are_shown_to_who_sends_there_and_their_words_to_who_sees_a
     web.lot.sql("DELETE FROM destination_states")
     [seen] = web.get("otto", "/api/destinations")["destinations"]
     assert (seen["state"], seen["waiting_since"]) == ("takes loads", None)
+
+
+def test_the_jobs_of_upkeep_are_told_and_their_errors_to_who_sees_all_teams(web):
+    web.two_teams()
+    assert {one["state"] for one in web.get("uma", "/api/upkeep")["jobs"]} == {"late"}
+    web.lot.sql(
+        "INSERT INTO upkeep_jobs (job, holder, succeeded_at, failures, error, outcome) VALUES "
+        "('audit', 'upkeep/scheduled__1', clock_timestamp(), 0, '', '{\"looked_at\": 3}'), "
+        "('watch', 'x', clock_timestamp(), 2, 'destination of another team', '{}')"
+    )
+    audit, watch, *_ = web.get("ann", "/api/upkeep")["jobs"]
+    assert (audit["state"], audit["outcome"], audit["failures"]) == ("ok", {"looked_at": 3}, 0)
+    assert (watch["state"], watch["error"]) == ("failing", "destination of another team")
+    audit, watch, *_ = web.get("uma", "/api/upkeep")["jobs"]
+    assert (audit["job"], watch["state"], watch["error"]) == ("audit", "failing", None)

@@ -31,6 +31,7 @@ CREATE OR REPLACE TRIGGER end_at_once BEFORE INSERT ON dag_run
 """
 _RUN = f"""
 import json, sys
+from pathlib import Path
 from airflow.dag_processing.dagbag import DagBag
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
@@ -43,7 +44,10 @@ for dag_id, conf in asked:
         with create_session() as session:
             newest = select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc())
             conf = session.scalars(newest).first().conf
-    bag = DagBag(sys.argv[3] + "/" + dag_id + ".py", bundle_path=sys.argv[3], bundle_name="dags-folder")
+    file = Path(sys.argv[3], dag_id + ".py")
+    if not file.exists():
+        file = file.with_name("upkeep.py")
+    bag = DagBag(file, bundle_path=sys.argv[3], bundle_name="dags-folder")
     assert not bag.import_errors, bag.import_errors
     run = bag.dags[dag_id].test(run_conf=conf)
     tasks = dict((f"{{ti.task_id}}[{{ti.map_index}}]", str(ti.state)) for ti in run.get_task_instances())

@@ -145,7 +145,16 @@ def test_a_pipeline_without_events_says_so(open_balance):
 
 def test_an_auditor_that_does_not_look_is_told(open_balance, books):
     books.lot.sql("DELETE FROM audit_rounds")
+    books.lot.sql("DELETE FROM upkeep_jobs")
+    books.lot.sql(
+        "INSERT INTO upkeep_jobs (job, succeeded_at, failures, error) VALUES "
+        "('watch', clock_timestamp(), 4, '<b>Kafka</b> is away')"
+    )
     one = open_balance()
+    jobs = one.frame.locator("details.upkeep[open]")
+    expect(jobs.locator("summary")).to_contain_text("audit is late, watch fails")
+    expect(jobs.get_by_role("row")).to_have_count(7)
+    expect(jobs.get_by_role("row", name="watch")).to_contain_text("<b>Kafka</b> is away")
     expect(one.frame.locator(".callout")).to_contain_text("The auditor has not looked yet")
     books.audited()
     one.frame.get_by_role("button", name="Refresh").click()

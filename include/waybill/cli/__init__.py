@@ -100,6 +100,9 @@ COMMANDS = {
     "audit": LazyCommand(
         "Breaches that the auditor found: run a round, list, show, close.", "waybill.cli.audit:app"
     ),
+    "upkeep": LazyCommand(
+        "The jobs that run each minute: list, pause, resume.", "waybill.cli.upkeep:app"
+    ),
     "retention": LazyCommand(
         "Retention: show how long things are kept, and trim them.", "waybill.cli.retention:app"
     ),

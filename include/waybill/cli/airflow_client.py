@@ -71,13 +71,21 @@ class AirflowClient:
         """Let a DAG's runs be scheduled."""
         self._call("PATCH", _path("dags", dag_id), {"is_paused": False})
 
+    def pause(self, dag_id: str) -> None:
+        """Have no more runs of a DAG be scheduled."""
+        self._call("PATCH", _path("dags", dag_id), {"is_paused": True})
+
     def paused_upkeep(self) -> list[str]:
-        """Return Waybill's DAGs that are paused, but for those that move data in and on."""
+        """Return Waybill's DAGs that are paused, but for those that move data in and on.
+
+        Nor those that only run a job of upkeep by hand.
+        """
         query = "paused=true&tags=maintenance&tags=replay&tags_match_mode=any"
         return sorted(
             dag["dag_id"]
             for dag in self._dags(query)
-            if "waybill" in {tag["name"] for tag in dag["tags"]}
+            if (tags := {tag["name"] for tag in dag["tags"]}) >= {"waybill"}
+            and "by-hand" not in tags
         )
 
     def pools(self) -> set[str]:

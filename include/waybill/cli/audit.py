@@ -25,7 +25,7 @@ _SHOWN = 20
 
 @app.command()
 def run(*, as_json: AsJson = False) -> None:
-    """Run one round now, as the DAG `audit` does each minute. Exit code 2 if it opened any."""
+    """Run one round now, as upkeep does each minute. Exit code 2 if it opened any."""
     from waybill.services import run_audit
     from waybill.settings import Settings
 

@@ -246,7 +246,7 @@ def _placed(
 
 @app.command()
 def coordinate(*, as_json: AsJson = False) -> None:
-    """Run one round of the coordinator, as the DAG `coordinate` does each minute."""
+    """Run one round of the coordinator, as upkeep does each minute."""
     from waybill.services import run_coordinator
     from waybill.settings import Settings
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from waybill.reconciliation import PipelineBalance
 
 PIPELINES = ("flights", "weather")
-WATCHING = ("audit", "watch", "compact_traces")
+WATCHING = ("upkeep", "audit", "compact_traces")
 DAGS = {
     *("ingest_flights", "ingest_weather", "stream_default", "replay", "replay_parked_partitions"),
     *WATCHING,
@@ -291,7 +291,7 @@ def _replay(runner: Demo, airflow: AirflowClient) -> None:
 
 
 def _audit(runner: Demo, airflow: AirflowClient) -> None:
-    """Let the auditor run each minute, once at once; it must find nothing."""
+    """Let upkeep run, the auditor once at once; it must find nothing."""
     for name in WATCHING:
         airflow.unpause(name)
     run_id = airflow.trigger("audit", f"demo__{int(time.time())}", {})

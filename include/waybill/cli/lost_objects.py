@@ -61,7 +61,7 @@ def lost_parked_events(
     ids: Ids = False,
     as_json: AsJson = False,
 ) -> None:
-    """List events whose files are missing or damaged. The DAG `watch` rebuilds them each minute."""
+    """List events whose files are missing or damaged. Upkeep rebuilds them each minute."""
     from waybill.services import (
         lost_parked,
         lost_parked_ids,
@@ -99,7 +99,7 @@ def lost_staged(
     ids: Ids = False,
     as_json: AsJson = False,
 ) -> None:
-    """List missing or damaged staged objects. The DAG `watch` rebuilds them each minute."""
+    """List missing or damaged staged objects. Upkeep rebuilds them each minute."""
     from waybill.services import (
         lost_object_ids,
         lost_objects,

@@ -53,8 +53,9 @@ From = Annotated[
 _DECLARATION = "pipeline.yaml"
 _UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
 HeldName = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
-_SEND_BACK = frozenset({"probe_held_pipelines", "replay"})
-"""DAGs: the first finds what waits after a release, the other sends it."""
+_SEND_BACK = frozenset({"upkeep", "replay"})
+"""DAGs: the first finds what waits after a release, by a job; the other sends it."""
+_FINDER = "probe_held_pipelines"
 
 
 @app.command()
@@ -309,7 +310,7 @@ def hold(name: HeldName, why: Why, who: Who = None, *, as_json: AsJson = False) 
 
 
 def release(name: HeldName, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
-    """Release a held pipeline; the DAG probe_held_pipelines replays what waits."""
+    """Release a held pipeline; upkeep has what waits replayed."""
     _change_hold("release", name, who, why, as_json=as_json)
 
 
@@ -329,16 +330,21 @@ def _change_hold(verb: str, name: str, who: str | None, why: str, *, as_json: bo
 
 
 def _goes_back() -> str:
-    """Return when what waits goes back, by whether the DAGs that do it are on."""
+    """Return when what waits goes back, by whether the DAGs and the job that do it are on."""
     from waybill.cli.airflow_client import AirflowClient
     from waybill.errors import WaybillError
+    from waybill.services import upkeep_jobs
     from waybill.settings import Settings
 
+    settings = Settings()
     try:
-        with AirflowClient(Settings().airflow, patience_s=0.0) as client:
+        with AirflowClient(settings.airflow, patience_s=0.0) as client:
             paused = sorted(_SEND_BACK.intersection(client.paused_upkeep()))
+        jobs = {one.job: one for one in upkeep_jobs(settings)}
     except WaybillError as error:
-        return f"what waits goes back once the DAG probe_held_pipelines has run ({error})"
+        return f"what waits goes back once upkeep has run its job {_FINDER} ({error})"
+    if jobs[_FINDER].paused_at is not None:
+        return f"what waits stays until you resume: waybill upkeep resume {_FINDER}"
     if paused:
         return f"what waits stays until you unpause in Airflow: {', '.join(paused)}"
     return "what waits goes back within a minute or two"

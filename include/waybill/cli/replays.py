@@ -34,7 +34,7 @@ _MESSAGE_CHARS = 200
 _VALUE_CHARS = 60
 _ALL, _NONE = 1.0, 0.0
 _WAY_OUT = (
-    "what to do: each minute the DAG `watch` makes what is gone again from Kafka, and what a "
+    "what to do: each minute the job `watch` makes what is gone again from Kafka, and what a "
     "replay found damaged; `waybill parked lost` says what stays lost; restore those files, then "
     "`waybill parked recheck`"
 )
@@ -229,7 +229,7 @@ def auto_replay(
     }
     typer.echo(
         f"{name} is replayed automatically when {changes[mark.on_change]} (checked every minute by "
-        "the DAG auto_replay, which must not be paused)"
+        "the job auto_replay of the DAG upkeep, which must not be paused)"
     )
 
 

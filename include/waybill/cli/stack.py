@@ -114,6 +114,7 @@ def status(*, as_json: AsJson = False) -> None:
         _show_restarts(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
+            _show_jobs()
         if any(line.name == _API_SERVER and line.healthy for line in lines):
             _show_paused()
     if runs and (ill or suspended):
@@ -162,6 +163,31 @@ def _upkeep() -> Check:
     if settings.unpaused_dags == "none":
         return Check("DAGs", ok=True, found=found)
     return Check("DAGs", ok=False, found=found, remedy=_UNPAUSE)
+
+
+def _jobs() -> Check:
+    """Ask the tracker how the jobs of upkeep are; those that somebody paused are fine."""
+    from waybill.cli.upkeep import problems
+    from waybill.errors import WaybillError
+    from waybill.services import upkeep_jobs
+    from waybill.settings import Settings
+    from waybill.stack import Check
+
+    try:
+        found = upkeep_jobs(Settings())
+    except WaybillError as error:
+        return Check("upkeep", ok=False, found="not known", remedy=str(error))
+    said = "; ".join(problems(found))
+    if not any(one.state in {"failing", "late"} for one in found):
+        return Check("upkeep", ok=True, found=said or "each job succeeded lately")
+    return Check("upkeep", ok=False, found=said, remedy="`waybill upkeep list` says more")
+
+
+def _show_jobs() -> None:
+    """Print which jobs of upkeep fail or are late, if any does."""
+    check = _jobs()
+    if not check.ok:
+        _say(f"{check.found}; {check.remedy}")
 
 
 def _pools() -> Check:
@@ -254,7 +280,7 @@ def doctor(*, as_json: AsJson = False) -> None:
 
     checks = examine(Settings())
     if any(check.name == _API_SERVER and check.ok for check in checks):
-        checks += [_upkeep(), _pools()]
+        checks += [_upkeep(), _jobs(), _pools()]
     if as_json:
         typer.echo(json.dumps([check.to_json() for check in checks]))
     else:

@@ -34,6 +34,7 @@ _TITLES = {
     "first": ("new kind of parked events", "new kinds of parked events"),
     "test": ("test message", "test messages"),
     "task": ("task failed", "tasks failed"),
+    "upkeep": ("job of upkeep fails", "jobs of upkeep fail"),
 }
 _EMPTY = "(empty)"
 """Stands for an event name that is empty."""

@@ -1,8 +1,8 @@
 """Replay: parked events back to their topic.
 
 What may go (eligibility), as which messages (messages), how fast (throttle, canary), what became of
-it (outcome), what would (dry_run), what goes by itself (auto_replay, probing), and many groups by
-one request (campaigns).
+it (outcome), what would (dry_run), what goes by itself (auto_replay, probing), by which
+runs (launches), and many groups by one request (campaigns).
 
 Invariants
   I1  A segment is whole in the write-ahead log, with its mark, before the tracker hears of it; a
@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from waybill.replay.eligibility import refuse_held as refuse_held
     from waybill.replay.eligibility import refuse_ingestion as refuse_ingestion
     from waybill.replay.eligibility import require_parked as require_parked
+    from waybill.replay.launches import Launches as Launches
+    from waybill.replay.launches import ReplayLauncher as ReplayLauncher
+    from waybill.replay.launches import group_of as group_of
+    from waybill.replay.launches import replay_run_id as replay_run_id
     from waybill.replay.outcome import AwaitedEnds as AwaitedEnds
     from waybill.replay.outcome import ReplayOutcome as ReplayOutcome
     from waybill.replay.outcome import ReplayWatch as ReplayWatch
@@ -113,6 +117,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "refuse_ingestion",
             "require_parked",
         ],
+        "launches": ["Launches", "ReplayLauncher", "group_of", "replay_run_id"],
         "outcome": ["AwaitedEnds", "ReplayOutcome", "ReplayWatch", "became", "read_awaited"],
         "probing": ["ProbeReport", "probe_held"],
         "recent_events": ["GoodReport"],

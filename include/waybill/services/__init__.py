@@ -109,6 +109,12 @@ if TYPE_CHECKING:
     from waybill.services.topics import topic_config_faults as topic_config_faults
     from waybill.services.topics import topic_lines as topic_lines
     from waybill.services.trails import opened_trails as opened_trails
+    from waybill.services.upkeep import UpkeepParts as UpkeepParts
+    from waybill.services.upkeep import pause_job as pause_job
+    from waybill.services.upkeep import resume_job as resume_job
+    from waybill.services.upkeep import run_upkeep as run_upkeep
+    from waybill.services.upkeep import run_upkeep_job as run_upkeep_job
+    from waybill.services.upkeep import upkeep_jobs as upkeep_jobs
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -216,5 +222,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_lines",
         ],
         "trails": ["opened_trails"],
+        "upkeep": [
+            "UpkeepParts",
+            "pause_job",
+            "resume_job",
+            "run_upkeep",
+            "run_upkeep_job",
+            "upkeep_jobs",
+        ],
     },
 )

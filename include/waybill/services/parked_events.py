@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from waybill.settings import Settings
@@ -147,18 +148,19 @@ def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -
 def probe_held_pipelines(settings: Settings) -> ProbeReport:
     """Probe the held pipelines that are due, release those that pass, list what is to go back."""
     from waybill.parking import Parking
-    from waybill.processing import shared_sandbox
+    from waybill.processing.sandbox import Sandbox
     from waybill.replay import probe_held
     from waybill.storage import payloads_at_once
 
     objects = open_owned_objects(settings)
-    with open_tracker(settings.tracker) as tracker:
+    sandbox = Sandbox(settings.sandbox, timeout_s=settings.spark.event_timeout_s)
+    with closing(sandbox), open_tracker(settings.tracker) as tracker:
         rate = settings.parking.probe_pass_rate
         return probe_held(
             tracker,
             Parking(tracker, objects),
             pass_rate=rate,
-            code=shared_sandbox(settings),
+            code=sandbox,
             fetch=payloads_at_once(objects),
             destinations=settings.destinations,
         )

@@ -48,17 +48,23 @@ def reason(context: Context) -> str:
     Of errors that are not the library's it is the type alone: a driver's own words can quote values
     of events.
     """
+    error = context.get("exception")
+    if error is None:  # Airflow's DAG processor tells it, in the place of a task that is gone
+        return "its process ended amid its work; the scheduler's log says more"
+    return error_words(error)
+
+
+def error_words(error: BaseException) -> str:
+    """Return an error in words that may be shown, on one line; secrets in it are masked."""
     from airflow.sdk.exceptions import AirflowFailException
+    from airflow.sdk.log import redact
 
     from waybill.errors import WaybillError
     from waybill.notices import one_line
 
-    error = context.get("exception")
-    if error is None:  # Airflow's DAG processor tells it, in the place of a task that is gone
-        return "its process ended amid its work; the scheduler's log says more"
     if isinstance(error, WaybillError | AirflowFailException):
-        return one_line(str(error), 1000)
+        return one_line(str(redact(str(error))), 1000)
     return f"{type(error).__name__}; its log says why"
 
 
-__all__ = ["TaskFailedNotifier", "reason"]
+__all__ = ["TaskFailedNotifier", "error_words", "reason"]

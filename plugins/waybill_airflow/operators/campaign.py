@@ -16,7 +16,7 @@ from airflow.sdk import BaseOperator
 
 from waybill_airflow.failures import as_task_failures, read_settings
 from waybill_airflow.operators.replay import who_asked
-from waybill_airflow.replay_runs import TaskReplayRuns, is_replay_paused
+from waybill_airflow.replay_runs import TaskReplayRuns, is_paused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ class ReplayCampaignOperator(BaseOperator):
         )
         for words in left_out_words(campaign.left_out):
             self.log.warning("%s", words)
-        if campaign.groups > campaign.ended and is_replay_paused():
+        if campaign.groups > campaign.ended and is_paused():
             self.log.warning("the DAG `replay` is paused: its runs wait until it is unpaused")
         return self._work_on(campaign.id)
 

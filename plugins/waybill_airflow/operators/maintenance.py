@@ -1,4 +1,4 @@
-"""Keep bucket, tracker and traces tidy; tell owners what happened."""
+"""Keep bucket, tracker and traces tidy."""
 
 from __future__ import annotations
 
@@ -100,29 +100,4 @@ class CompactTracesOperator(BaseOperator):
             report = compact_traces(read_settings())
         if report.damaged:
             raise AirflowFailException("\n".join(report.damaged))
-        return report.to_json()
-
-
-class TellOwnersOperator(BaseOperator):
-    """Tell owners what happened to their events: by the log, a webhook, mail, as the settings say.
-
-    A message that a sink does not take is kept and tried again by a later run. Safe to kill and to
-    retry: a message may then come twice, under one id.
-
-    :raises AirflowFailException: a message could not be sent for longer than the setting
-        ``notices.stuck_after_s``; all others were sent before that.
-    :raises waybill.errors.RetryError: the tracker did not answer.
-    :returns: the ``SendReport`` as a dict.
-    """
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Send what waits, and return what was sent."""
-        from airflow.sdk.exceptions import AirflowFailException
-
-        with as_task_failures():
-            from waybill.services import send_notices
-
-            report = send_notices(read_settings())
-        if report.stuck:
-            raise AirflowFailException("\n".join(report.stuck))
         return report.to_json()

@@ -24,6 +24,7 @@ from waybill_airflow.web import (
     pipelines,
     runs,
     trails,
+    upkeep,
 )
 from waybill_airflow.web.guard import refuse_foreign, signed_in
 from waybill_airflow.web.models import problems
@@ -149,6 +150,7 @@ def make_app() -> FastAPI:
         destinations,
         mappings,
         trails,
+        upkeep,
     )
     for part in parts:
         app.include_router(part.router)

@@ -18,9 +18,9 @@ from starlette.concurrency import run_in_threadpool
 
 from waybill.errors import InputError
 from waybill.parking import ParkedGroup
-from waybill.replay import refuse_held, refuse_ingestion
+from waybill.replay import refuse_held, refuse_ingestion, replay_run_id
 from waybill_airflow.airflow_internals import web_application
-from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID, replay_run_id
+from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import PartitionAccess, PartitionReplayer, Viewer, require
 from waybill_airflow.web.services import parked_events

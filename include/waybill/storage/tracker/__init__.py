@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import topic_offsets as topic_offsets
     from waybill.storage.tracker.tables import topic_stops as topic_stops
     from waybill.storage.tracker.tables import trace_queries as trace_queries
+    from waybill.storage.tracker.tables import upkeep_jobs as upkeep_jobs
     from waybill.storage.tracker.tables import virtual_clusters as virtual_clusters
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -101,6 +102,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_offsets",
             "topic_stops",
             "trace_queries",
+            "upkeep_jobs",
             "virtual_clusters",
         ],
     },

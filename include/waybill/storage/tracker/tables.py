@@ -13,7 +13,7 @@ Audit         breaches, audit_minutes, audit_rounds
 Notices       notices, notice_messages, notice_digests, digested_partitions
 Clusters      virtual_clusters, cluster_pins, cluster_assignments, team_loads, cluster_loads,
               applications
-Deployment    deployment, audit_log
+Deployment    deployment, audit_log, upkeep_jobs
 """
 
 from __future__ import annotations
@@ -1001,3 +1001,22 @@ audit_log = Table(
     Column("target", Text, nullable=False),
     Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
 )
+
+upkeep_jobs = Table(
+    "upkeep_jobs",
+    METADATA,
+    Column("job", Text, primary_key=True),
+    Column("token", Uuid(as_uuid=True)),
+    Column("holder", Text, nullable=False, server_default=text("''")),
+    *[
+        time_column(name)
+        for name in ("started_at", "beat_at", "ended_at", "succeeded_at", "failed_at", "paused_at")
+    ],
+    Column("failures", Integer, nullable=False, server_default=text("0")),
+    Column("told", Boolean, nullable=False, server_default=text("false")),
+    Column("error", Text, nullable=False, server_default=text("''")),
+    Column("outcome", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("paused_by", Text, nullable=False, server_default=text("''")),
+)
+"""A job of upkeep, its lease and how it went: ``waybill.upkeep``. ``token``: of the run that has
+the lease; null: it does not run."""

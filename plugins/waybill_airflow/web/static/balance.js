@@ -8,6 +8,7 @@ import { Heat, legend } from "./heat.js";
 import { live, spanChoice } from "./live_page.js";
 import { named } from "./names.js";
 import { problem } from "./notices.js";
+import { upkeep } from "./upkeep.js";
 import { ago, count, many } from "./words.js";
 
 const AGAIN_MS = 20_000;
@@ -42,9 +43,9 @@ function go(part) {
 function show() {
   read();
   tellOuter();
-  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), state: h("div", {}), crumbs: h("div", {}) };
+  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), state: h("div", {}), upkeep: h("div", {}), crumbs: h("div", {}) };
   fill(page, parts.crumbs, h("header", { class: "head" }, h("div", {}, parts.title, parts.words), parts.totals), parts.state, breaches.element,
-    h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), legend()), heat.element);
+    h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), legend()), heat.element, parts.upkeep);
   return load();
 }
 
@@ -53,11 +54,12 @@ async function numbers(signal, isCurrent) {
   const query = { span: view.span };
   const whole = ask("/balance", { query, signal });
   const rows = view.pipeline ? ask(`/balance/${encodeURIComponent(view.pipeline)}/minutes`, { query: { ...query, limit: 200 }, signal }) : null;
-  const [found, own_rows] = await Promise.all([whole, rows]);
+  const [found, own_rows, jobs] = await Promise.all([whole, rows, view.pipeline ? null : ask("/upkeep", { signal })]);
   if (!isCurrent()) return;
   world.teams = new Map(found.pipelines.map((one) => [one.id, one.team]));
   const open = await breaches.load(view.pipeline, signal);
   if (isCurrent()) draw(found, own_rows, open);
+  if (isCurrent()) fill(parts.upkeep, jobs && upkeep(jobs));
 }
 
 function draw(found, rows, open) {
@@ -99,7 +101,7 @@ function audited(found) {
   const at = found.audited_at;
   if (at && Date.now() - Date.parse(at) < STALE_MS) return h("p", { class: "muted audited" }, icon("check"), `The auditor looked ${ago(at)}.`);
   const words = at ? `The auditor looked ${ago(at)} for the last time: minutes since then may look better or worse than they are.` : "The auditor has not looked yet.";
-  return h("div", { class: "callout warning", role: "status" }, icon("alert"), h("div", {}, h("p", {}, words, " Its DAG is ", h("code", {}, "audit"), ": see that it is not paused.")));
+  return h("div", { class: "callout warning", role: "status" }, icon("alert"), h("div", {}, h("p", {}, words, " See that the DAG ", h("code", {}, "upkeep"), " is not paused, nor its job ", h("code", {}, "audit"), ".")));
 }
 
 function empty(pipelines, rows) {
