@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from waybill.services.replay import replayable as replayable
     from waybill.services.replay import run_dry_run as run_dry_run
     from waybill.services.replay import run_replay as run_replay
+    from waybill.services.replay import run_replay_batch as run_replay_batch
     from waybill.services.retention import apply_retention as apply_retention
     from waybill.services.retention import retention_failed as retention_failed
     from waybill.services.retention import retention_rules as retention_rules
@@ -201,7 +202,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "trace_tables",
             "watch",
         ],
-        "replay": ["replay_outcome", "replayable", "run_dry_run", "run_replay"],
+        "replay": [
+            "replay_outcome",
+            "replayable",
+            "run_dry_run",
+            "run_replay",
+            "run_replay_batch",
+        ],
         "retention": ["apply_retention", "retention_failed", "retention_rules"],
         "servers": ["ServerAnswer", "ask_servers"],
         "topics": [

@@ -36,15 +36,19 @@ class ReplayParkedPartitionOperator(BaseOperator):
     Safe to kill and to retry: a replay is known by its DAG run, and a retry resumes it. Consumers
     recognise what was sent twice by id and version.
 
+    A run that a campaign started with ``campaign`` and ``batch`` replays the partitions of that
+    batch, one after the other. One that fails stops no other: its outcome is in the campaign, and
+    the task fails once all were seen to. A retry goes on with those that have no outcome.
+
     :param request: the fields of a ``waybill.replay.ReplayRequest`` (templated); ``None``: the
-        params of the DAG run, which are taken as they are.
+        params of the DAG run, which are taken as they are: also those of a ``BatchRequest``.
     :param pool: of Airflow; without its slots the task waits.
     :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
         else was sent, parked files turned out to be damaged or gone.
     :raises waybill.errors.RetryError: Kafka, the tracker or the object store did not answer.
     :raises waybill.errors.StopError: going on could lose or double events.
     :returns: the ``ReplayReport`` as a dict: partition_id, replay_id, segments, events, sent,
-        state; of a dry run the ``DryRunReport``.
+        state; of a dry run the ``DryRunReport``; of a batch the ``BatchReport``.
     """
 
     template_fields = ("request",)
@@ -63,16 +67,21 @@ class ReplayParkedPartitionOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
         with as_task_failures(), _reason_told(context):
-            from waybill.replay import ReplayRequest
-            from waybill.services import run_replay
+            from waybill.replay import BatchRequest, ReplayRequest
+            from waybill.services import run_replay, run_replay_batch
 
-            request = ReplayRequest.of(context["params"] if self.request is None else self.request)
-            report = run_replay(
-                read_settings(), request, who=who_asked(context), run_id=context["run_id"]
-            )
-        counts = report.to_json()
+            given = dict(context["params"] if self.request is None else self.request)
+            batch = {name: given.pop(name, None) for name in BatchRequest.model_fields}
+            request = ReplayRequest.of(given)
+            asked = {"who": who_asked(context), "run_id": context["run_id"]}
+            report: Any
+            if any(value is not None for value in batch.values()):
+                report = run_replay_batch(read_settings(), BatchRequest.of(batch), **asked)
+            else:
+                report = run_replay(read_settings(), request, **asked)
+        counts: dict[str, Any] = report.to_json()
         self.log.info("replay: %s", counts)
-        if not request.dry_run:
+        if not request.dry_run and "resumed" in counts:
             self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
         if problem := getattr(report, "problem", ""):
             context["ti"].xcom_push(key="return_value", value=counts)  # the page shows it
