@@ -30,8 +30,6 @@ with DAG(
     default_args={
         "retries": 5,
         "retry_delay": timedelta(seconds=10),
-        "retry_exponential_backoff": True,
-        "max_retry_delay": timedelta(minutes=10),
         "execution_timeout": timedelta(hours=12),
         **REPLAYS,
     },

@@ -35,8 +35,6 @@ with DAG(
     default_args={  # a campaign may last for days, and each retry goes on
         "retries": 50,
         "retry_delay": timedelta(seconds=10),
-        "retry_exponential_backoff": True,
-        "max_retry_delay": timedelta(minutes=10),
         "execution_timeout": timedelta(minutes=30),
         **REPLAYS,
     },

@@ -38,12 +38,11 @@ COMMON = {
     "doc_md": __doc__,
 }
 RETRIES = {
+    **FIRST,
     "retries": 5,
     "retry_delay": timedelta(seconds=10),
-    "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
     "queue": "stream",
-    **FIRST,
 }
 
 with DAG(

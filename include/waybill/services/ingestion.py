@@ -45,7 +45,6 @@ def run_ingest(
     settings: Settings,
     pipeline_name: str,
     *,
-    on_progress: Callable[[int, int | None], None] | None = None,
     now_us: Callable[[], int] | None = None,
 ) -> IngestReport:
     """Run a pipeline's connector to the end of its source.
@@ -53,7 +52,6 @@ def run_ingest(
     Args:
         settings: all.
         pipeline_name: of a deployed pipeline.
-        on_progress: called after each page with the records read and all that there are.
         now_us: the clock that stamps events, in microseconds since 1970; None: the machine's.
 
     Raises:
@@ -101,7 +99,7 @@ def run_ingest(
                 undeliverable=refused,
                 now_us=now_us or wall_us,
             )
-            return ingest(intake, on_progress=on_progress)
+            return ingest(intake)
 
 
 def _folder_of(settings: Settings, name: str) -> Path:
