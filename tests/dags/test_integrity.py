@@ -129,7 +129,11 @@ def test_each_task_is_retried_by_the_error_tree_with_growing_waits(dags):
     for dag_id, dag in dags.items():
         for task in dag.tasks:
             own = task.partial_kwargs if task.is_mapped else vars(task)
-            assert own["retry_policy"].serialize() == RETRIES.serialize(), (dag_id, task.task_id)
+            policy = own["retry_policy"]
+            if dag_id.startswith("stream_"):
+                assert policy is None, "whatever hinders a start can be mended meanwhile"
+            else:
+                assert policy.serialize() == RETRIES.serialize(), (dag_id, task.task_id)
             assert own["retry_exponential_backoff"], (dag_id, task.task_id)
             assert timedelta(0) < own["max_retry_delay"] <= timedelta(minutes=10)
 

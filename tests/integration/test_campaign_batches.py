@@ -298,9 +298,10 @@ from waybill.errors import ParkError
 
 def transform(event):
     number = event.data["number"]
-    if FIXED or number % 3 == 2:
-        note = "mended" if FIXED else None
-        return [event.child(0, {"number": number, "note": note, "amount": 1})]
+    if FIXED:
+        return [event.child(0, {"number": number, "note": "mended", "amount": 1})]
+    if number % 3 == 2:
+        raise ValueError(number)
     raise ParkError("record_incomplete" if number % 3 else "value_out_of_range", "no")
 """
 DEATHS = (
