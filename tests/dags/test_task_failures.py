@@ -50,9 +50,10 @@ def error_of(kind):
 
 def test_each_class_of_the_error_tree_is_retried_or_not_as_its_root_says():
     """What may pass is tried again, what somebody has to mend is not, all else as before."""
+    from airflow.sdk import RetryAction
+
     import waybill.cli.destinations
     import waybill.services.campaigns  # noqa: F401 - their errors are in the tree
-    from airflow.sdk import RetryAction
 
     decided = {InputError: RetryAction.FAIL, SettleError: RetryAction.FAIL}
     decided |= {RetryError: RetryAction.RETRY}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from waybill.services.campaigns import campaign_groups as campaign_groups
     from waybill.services.campaigns import cancel_campaign as cancel_campaign
     from waybill.services.campaigns import freeze_campaign as freeze_campaign
+    from waybill.services.campaigns import has_open_campaigns as has_open_campaigns
     from waybill.services.campaigns import pause_campaign as pause_campaign
     from waybill.services.campaigns import replay_campaign as replay_campaign
     from waybill.services.campaigns import replay_campaigns as replay_campaigns
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
     from waybill.services.environment import opened_parking as opened_parking
+    from waybill.services.ingestion import deployed_names as deployed_names
     from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
     from waybill.services.ingestion import run_deploy as run_deploy
     from waybill.services.ingestion import run_ingest as run_ingest
@@ -129,6 +131,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "campaign_groups",
             "cancel_campaign",
             "freeze_campaign",
+            "has_open_campaigns",
             "pause_campaign",
             "replay_campaign",
             "replay_campaigns",
@@ -151,6 +154,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
+            "deployed_names",
             "deployed_pipelines",
             "run_deploy",
             "run_ingest",

@@ -35,6 +35,14 @@ def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport
         return deploy(tracker, directory, who=who, rules=rules, source_roots=roots)
 
 
+def deployed_names(settings: Settings) -> list[str]:
+    """Return the names of the deployed pipelines; no declaration is read."""
+    from waybill.deployment import active_heads
+
+    with open_tracker(settings.tracker) as tracker:
+        return sorted(head.name for head in active_heads(tracker).values())
+
+
 def deployed_pipelines(settings: Settings) -> dict[str, Pipeline]:
     """Return {pipeline id: active version}."""
     with open_tracker(settings.tracker) as tracker:
