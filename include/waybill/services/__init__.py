@@ -45,10 +45,12 @@ if TYPE_CHECKING:
     from waybill.services.environment import opened_parked_events as opened_parked_events
     from waybill.services.environment import opened_parking as opened_parking
     from waybill.services.ingestion import deployed_names as deployed_names
+    from waybill.services.ingestion import deployed_pipeline as deployed_pipeline
     from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
     from waybill.services.ingestion import run_deploy as run_deploy
     from waybill.services.ingestion import run_ingest as run_ingest
     from waybill.services.ingestion import settle_log as settle_log
+    from waybill.services.ingestion import tables_loaded_by as tables_loaded_by
     from waybill.services.ingestion import write_ahead_log as write_ahead_log
     from waybill.services.ingestion import write_ahead_logs as write_ahead_logs
     from waybill.services.loading import check_destination as check_destination
@@ -155,10 +157,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
             "deployed_names",
+            "deployed_pipeline",
             "deployed_pipelines",
             "run_deploy",
             "run_ingest",
             "settle_log",
+            "tables_loaded_by",
             "write_ahead_log",
             "write_ahead_logs",
         ],

@@ -19,6 +19,7 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 
 if TYPE_CHECKING:
     from waybill.access import Decision
+    from waybill.deployment import LoadedTable
     from waybill.ingestion import IngestReport
     from waybill.ledger import LogLine
     from waybill.pipelines import Pipeline
@@ -33,6 +34,24 @@ def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport
     with open_tracker(settings.tracker) as tracker:
         rules = rules_for(pipeline, settings.destinations)
         return deploy(tracker, directory, who=who, rules=rules, source_roots=roots)
+
+
+def deployed_pipeline(settings: Settings, name: str) -> Pipeline:
+    """Return the active version of one pipeline, by name or id.
+
+    Raises:
+        InputError: nothing of that name is deployed.
+    """
+    with open_tracker(settings.tracker) as tracker:
+        return active_pipeline(tracker, name)
+
+
+def tables_loaded_by(settings: Settings, cluster: str) -> list[LoadedTable]:
+    """Return the tables that a virtual cluster's application loads."""
+    from waybill.deployment import loaded_tables
+
+    with open_tracker(settings.tracker) as tracker:
+        return loaded_tables(tracker, cluster)
 
 
 def deployed_names(settings: Settings) -> list[str]:

@@ -63,6 +63,8 @@ class ReplayParkedPartitionOperator(BaseOperator):
     ) -> None:
         super().__init__(pool=pool, **kwargs)
         self.request = request
+        self._replayed: tuple[dict[str, str], dict[str, Any]] | None = None
+        """Names of the one group that was replayed, and the counts."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
@@ -82,12 +84,19 @@ class ReplayParkedPartitionOperator(BaseOperator):
         counts: dict[str, Any] = report.to_json()
         self.log.info("replay: %s", counts)
         if not request.dry_run and "resumed" in counts:
+            self._replayed = request.names, counts
             self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
         if problem := getattr(report, "problem", ""):
             context["ti"].xcom_push(key="return_value", value=counts)  # the page shows it
             context["ti"].xcom_push(key=REASON, value=problem)
             raise AirflowFailException(problem)
         return counts
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what it read and wrote; called by Airflow's OpenLineage provider alone."""
+        from waybill_airflow.lineage import of_replay
+
+        return self._replayed and of_replay(read_settings(), *self._replayed)
 
 
 @contextmanager
