@@ -1,7 +1,7 @@
 """What tasks read and wrote, for OpenLineage.
 
-Airflow's OpenLineage provider asks an operator when its task has ended; without that provider
-nothing here is called. Namespaces are ``waybill://<team>`` and ``kafka://<first server>``; names are
+Airflow's OpenLineage provider asks an operator when its task has ended; without it nothing here is
+called. Namespaces are ``waybill://<team>`` and ``kafka://<first server>``; names are
 percent-encoded part by part, as names of events come from payloads.
 
 =========  ==================================  ==================================================
