@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _CAMPAIGN_DAG_ID = "replay_parked_partitions"
 _AT_ONCE = 500
 """DAG ids of one command: Linux takes 128 KiB in one argument."""
+_ONLY_DEADLINES = "did not clean them: ['deadline']"
+"""Airflow 3.3.2 asks that table for a column that it has not; its rows go with their runs."""
 _DRIVERS = {"postgres": "postgresql+psycopg2", "mysql": "mysql+mysqldb"}
 
 
@@ -100,7 +102,7 @@ def _clean(url: str, before: datetime, dag_ids: Sequence[str]) -> None:
     command = [sys.executable, "-m", "airflow", *words, "--dag-ids", ",".join(dag_ids)]
     own = {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url, "AIRFLOW__CORE__SQL_ALCHEMY_CONN": url}
     done = SubprocessHook().run_command(command, env={**os.environ, **own})
-    if done.exit_code:
+    if done.exit_code and _ONLY_DEADLINES not in done.output:
         raise RetryError(f"`airflow db clean` failed ({done.exit_code}): {done.output}")
 
 
