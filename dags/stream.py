@@ -37,13 +37,13 @@ COMMON = {
     "tags": {"waybill", "stream"},
     "doc_md": __doc__,
 }
-RETRIES = {
+TASKS = {
+    **FIRST,
     "retries": 5,
     "retry_delay": timedelta(seconds=10),
-    "retry_exponential_backoff": True,
     "max_retry_delay": timedelta(minutes=5),
     "queue": "stream",
-    **FIRST,
+    "retry_policy": None,  # what hinders a start, such as no Java, is mended while Airflow runs
 }
 
 with DAG(
@@ -51,7 +51,7 @@ with DAG(
     schedule="@continuous",
     fail_fast=True,
     default_args={
-        **RETRIES,
+        **TASKS,
         "execution_timeout": SHIFT + timedelta(minutes=30),
         "max_active_tis_per_dag": 1,
     },
@@ -64,11 +64,9 @@ with DAG(
     "stream_clusters",
     schedule="* * * * *",
     default_args={  # short: the next run takes over, and one task keeps the others waiting
+        **TASKS,
         "retries": 3,
-        "retry_delay": timedelta(seconds=10),
         "execution_timeout": SHORT_SHIFT + timedelta(minutes=2),
-        "queue": "stream",
-        **FIRST,
     },
     max_active_tasks=64,
     **COMMON,

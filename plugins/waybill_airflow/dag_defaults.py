@@ -11,6 +11,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
 from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
 
 if TYPE_CHECKING:
@@ -19,7 +21,35 @@ if TYPE_CHECKING:
 START = datetime(2026, 1, 1, tzinfo=UTC)
 INGEST_POOL = "waybill_ingest"
 REPLAY_POOL = "waybill_replay"
-TASKS: dict[str, Any] = {"owner": "waybill", "on_failure_callback": TaskFailedNotifier()}
+RETRIES = ExceptionRetryPolicy(
+    rules=[
+        RetryRule(
+            "waybill.errors.RetryError",
+            RetryAction.RETRY,
+            reason="a server does not answer, or is busy; a retry goes on, nothing is lost",
+        ),
+        RetryRule(
+            ["waybill.errors.InputError", "pydantic.ValidationError"],
+            RetryAction.FAIL,
+            reason="what was given is wrong, and would be again: no retry",
+        ),
+        RetryRule(
+            "waybill.errors.SettleError",
+            RetryAction.FAIL,
+            reason="somebody has to settle by name what was found: no retry",
+        ),
+    ]
+)
+"""By ``waybill.errors``: what may pass is tried again, with the task's growing waits; what a person
+has to mend is not. All else, ``StopError`` too, has the task's retries: each is a new process, in
+which the library looks again."""
+TASKS: dict[str, Any] = {
+    "owner": "waybill",
+    "on_failure_callback": TaskFailedNotifier(),
+    "retry_policy": RETRIES,
+    "retry_exponential_backoff": True,
+    "max_retry_delay": timedelta(minutes=10),
+}
 """``default_args`` of every DAG."""
 FIRST: dict[str, Any] = {**TASKS, "priority_weight": 10, "weight_rule": "absolute"}
 """The same of upkeep and streams, which go before replays and ingestion."""
@@ -36,7 +66,7 @@ def upkeep(*, timeout: timedelta, long: bool = False, **default_args: Any) -> di
     """
     retries: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
     if long:
-        retries |= {"retry_delay": timedelta(minutes=1), "retry_exponential_backoff": True}
+        retries |= {"retry_delay": timedelta(minutes=1)}
     return {
         "start_date": START,
         "catchup": False,
@@ -87,6 +117,7 @@ __all__ = [
     "INGEST_POOL",
     "REPLAYS",
     "REPLAY_POOL",
+    "RETRIES",
     "START",
     "TASKS",
     "paused_at_creation",

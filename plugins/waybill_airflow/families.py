@@ -200,8 +200,6 @@ def _ingest_dag(declared: DeclaredPipeline) -> DAG:
             "owner": declared.owner,
             "retries": 5,
             "retry_delay": timedelta(seconds=10),
-            "retry_exponential_backoff": True,
-            "max_retry_delay": timedelta(minutes=10),
             "execution_timeout": timedelta(hours=6),
         },
         tags={"waybill", "ingest", declared.team},

@@ -16,6 +16,8 @@ PUBLIC = (
     "airflow.providers.amazon.aws.hooks.base_aws",
     "airflow.providers.apache.spark.hooks.spark_submit",
     "airflow.providers.apache.spark.operators.spark_submit",
+    "airflow.providers.openlineage.extractors.base",
+    "airflow.providers.standard.hooks.subprocess",
     "airflow.plugins_manager",
     "airflow.triggers.base",
     # What `BaseEventTrigger` asks a trigger to return, in 3.3.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from itertools import product
 
 import pytest
@@ -15,13 +16,15 @@ PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
     "replay": PARTITION
     | {"since", "until", "parked_since", "parked_until", "fingerprint", "max_events"}
-    | {"rate_per_s", "governed", "canary", "dry_run", "sample", "enter"},
+    | {"rate_per_s", "governed", "canary", "dry_run", "sample", "enter"}
+    | {"campaign", "batch"},
     "replay_parked_partitions": PARTITION
     | {"since", "until", "rate_per_s", "governed", "canary", "dry_run", "limit"}
-    | {"max_unfinished"},
+    | {"max_unfinished", "groups_per_run"},
     "upkeep": set(),
     "auto_replay": set(),
     "apply_retention": set(),
+    "clean_up_runs": set(),
     "clean_up_parked_files": {"grace_s"},
     "refresh_tracker": {"grace_s"},
     "compact_traces": set(),
@@ -41,6 +44,7 @@ SCHEDULES = {
     "upkeep": "* * * * *",
     "auto_replay": "None",
     "apply_retention": "0 0 * * *",
+    "clean_up_runs": "0 0 * * *",
     "clean_up_parked_files": "0 0 * * *",
     "refresh_tracker": "0 * * * *",
     "compact_traces": "*/15 * * * *",
@@ -133,6 +137,21 @@ def test_each_task_has_retries_and_a_timeout(dags):
         for task in dag.tasks:
             assert task.retries >= 3, (dag_id, task.task_id)
             assert task.execution_timeout, (dag_id, task.task_id)
+
+
+def test_each_task_is_retried_by_the_error_tree_with_growing_waits(dags):
+    from waybill_airflow.dag_defaults import RETRIES
+
+    for dag_id, dag in dags.items():
+        for task in dag.tasks:
+            own = task.partial_kwargs if task.is_mapped else vars(task)
+            policy = own["retry_policy"]
+            if dag_id.startswith("stream_"):
+                assert policy is None, "whatever hinders a start can be mended meanwhile"
+            else:
+                assert policy.serialize() == RETRIES.serialize(), (dag_id, task.task_id)
+            assert own["retry_exponential_backoff"], (dag_id, task.task_id)
+            assert timedelta(0) < own["max_retry_delay"] <= timedelta(minutes=10)
 
 
 def test_each_task_has_an_owner_and_somebody_hears_when_it_fails(dags):
@@ -234,6 +253,10 @@ def test_replay_takes_every_stage_and_error_type(replay):
         ("governed", "a little"),
         ("pipeline", ""),
         ("pipeline", None),
+        ("campaign", ""),
+        ("campaign", ["manual__1"]),
+        ("batch", -1),
+        ("batch", "first"),
     ],
 )
 def test_replay_refuses_wrong_params(replay, name, value):
@@ -243,6 +266,18 @@ def test_replay_refuses_wrong_params(replay, name, value):
     conf = {"pipeline": "p", "event_name": "e", "stage": "mapping", "error_type": "x", name: value}
     with pytest.raises(ParamValidationError, match=name):
         process_params(replay, replay.get_task("replay"), conf, suppress_exception=False)
+
+
+@pytest.mark.parametrize("value", [0, 1_001, -1, 1.5, "all", None, [5]])
+def test_groups_a_run_are_a_number_within_limits(dags, value):
+    from airflow.sdk.definitions.param import process_params
+    from airflow.sdk.exceptions import ParamValidationError
+
+    dag = dags["replay_parked_partitions"]
+    with pytest.raises(ParamValidationError, match="groups_per_run"):
+        process_params(
+            dag, dag.get_task("campaign"), {"groups_per_run": value}, suppress_exception=False
+        )
 
 
 def test_replay_names_each_param_that_is_missing(replay):

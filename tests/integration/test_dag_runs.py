@@ -128,18 +128,23 @@ def test_events_that_kafka_refused_are_replayed_by_the_dag_and_rows_that_are_non
 
     airflow = dag_runs(settings)
     never_events = names | {"error_type": "source_row_malformed"}
-    planned, replayed, refused = airflow.test(
+    batched, by_hand, planned, replayed, refused = airflow.test(
+        ("replay_parked_partitions", {"stage": "ingestion", "groups_per_run": 5}),
+        ("replay", AS_TRIGGERED),
         ("replay_parked_partitions", {"stage": "ingestion"}),
         ("replay", AS_TRIGGERED),
         ("replay", never_events),
     )
     assert planned["tasks"] == {"campaign[-1]": "success"}, airflow.output
-    [conf] = airflow.triggered("replay").values()
+    of_batch, conf = airflow.triggered("replay").values()
     assert {name: conf[name] for name in names} == names
+    assert of_batch == {**conf, "campaign": batched["run_id"], "batch": 0}
+    assert (batched["state"], by_hand["state"]) == ("success", "failed")
+    assert "only the campaign itself starts its runs" in airflow.output
     assert replayed["state"] == "success", airflow.output[-6000:]
     assert refused["state"] == "failed"
     assert "never were events: correct the source" in airflow.output
-    whole, failed = airflow.links("_link_ParkedGroupLink")
+    *_, whole, failed = airflow.links("_link_ParkedGroupLink")
     assert "/plugin/waybill-parked/waybill/parked#pipeline=orders&event_name=order&" in whole
     assert "&error_type=source_row_malformed" in failed, "a run that fails has its link, too"
 

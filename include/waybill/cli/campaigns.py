@@ -17,6 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Replays of many parked groups, by 
 
 Id = Annotated[int, typer.Argument(min=1, max=2**63 - 1, help="The campaign.")]
 _MOST_SHOWN = 20
+_SHOWN_APART = ("max_unfinished", "groups_per_run")
 _STATES = ("waiting", "launched", "ended", "failed", "left_out")
 _HOUR_S, _DAY_S = 3600, 86_400
 
@@ -101,7 +102,8 @@ def _told(found: Campaign, *, as_json: bool) -> None:
     if as_json:
         print_json(found.to_json())
         return
-    goes_on = f"; {counted(found.unfinished, 'run')} of it not ended" if found.unfinished else ""
+    unit = "run" if found.groups_per_run == 1 else "launched group"
+    goes_on = f"; {counted(found.unfinished, unit)} of it not ended" if found.unfinished else ""
     print_folded([f"campaign {found.id} is {found.state}: {_progress(found)}{goes_on}"])
 
 
@@ -132,12 +134,12 @@ def _show_list(found: list[Campaign]) -> None:
 
 
 def _lines(found: Campaign) -> list[str]:
-    from waybill.replay import left_out_words
+    from waybill.replay import left_out_words, proposal_words
 
     asked = [
         name if value is True else f"{name} {value}"
         for name, value in found.request.items()
-        if value not in (None, False) and name != "max_unfinished"
+        if value not in (None, False) and name not in _SHOWN_APART
     ]
     changed = f" by {found.changed_by}, {_clock(found.changed_at)}" if found.changed_by else ""
     lines = [
@@ -146,11 +148,18 @@ def _lines(found: Campaign) -> list[str]:
         f"  request: {', '.join(asked)}",
         f"  {_progress(found)}",
     ]
+    if found.groups_per_run > 1:
+        lines.append(f"  a run replays up to {found.groups_per_run:,} groups, one after the other")
     if found.ended_at is None:
+        unfinished = f"{found.unfinished:,} of at most {found.max_unfinished} runs unfinished"
+        if found.groups_per_run > 1:
+            launched = counted(found.unfinished, "launched group")
+            unfinished = f"{launched} unfinished, in at most {found.max_unfinished} runs"
         lines.append(
-            f"  {found.unfinished:,} of at most {found.max_unfinished} runs unfinished; "
+            f"  {unfinished}; "
             f"{found.rate_per_min:.1f} groups a minute, {_duration(found.eta_s) or '?'} left"
         )
+        lines += [f"  {words}" for words in [proposal_words(found)] if words]
     else:
         lines.append(f"  ended {_clock(found.ended_at)}; {found.rate_per_min:.1f} groups a minute")
     lines += [f"  {words}" for words in left_out_words(found.left_out)]
@@ -186,7 +195,10 @@ def _show_groups(rows: list[CampaignGroup], state: str) -> None:
         grid.add_column(name, overflow="fold")
     for row in rows:
         name = f"{row.pipeline}/{row.event_name}/{row.stage}/{row.error_type}"
-        grid.add_row(*(Text(plain(words)) for words in (name, row.outcome, row.run_id)))
+        report = row.report or {}
+        why = str(report.get("error") or report.get("problem") or "")
+        outcome = f"{row.outcome}: {why}" if why else row.outcome
+        grid.add_row(*(Text(plain(words)) for words in (name, outcome, row.run_id)))
     Console(highlight=False).print(grid)
 
 

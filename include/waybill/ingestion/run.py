@@ -70,6 +70,7 @@ from waybill.parking import Packer, ParkedEvent, Parking, SegmentDescriptor, new
 from waybill.pipelines import EventDeclaration, Pipeline, base_topic, topic_of
 from waybill.processing import Counts
 from waybill.producer import LosslessProducer, WalFullError
+from waybill.progress import Progress
 from waybill.storage import KafkaLog, ObjectStore, TrackerStore, check_in
 from waybill.topics import generation_ends
 from waybill.tracing import Recorder
@@ -157,9 +158,7 @@ class Intake:
     """The clock, in microseconds since 1970."""
 
 
-def ingest(
-    intake: Intake, *, on_progress: Callable[[int, int | None], None] | None = None
-) -> IngestReport:
+def ingest(intake: Intake) -> IngestReport:
     """Read all that the source has behind the cursor; safe to run again after any death.
 
     Raises:
@@ -167,15 +166,13 @@ def ingest(
         InputError: the source cannot be read as declared.
         FencedError: another run has taken the source over, and goes on instead.
     """
-    return _Run(intake, on_progress).run()
+    return _Run(intake).run()
 
 
 class _Run:
-    def __init__(
-        self, intake: Intake, on_progress: Callable[[int, int | None], None] | None
-    ) -> None:
+    def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._on_progress = on_progress
+        self._log_progress = Progress(f"ingestion of {intake.pipeline.name}", "records")
         self._clock = IntakeClock(
             last=intake.lease.last_version, reserve=self._reserve, now_us=intake.now_us
         )
@@ -225,8 +222,7 @@ class _Run:
             unfinished = {}
             self._commit_delivered()
             self._wait_for_room()
-            if self._on_progress is not None:
-                self._on_progress(position.rows_read, total)
+            self._log_progress.at(position.rows_read, total)
         if unfinished:
             position = self._page(_nothing_at(position), position, unfinished)
         self._deliver_all()

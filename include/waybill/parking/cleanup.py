@@ -68,6 +68,7 @@ from waybill.parking.packed import (
     read_object_directory,
 )
 from waybill.parking.states import HAS_MARK, IS_UNMARKED_ALONE, lock_groups, now_in
+from waybill.progress import Progress
 from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 from waybill.storage.tracker import parked_partitions as partitions
@@ -109,6 +110,7 @@ def clean_up(
     while _settle(tracker, cutoff) == BATCH:
         pass
     deleted = size = closed = moved = rewritten = 0
+    progress = Progress("clean-up of parked files", "files")
     for keys, candidates in _batches(tracker, cutoff):
         if keys:
             objects.delete(keys)
@@ -117,6 +119,7 @@ def clean_up(
         for key, whole in mostly_dead(tracker, candidates, cutoff=cutoff, rewriting=rewriting):
             number = rewrite(tracker, objects, key, whole, cutoff=cutoff)
             moved, rewritten = moved + number, rewritten + (number > 0)
+        progress.add(len(keys) + len(candidates))
     return CleanUpReport(deleted, size, closed, rewritten, moved)
 
 

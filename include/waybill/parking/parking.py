@@ -379,6 +379,16 @@ class Parking:
         """Return a run's replay of one step that began; None: it did not."""
         return replays.read_step(self._tracker, partition_id, run_id, step)
 
+    def replayed_group(self, replay_id: UUID) -> ParkedGroup:
+        """Return the partition that a replay is of.
+
+        Raises:
+            InputError: there is no such replay.
+        """
+        with self._tracker.transaction() as connection:
+            found = replays.read_known(connection, replay_id)
+        return self.partition(found.partition_id)
+
     def count_parked(self, partition_id: int, conditions: ReplayConditions) -> int:
         """Count the parked events that a replay may take; a segment that is cut counts whole."""
         return replays.count_parked(self._tracker, partition_id, conditions)

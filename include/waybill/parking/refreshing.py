@@ -76,6 +76,7 @@ from waybill.parking.object_keys import cut_segment, first_moved, refused_messag
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, read_object_directory
 from waybill.parking.quarantine import raise_alarm
 from waybill.parking.states import HELD, IS_MARKED, IS_UNMARKED, lock_group
+from waybill.progress import Progress
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import (
     consumers,
@@ -147,6 +148,7 @@ def refresh(
     staged_deleted = _drop_loaded(tracker, objects, now - timedelta(seconds=staged_kept_s))
     deleted = young = undecided = missing = 0
     first_missing: list[str] = []
+    progress = Progress("refresh: objects that no row names, and the reverse", "objects")
     with tracker.transaction(long_statements=True, long_idle=True) as connection:
         _list(connection, objects)
         for unnamed in _unnamed(connection):
@@ -155,10 +157,12 @@ def refresh(
             objects.delete(decided)
             deleted, young = deleted + len(decided), young + len(unnamed) - len(old)
             undecided += len(old) - len(decided)
+            progress.add(len(unnamed))
         for absent in _absent(connection):
             gone = [key for key in absent if _is_missing(tracker, objects, key)]
             raise_alarm(tracker, gone)
             missing += len(gone)
+            progress.add(len(absent))
             first_missing += gone[: _MOST_NAMED - len(first_missing)]
     if missing:
         _LOG.error("%d objects are gone from the store, the first: %s", missing, first_missing[:10])
@@ -177,7 +181,9 @@ def check_objects(tracker: TrackerStore, objects: ObjectStore, now: datetime) ->
     """Hold parked objects against the store, some days of them; see ``Parking.check_objects``."""
     found: list[str] = []
     suspect = _sample(tracker)
-    for day in _days(tracker, now):
+    days = _days(tracker, now)
+    progress = Progress("audit of parked objects", "days", len(days))
+    for day in days:
         prefix = f"parked/{day:%Y/%m/%d}/"
         with tracker.transaction() as connection:
             live = _live_sizes(connection, prefix)
@@ -187,6 +193,7 @@ def check_objects(tracker: TrackerStore, objects: ObjectStore, now: datetime) ->
         raise_alarm(tracker, gone)
         found += gone
         suspect += [key for key, size in live.items() if sizes.get(key, size) != size]
+        progress.add()
     if found:
         _LOG.error("%d parked objects are gone, the first: %s", len(found), found[:10])
     return ObjectCheck(found, sorted(set(suspect)))
@@ -251,11 +258,13 @@ def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) 
 def _list(connection: Connection, objects: ObjectStore) -> None:
     """Write the bucket's listing into a table of this transaction: it may be of any length."""
     connection.execute(CreateTable(_LISTED))
+    progress = Progress("refresh: the bucket's listing", "objects")
     for prefix in _PREFIXES:
         for some in _chunks(objects.list(prefix)):
             rows = [{"key": o.key, "bytes": o.size, "modified": o.modified} for o in some]
             # some stores give a key twice when they are written to meanwhile
             connection.execute(insert(_LISTED).on_conflict_do_nothing(), rows)
+            progress.add(len(rows))
     connection.execute(text(f"ANALYZE {_LISTED.name}"))
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from waybill.replay.auto_replay import due_auto_replays as due_auto_replays
     from waybill.replay.auto_replay import launched as launched
     from waybill.replay.auto_replay import mark_for_auto_replay as mark_for_auto_replay
+    from waybill.replay.campaign_batches import Batch as Batch
+    from waybill.replay.campaign_batches import BatchGroup as BatchGroup
+    from waybill.replay.campaign_batches import BatchReport as BatchReport
+    from waybill.replay.campaign_batches import Send as Send
     from waybill.replay.campaigns import UNFINISHED as UNFINISHED
     from waybill.replay.campaigns import Campaign as Campaign
     from waybill.replay.campaigns import CampaignGroup as CampaignGroup
@@ -30,12 +34,14 @@ if TYPE_CHECKING:
     from waybill.replay.campaigns import freeze_campaign as freeze_campaign
     from waybill.replay.campaigns import left_out_words as left_out_words
     from waybill.replay.campaigns import pause_campaign as pause_campaign
+    from waybill.replay.campaigns import proposal_words as proposal_words
     from waybill.replay.campaigns import read_campaign as read_campaign
     from waybill.replay.campaigns import read_campaign_groups as read_campaign_groups
     from waybill.replay.campaigns import read_campaigns as read_campaigns
     from waybill.replay.campaigns import read_open_campaigns as read_open_campaigns
     from waybill.replay.campaigns import reason_words as reason_words
     from waybill.replay.campaigns import resume_campaign as resume_campaign
+    from waybill.replay.campaigns import teams_of_campaign as teams_of_campaign
     from waybill.replay.canary_steps import STEPS as STEPS
     from waybill.replay.canary_steps import CanaryParts as CanaryParts
     from waybill.replay.canary_steps import CanaryReport as CanaryReport
@@ -63,6 +69,7 @@ if TYPE_CHECKING:
     from waybill.replay.probing import ProbeReport as ProbeReport
     from waybill.replay.probing import probe_held as probe_held
     from waybill.replay.recent_events import GoodReport as GoodReport
+    from waybill.replay.request import BatchRequest as BatchRequest
     from waybill.replay.request import CampaignRequest as CampaignRequest
     from waybill.replay.request import DryRunRequest as DryRunRequest
     from waybill.replay.request import ReplayRequest as ReplayRequest
@@ -70,6 +77,7 @@ if TYPE_CHECKING:
     from waybill.replay.run import ReplayReport as ReplayReport
     from waybill.replay.run import ReplayRun as ReplayRun
     from waybill.replay.run import replay as replay
+    from waybill.replay.throttle import ReplayThrottle as ReplayThrottle
     from waybill.replay.throttle import TopicWatch as TopicWatch
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -82,6 +90,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "launched",
             "mark_for_auto_replay",
         ],
+        "campaign_batches": ["Batch", "BatchGroup", "BatchReport", "Send"],
         "campaigns": [
             "Campaign",
             "CampaignGroup",
@@ -93,12 +102,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "freeze_campaign",
             "left_out_words",
             "pause_campaign",
+            "proposal_words",
             "read_campaign",
             "read_campaign_groups",
             "read_campaigns",
             "read_open_campaigns",
             "reason_words",
             "resume_campaign",
+            "teams_of_campaign",
         ],
         "canary_steps": [
             "CanaryParts",
@@ -121,8 +132,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "outcome": ["AwaitedEnds", "ReplayOutcome", "ReplayWatch", "became", "read_awaited"],
         "probing": ["ProbeReport", "probe_held"],
         "recent_events": ["GoodReport"],
-        "request": ["CampaignRequest", "DryRunRequest", "ReplayRequest"],
+        "request": ["BatchRequest", "CampaignRequest", "DryRunRequest", "ReplayRequest"],
         "run": ["ReplayParts", "ReplayReport", "ReplayRun", "replay"],
-        "throttle": ["TopicWatch"],
+        "throttle": ["ReplayThrottle", "TopicWatch"],
     },
 )

@@ -1,15 +1,16 @@
-"""Campaigns: many parked groups, frozen by one request, each replayed by a run of its own.
+"""Campaigns: many parked groups, frozen by one request, replayed by runs of the DAG ``replay``.
 
 A campaign is a row; its groups are rows too, written by one ``INSERT … SELECT`` with the request:
 what parks later is not in it. A group waits, is launched, and ends as its run does; one that cannot
-be replayed is left out with the reason, when the campaign begins or when its turn comes. A task of
-the campaign's own DAG run calls ``advance_campaign`` again and again: it settles the groups whose
-runs have ended, launches the next ones while fewer than ``max_unfinished`` runs are unfinished, and
-ends the campaign.
+be replayed is left out with the reason, when the campaign begins or when its turn comes. A run has
+one group, or a *batch* of up to ``groups_per_run`` (``campaign_batches``), and writes down how each
+of these ended. A task of the campaign's own DAG run calls ``advance_campaign`` again and again: it
+settles the groups whose runs have ended, launches the next ones while fewer than ``max_unfinished``
+runs are unfinished, and ends the campaign.
 
 Invariants
   I1  A DAG run has one campaign: asked again, it is the same one.
-  I2  The id of a group's run is made of the campaign's DAG run and the group. A run is started
+  I2  The id of a run is made of the campaign's DAG run and the group, or batch. A run is started
       first and written down afterwards: whoever is killed in between starts it again, and Airflow
       says that it is there. So each group is launched once, and none is forgotten.
   I3  A group is in one campaign at most that is at work; dry runs change nothing, and do not count.
@@ -23,9 +24,11 @@ that still wait are cancelled: their rows do not say so, as they can be very man
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from itertools import groupby, islice
 from typing import Any, Literal, Protocol
 
 from sqlalchemy import (
@@ -55,7 +58,7 @@ from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.events import DELIVERY_ERRORS, rfc3339
 from waybill.parking import in_window, matches
-from waybill.replay.request import CampaignRequest
+from waybill.replay.request import MOST_GROUPS_PER_RUN, CampaignRequest
 from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import campaign_groups as groups
 from waybill.storage.tracker import campaigns, json_value, pipeline_holds, pipelines, replays
@@ -64,12 +67,16 @@ from waybill.storage.tracker import parked_partitions as partitions
 CampaignState = Literal["running", "paused", "cancelled", "done"]
 GroupState = Literal["waiting", "launched", "ended", "left_out"]
 NEVER_EVENTS, HELD, REPLAYING, OVER_LIMIT = "never_events", "held", "replaying", "over_limit"
-"""Why a group is left out; the fourth reason is ``campaign <id>``: that one has it."""
-SUCCESS, GONE = "success", "gone"
+CANCELLED, SETTLED = "cancelled", "settled"
+"""Why a group is left out; one reason more is ``campaign <id>``: that one has it."""
+SUCCESS, FAILED, GONE = "success", "failed", "gone"
 UNFINISHED = ("queued", "running")
 """States of a DAG run that goes on."""
-_AT_ONCE = 20
-"""Launches between two looks at whether the campaign was paused or cancelled."""
+_AT_ONCE, _GROUPS_AT_ONCE = 20, 1000
+"""Launches between two looks at whether the campaign was paused or cancelled; with batches at most
+so many groups, or one batch."""
+_MANY_RUNS = 5_000
+"""From here on batches are proposed: a run takes ten seconds of CPU before it sends anything."""
 _RATE_OVER = timedelta(minutes=15)
 _DEEPEST = 8
 _PIPELINE = func.coalesce(pipelines.c.name, partitions.c.pipeline_id)
@@ -149,6 +156,18 @@ class Campaign:
     recent_s: float
 
     @property
+    def groups_per_run(self) -> int:
+        """Return how many groups a run replays at most."""
+        return int(self.request.get("groups_per_run", 1))
+
+    @property
+    def proposed_groups_per_run(self) -> int | None:
+        """Return how many groups a run should have; ``None``: there are few enough runs."""
+        if self.groups_per_run > 1 or self.groups <= _MANY_RUNS:
+            return None
+        return min(MOST_GROUPS_PER_RUN, math.ceil(self.groups / _MANY_RUNS))
+
+    @property
     def waiting(self) -> int:
         """Return how many groups are still to be launched."""
         return 0 if self.state == "cancelled" else self.groups - self.launched
@@ -179,6 +198,8 @@ class Campaign:
             if name not in {"recent", "recent_s"}
         }
         return own | {
+            "groups_per_run": self.groups_per_run,
+            "proposed_groups_per_run": self.proposed_groups_per_run,
             "waiting": self.waiting,
             "unfinished": self.unfinished,
             "cancelled": self.groups - self.launched if self.state == "cancelled" else 0,
@@ -202,6 +223,8 @@ class CampaignGroup:
     run_id: str
     launched_at: datetime | None
     ended_at: datetime | None
+    report: dict[str, Any] | None
+    """Of its replay or dry run, or ``{"error": …}``; ``None``: its run has it in Airflow."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as JSON."""
@@ -227,6 +250,8 @@ class OpenCampaign:
         Args:
             unfinished: how many of ``run_ids`` go on.
             late: it looked last so long ago that it may look for a single run that has ended.
+
+        A run of a batch leaves ``run_ids`` with its last group, perhaps before it has ended.
         """
         may_launch = self.waiting and self.state == "running"
         if not self.run_ids:
@@ -234,7 +259,8 @@ class OpenCampaign:
         some_ended = unfinished < len(self.run_ids)
         if unfinished <= self.max_unfinished // 2:
             return may_launch or some_ended
-        return late and some_ended
+        has_room = may_launch and len(self.run_ids) < self.max_unfinished
+        return late and (some_ended or has_room)
 
 
 # Freezing
@@ -296,9 +322,14 @@ def _target(campaign_id: int) -> str:
 
 
 def _numbered(request: CampaignRequest, pipeline_id: str | None, campaign_id: int) -> Select[Any]:
-    """Return the query for the rows of a campaign: what is launched is numbered, by id."""
+    """Return the query for the rows of a campaign: what is launched is numbered.
+
+    By id; with batches first by what can share a producer: see ``campaign_batches``.
+    """
     own = _found(request, pipeline_id).subquery()
-    place = func.row_number(type_=BigInteger).over(partition_by=own.c.reason, order_by=own.c.id)
+    shared = [own.c.pipeline_id, own.c.is_ingestion] if request.groups_per_run > 1 else []
+    order = [*shared, own.c.id]
+    place = func.row_number(type_=BigInteger).over(partition_by=own.c.reason, order_by=order)
     placed = select(own.c.id, own.c.reason, place.label("place")).subquery()
     too_many = true() if request.limit is None else placed.c.place <= request.limit
     outcome = case(
@@ -318,14 +349,17 @@ def _found(request: CampaignRequest, pipeline_id: str | None) -> Select[Any]:
     """Return the query for what matches, with the reason to leave it out; empty: there is none."""
     wanted = request.partitions(pipeline_id, held=True)
     conditions = [*matches(wanted), *in_window(wanted)]
+    own = [
+        partitions.c.id,
+        partitions.c.pipeline_id,
+        (partitions.c.stage == "ingestion").label("is_ingestion"),
+    ]
     never = and_(
         partitions.c.stage == "ingestion", partitions.c.error_type.not_in(sorted(DELIVERY_ERRORS))
     )
     if request.dry_run:
         reason = case((never, NEVER_EVENTS), else_=literal(""))
-        return select(partitions.c.id, reason.label("reason")).where(
-            *conditions, partitions.c.parked > 0
-        )
+        return select(*own, reason.label("reason")).where(*conditions, partitions.c.parked > 0)
     other = (
         select(groups.c.partition_id, func.min(groups.c.campaign_id).label("campaign_id"))
         .join_from(groups, campaigns, campaigns.c.id == groups.c.campaign_id)
@@ -349,7 +383,7 @@ def _found(request: CampaignRequest, pipeline_id: str | None) -> Select[Any]:
         (or_(replays.c.id.is_not(None), partitions.c.parked == 0), REPLAYING),
         else_=literal(""),
     )
-    return select(partitions.c.id, reason.label("reason")).select_from(source).where(*conditions)
+    return select(*own, reason.label("reason")).select_from(source).where(*conditions)
 
 
 def _count(connection: Connection, campaign_id: int, pipeline_id: str | None) -> None:
@@ -388,6 +422,13 @@ def read_campaigns(tracker: TrackerStore, *, limit: int) -> list[Campaign]:
         return [_to_campaign(row) for row in connection.execute(query)]
 
 
+def teams_of_campaign(tracker: TrackerStore, run_id: str) -> tuple[str, ...]:
+    """Return whose groups the campaign of a DAG run has; without one: nobody's."""
+    query = select(campaigns.c.teams).where(campaigns.c.run_id == run_id)
+    with tracker.transaction() as connection:
+        return tuple(connection.execute(query).scalar() or ())
+
+
 def read_campaign_groups(
     tracker: TrackerStore,
     campaign_id: int,
@@ -409,7 +450,8 @@ def read_campaign_groups(
     if state == "failed":
         conditions = [_ENDED, groups.c.outcome != SUCCESS]
     fields = {column.name: column for column in (groups.c.partition_id, *_NAMES)} | {
-        name: groups.c[name] for name in ("state", "outcome", "run_id", "launched_at", "ended_at")
+        name: groups.c[name]
+        for name in ("state", "outcome", "run_id", "launched_at", "ended_at", "report")
     }
     query = (
         select(*(fields[name] for name in CampaignGroup.__slots__))
@@ -577,6 +619,12 @@ def run_id_of(campaign_run_id: str, partition_id: int) -> str:
     return f"replay__{partition_id}__{salt[:12]}"
 
 
+def batch_run_id_of(campaign_run_id: str, batch: int) -> str:
+    """Return the id of the run that replays a batch, counted from 0."""
+    salt = hashlib.sha256(campaign_run_id.encode()).hexdigest()
+    return f"replay__batch_{batch}__{salt[:12]}"
+
+
 def _settle(tracker: TrackerStore, campaign_id: int, runs: ReplayRuns) -> None:
     own = groups.c.campaign_id == campaign_id
     query = select(groups.c.run_id).distinct().where(own, _LAUNCHED)
@@ -617,7 +665,7 @@ def _add(connection: Connection, campaign_id: int, **numbers: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Launch:
-    partition_id: int
+    partition_ids: tuple[int, ...]
     run_id: str
     conf: dict[str, Any]
 
@@ -630,31 +678,46 @@ def _next(tracker: TrackerStore, campaign_id: int, runs: ReplayRuns) -> list[_La
     campaign. It can only be among the first that wait.
     """
     while True:
-        found, rows = _waiting(tracker, campaign_id)
+        found, batches = _waiting(tracker, campaign_id)
         request = CampaignRequest.of(found.request)
         launches: list[_Launch] = []
         left_out: dict[int, str] = {}
         is_cancelled = found.state == "cancelled"
         has_started = False
-        for row in rows:
-            launch = _launch_of(found, request, row)
-            reason = _reason(row, launch) if not request.dry_run else ""
-            if not (reason or is_cancelled):
-                launches.append(launch)
-            elif runs.state(launch.run_id) is not None:
+        for rows in batches:
+            launch = _launch_of(found, request, rows)
+            reasons = {} if request.dry_run else _reasons(rows, launch)
+            fit = [row for row in rows if row["partition_id"] not in reasons]
+            if (is_cancelled or reasons) and runs.state(launch.run_id) is not None:
                 launches.append(launch)
                 has_started = True
-            else:
-                left_out[launch.partition_id] = reason
+            elif not is_cancelled:
+                launches += [_launch_of(found, request, fit)] if fit else []
+                left_out |= reasons
         if is_cancelled or has_started or not left_out:
             return launches
         _leave_out(tracker, campaign_id, left_out)
 
 
-def _launch_of(found: Campaign, request: CampaignRequest, row: Mapping[Any, Any]) -> _Launch:
-    names = {name: str(row[name]) for name in _NAME_KEYS}
-    number = int(row["partition_id"])
-    return _Launch(number, run_id_of(found.run_id, number), request.of_group(names))
+_Rows = Sequence[Mapping[Any, Any]]
+"""Of groups that go into one run."""
+
+
+def _launch_of(found: Campaign, request: CampaignRequest, rows: _Rows) -> _Launch:
+    first = rows[0]
+    numbers = tuple(int(row["partition_id"]) for row in rows)
+    conf = request.of_group({name: str(first[name]) for name in _NAME_KEYS})
+    if request.groups_per_run == 1:
+        return _Launch(numbers, run_id_of(found.run_id, numbers[0]), conf)
+    batch = (int(first["number"]) - 1) // request.groups_per_run
+    own = {"campaign": found.run_id, "batch": batch}
+    return _Launch(numbers, batch_run_id_of(found.run_id, batch), conf | own)
+
+
+def _reasons(rows: _Rows, launch: _Launch) -> dict[int, str]:
+    """Return {parked group: why it cannot be replayed}."""
+    found = {int(row["partition_id"]): _reason(row, launch) for row in rows}
+    return {number: reason for number, reason in found.items() if reason}
 
 
 def _reason(row: Mapping[Any, Any], launch: _Launch) -> str:
@@ -664,13 +727,12 @@ def _reason(row: Mapping[Any, Any], launch: _Launch) -> str:
     return "" if row["taken_by"] in {None, launch.run_id} else REPLAYING
 
 
-def _waiting(
-    tracker: TrackerStore, campaign_id: int
-) -> tuple[Campaign, Sequence[Mapping[Any, Any]]]:
-    """Return a campaign, and the groups of it that come next."""
+def _waiting(tracker: TrackerStore, campaign_id: int) -> tuple[Campaign, list[_Rows]]:
+    """Return a campaign, and the groups of it that come next: those of a run together."""
     waiting = (
         select(
             groups.c.partition_id,
+            groups.c.number,
             *_NAMES,
             pipeline_holds.c.id.is_not(None).label("is_held"),
             replays.c.run_id.label("taken_by"),
@@ -684,10 +746,14 @@ def _waiting(
     )
     with tracker.transaction() as connection:
         found = _read(connection, campaign_id)
+        size = found.groups_per_run
         room = found.max_unfinished - connection.execute(unfinished).scalar_one()
-        most = {"running": max(0, min(room, _AT_ONCE)), "cancelled": _AT_ONCE}
-        rows = connection.execute(waiting.limit(most.get(found.state, 0)))
-        return found, rows.mappings().all()
+        at_once = max(1, min(_AT_ONCE, _GROUPS_AT_ONCE // size))
+        most = {"running": max(0, min(room, at_once)), "cancelled": at_once}.get(found.state, 0)
+        rows = connection.execute(waiting.limit(most * size)).mappings()
+        # Where groups of it were left out a batch has fewer rows, so these may be of more batches.
+        batches = groupby(rows, lambda row: (row["number"] - 1) // size)
+        return found, [list(batch) for _, batch in islice(batches, most)]
 
 
 def _leave_out(tracker: TrackerStore, campaign_id: int, reasons: Mapping[int, str]) -> None:
@@ -720,7 +786,7 @@ def _launch(
     try:
         for launch in waiting:
             runs.start(launch.run_id, launch.conf)
-            started[launch.partition_id] = launch.run_id
+            started |= dict.fromkeys(launch.partition_ids, launch.run_id)
     finally:
         if started:
             _write_launched(tracker, campaign_id, started)
@@ -774,9 +840,23 @@ def reason_words(reason: str) -> str:
         HELD: "their pipelines are held; run again after the release (`waybill pipelines holds`)",
         REPLAYING: "they are being replayed; run again when that has ended",
         OVER_LIMIT: "they are over the limit; run again for them",
+        CANCELLED: "they were cancelled; what was not sent is still parked",
+        SETTLED: "nothing of them is parked any more: replayed or discarded meanwhile",
     }
     in_another = f"they are in {reason}; run again when it has ended, or cancel it"
     return known.get(reason, in_another)
+
+
+def proposal_words(campaign: Campaign) -> str:
+    """Return that batches would be cheaper, and how to have them; empty: they would not."""
+    proposed = campaign.proposed_groups_per_run
+    if proposed is None:
+        return ""
+    return (
+        f"{campaign.groups:,} groups with a run each are {campaign.groups:,} starts of a task; "
+        f"groups_per_run={proposed} is proposed, which makes them "
+        f"{math.ceil(campaign.groups / proposed):,}: cancel this campaign, and begin one with it"
+    )
 
 
 __all__ = [
@@ -785,10 +865,12 @@ __all__ = [
     "OpenCampaign",
     "ReplayRuns",
     "advance_campaign",
+    "batch_run_id_of",
     "cancel_campaign",
     "freeze_campaign",
     "left_out_words",
     "pause_campaign",
+    "proposal_words",
     "read_campaign",
     "read_campaign_groups",
     "read_campaigns",
@@ -796,4 +878,5 @@ __all__ = [
     "reason_words",
     "resume_campaign",
     "run_id_of",
+    "teams_of_campaign",
 ]

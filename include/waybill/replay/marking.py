@@ -140,7 +140,8 @@ class Marking:
     def recover(self) -> None:
         """Settle the marks that a dead run left: opening the log has seen to all before them."""
         for lsn, payload in self._producer.recovered.marks:
-            self._tell(_Mark(lsn, orjson.loads(payload)))
+            said = orjson.loads(payload)
+            self._tell(_Mark(lsn, said), self._parking.replayed_group(UUID(said["replay"])))
 
     def begin(self, replay_id: UUID, resumes: Callable[[], bool] = lambda: False) -> Self:
         """Say which replay it is that is sent now.
@@ -305,15 +306,15 @@ class Marking:
             self.settle()
 
     def _settle_oldest(self) -> None:
-        if not self._tell(self._waiting[0]):
+        if not self._tell(self._waiting[0], self._partition):
             self._cancelled = True
         self._waiting.popleft()
 
-    def _tell(self, mark: _Mark) -> bool:
+    def _tell(self, mark: _Mark, partition: ParkedGroup) -> bool:
         """Tell the tracker, then the log; return whether the replay still runs."""
         said = mark.said
         ids = said.get("segments") or [said["segment"]]
-        write = books(said, self._partition)
+        write = books(said, partition)
 
         def beside(connection: Connection, marked: int) -> None:
             write(connection, marked)

@@ -16,6 +16,8 @@ from waybill.parking import (
 )
 from waybill.request import Request
 
+MOST_GROUPS_PER_RUN = 1_000
+
 
 class DryRunRequest(ParkedEventsRequest):
     """Which parked events to try, and with which version."""
@@ -82,7 +84,7 @@ class ReplayRequest(ReplayOptions, ParkedEventsRequest):
 
 
 class CampaignRequest(ReplayOptions, ParkedFilter):
-    """Which parked groups are replayed, each by a run of its own, and how."""
+    """Which parked groups are replayed, how, and how many of them by a run."""
 
     limit: int | None = Field(
         None,
@@ -100,10 +102,38 @@ class CampaignRequest(ReplayOptions, ParkedFilter):
         "as one ends.",
     )
 
+    groups_per_run: int = Field(
+        1,
+        ge=1,
+        le=MOST_GROUPS_PER_RUN,
+        title="Groups a run",
+        description="A run replays at most this many groups, one after the other, with one "
+        "producer. 1: each has a run of its own. More is proposed above 5,000 groups.",
+    )
+
     def of_group(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the params of the DAG `replay` for one group, by its four names, as JSON."""
         own = self.model_dump(mode="json", include=_SHARED)
         return {**names, **own}
+
+
+class BatchRequest(Request):
+    """Which groups of a campaign a run of the DAG `replay` has, beside the one that it names."""
+
+    campaign: str | None = Field(
+        None,
+        min_length=1,
+        max_length=250,
+        title="Campaign",
+        description="Set by a campaign: its own run. The group above is the first of a batch.",
+    )
+    batch: int | None = Field(
+        None,
+        ge=0,
+        le=MOST_EVENTS,
+        title="Batch",
+        description="Set by a campaign: which of its batches, counted from 0.",
+    )
 
 
 _SHARED = (

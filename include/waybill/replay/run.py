@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from waybill.ingestion import Undeliverable
 from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segment, SliceReading
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer, WalFullError
+from waybill.progress import Progress
 from waybill.replay.eligibility import refuse_held, refuse_ingestion
 from waybill.replay.marking import Marking, MarkingLimits
 from waybill.replay.messages import (
@@ -124,7 +125,6 @@ class ReplayParts:
     recorder: Recorder | None = None
     undeliverable: Undeliverable | None = None
     """Parks what Kafka refuses, if the producer was opened with it; else that stops the run."""
-    on_progress: Callable[[int, int], None] | None = None
     objects: ObjectStore | None = None
     """For payloads that are too large to travel; None: they travel all the same."""
     watch: LoadWatch | None = None
@@ -133,6 +133,10 @@ class ReplayParts:
     """Of what goes under one mark."""
     topic: Generation | None = None
     """The generation of the topic that it is sent to; None: the topic has one for ever."""
+    pace: ReplayThrottle | None = None
+    """Of several replays that share these parts, one after the other; None: each has its own."""
+    has_recovered: bool = False
+    """What a dead run left in the log was seen to, by a replay before."""
 
 
 def replay(parts: ReplayParts, run: ReplayRun) -> ReplayReport:
@@ -154,6 +158,8 @@ class _Run:
         self._topic = parts.topic.name if parts.topic else topic_of(parts.pipeline)
         self._partition = parts.parking.partition(run.partition_id)
         self._sent = self._resumed = 0
+        shared = parts.undeliverable if parts.has_recovered else None
+        self._refused_before = shared.parked if shared else 0
         earlier = enters_earlier(run.enter, self._partition.stage, parts.pipeline)
         self._parents = Parents(self._partition) if earlier else None
         self._marking = Marking(
@@ -167,12 +173,15 @@ class _Run:
         self._unfinished: Counter[tuple[str, int]] = Counter()
         """Events (id and intake version) that a dead run has sent, and not marked."""
         self._untraced: list[_Traced] = []
+        self._progress = Progress(f"replay of partition {run.partition_id}", "events")
 
     def run(self) -> ReplayReport:
         began = time.monotonic()
         parts, run = self._parts, self._asked
         refuse_ingestion(self._partition.stage, self._partition.error_type)
-        self._marking.recover()  # what another replay takes can no longer be marked
+        if not parts.has_recovered:
+            self._marking.recover()  # what another replay takes can no longer be marked
+            parts.has_recovered = True
         if parts.parking.replay_step(run.partition_id, run.run_id, run.step) is None:
             refuse_held(parts.parking, self._partition.pipeline_id)
         begun = parts.parking.begin_replay(
@@ -186,7 +195,8 @@ class _Run:
         if self._parents is not None:
             self._ready(self._parents, begun)
         self._find_unfinished(str(begun.id))
-        pace = ReplayThrottle(parts.watch if run.governed else None, run.rate_per_s)
+        pace = parts.pace or ReplayThrottle(parts.watch if run.governed else None, run.rate_per_s)
+        self._progress.total = begun.events - begun.sent
         slices = parts.parking.read_slices(parts.parking.replay_slices(begun.id))
         with self._marking.begin(begun.id, self._resumes), closing(slices):
             for reading in slices:
@@ -200,10 +210,14 @@ class _Run:
             events=ended.events,
             sent=self._sent,
             resumed=self._resumed,
-            refused=parts.undeliverable.parked if parts.undeliverable else 0,
+            refused=self._refused(),
             quarantined=ended.quarantined,
             seconds=round(time.monotonic() - began, 2),
         )
+
+    def _refused(self) -> int:
+        undeliverable = self._parts.undeliverable
+        return undeliverable.parked - self._refused_before if undeliverable else 0
 
     def _ready(self, parents: Parents, begun: Replay) -> None:
         """See that each event has a source, before any is sent; else the replay is cancelled."""
@@ -261,8 +275,7 @@ class _Run:
             self._produce(message, key)
             self._sent += 1
         marking.end_slice(reading.segments)
-        if parts.on_progress is not None:
-            parts.on_progress(self._sent, sum(segment.count for segment in reading.segments))
+        self._progress.add(sum(segment.count for segment in reading.segments))
 
     def _follow_generation(self) -> None:
         """Go on with the newest generation of the topic, between two slices."""

@@ -31,6 +31,7 @@ from sqlalchemy import text
 
 from waybill.events import payload_key
 from waybill.parking import CorruptSegmentError, read_segment
+from waybill.progress import Progress
 from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
 
 MOST_PARKED_BYTES = 1024**3
@@ -123,8 +124,10 @@ def _trim(
     if why:
         report.kept[pipeline_id] = why
         return
+    progress = Progress(f"retention: payloads of {pipeline_id}", "payloads", len(old))
     for start in range(0, len(old), _MOST_KEYS):
         some = old[start : start + _MOST_KEYS]
+        progress.add(len(some))
         gone = [one for one in some if one.key not in named]
         report.parked += len(some) - len(gone)
         if apply:

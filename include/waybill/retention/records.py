@@ -26,6 +26,7 @@ from sqlalchemy import Row, text
 
 from waybill.errors import StopError, WaybillError
 from waybill.ledger import read_positions
+from waybill.progress import Progress
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.topics import examine, read_stops, stop_error
 
@@ -101,12 +102,14 @@ def trim_log(
     Raises:
         RetryError: Kafka or the tracker is away; a topic that cannot be trimmed says so instead.
     """
+    trimmed = []
     existing = log.topics()
-    return [
-        _trim(tracker, log, topic, destination, kept_s)
-        for topic, destination in sorted(topics.items())
-        if topic in existing
-    ]
+    progress = Progress("retention: records in Kafka", "topics", len(topics))
+    for topic, destination in sorted(topics.items()):
+        if topic in existing:
+            trimmed.append(_trim(tracker, log, topic, destination, kept_s))
+        progress.add()
+    return trimmed
 
 
 def _trim(

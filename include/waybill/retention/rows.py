@@ -25,6 +25,7 @@ import orjson
 from sqlalchemy import Connection, text
 
 from waybill.parking import lock_groups
+from waybill.progress import Progress
 from waybill.reconciliation import last_report
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import parked_partitions
@@ -280,12 +281,14 @@ def _simply(statement: Any) -> Callable[[TrackerStore, float], int]:
 def _segments(tracker: TrackerStore, kept_s: float) -> int:
     """Trim segments, and then the objects that have none left."""
     gone, after = 0, ""
+    progress = Progress("retention: the tracker", "parked files looked at")
     while True:
         with tracker.transaction() as connection:
             rows = connection.execute(_PARKED_WINDOW, _asked(kept_s, {"after": after})).all()
         if not rows:
             return gone
         after = str(rows[-1].key)
+        progress.add(len(rows))
         if keys := [str(row.key) for row in rows if row.is_old]:
             with tracker.transaction() as connection:
                 gone += _trim_objects(connection, keys, kept_s)
@@ -309,10 +312,12 @@ def _replays(tracker: TrackerStore, kept_s: float) -> int:
 
 def _until_none(tracker: TrackerStore, once: Callable[[Connection], int]) -> int:
     gone = 0
+    progress = Progress("retention: the tracker", "rows deleted")
     while True:
         with tracker.transaction() as connection:
             number = once(connection)
         gone += number
+        progress.add(number)
         if not number:
             return gone
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from waybill.services.campaigns import campaign_groups as campaign_groups
     from waybill.services.campaigns import cancel_campaign as cancel_campaign
     from waybill.services.campaigns import freeze_campaign as freeze_campaign
+    from waybill.services.campaigns import has_open_campaigns as has_open_campaigns
     from waybill.services.campaigns import pause_campaign as pause_campaign
     from waybill.services.campaigns import replay_campaign as replay_campaign
     from waybill.services.campaigns import replay_campaigns as replay_campaigns
@@ -43,10 +44,13 @@ if TYPE_CHECKING:
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
     from waybill.services.environment import opened_parking as opened_parking
+    from waybill.services.ingestion import deployed_names as deployed_names
+    from waybill.services.ingestion import deployed_pipeline as deployed_pipeline
     from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
     from waybill.services.ingestion import run_deploy as run_deploy
     from waybill.services.ingestion import run_ingest as run_ingest
     from waybill.services.ingestion import settle_log as settle_log
+    from waybill.services.ingestion import tables_loaded_by as tables_loaded_by
     from waybill.services.ingestion import write_ahead_log as write_ahead_log
     from waybill.services.ingestion import write_ahead_logs as write_ahead_logs
     from waybill.services.loading import check_destination as check_destination
@@ -94,6 +98,7 @@ if TYPE_CHECKING:
     from waybill.services.replay import replayable as replayable
     from waybill.services.replay import run_dry_run as run_dry_run
     from waybill.services.replay import run_replay as run_replay
+    from waybill.services.replay import run_replay_batch as run_replay_batch
     from waybill.services.retention import apply_retention as apply_retention
     from waybill.services.retention import retention_failed as retention_failed
     from waybill.services.retention import retention_rules as retention_rules
@@ -134,6 +139,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "campaign_groups",
             "cancel_campaign",
             "freeze_campaign",
+            "has_open_campaigns",
             "pause_campaign",
             "replay_campaign",
             "replay_campaigns",
@@ -156,10 +162,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
+            "deployed_names",
+            "deployed_pipeline",
             "deployed_pipelines",
             "run_deploy",
             "run_ingest",
             "settle_log",
+            "tables_loaded_by",
             "write_ahead_log",
             "write_ahead_logs",
         ],
@@ -207,7 +216,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "trace_tables",
             "watch",
         ],
-        "replay": ["replay_outcome", "replayable", "run_dry_run", "run_replay"],
+        "replay": [
+            "replay_outcome",
+            "replayable",
+            "run_dry_run",
+            "run_replay",
+            "run_replay_batch",
+        ],
         "retention": ["apply_retention", "retention_failed", "retention_rules"],
         "servers": ["ServerAnswer", "ask_servers"],
         "topics": [

@@ -31,6 +31,12 @@ def freeze_campaign(
         return replay.freeze_campaign(tracker, request, pipeline_id, who=who, run_id=run_id)
 
 
+def has_open_campaigns(settings: Settings) -> bool:
+    """Tell whether there is a campaign that has not ended."""
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        return bool(replay.read_open_campaigns(connection))
+
+
 def advance_campaign(settings: Settings, campaign_id: int, runs: ReplayRuns) -> Campaign:
     """Settle the runs of a campaign that have ended, and launch the next ones."""
     with open_tracker(settings.tracker) as tracker:

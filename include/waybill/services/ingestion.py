@@ -19,6 +19,7 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 
 if TYPE_CHECKING:
     from waybill.access import Decision
+    from waybill.deployment import LoadedTable
     from waybill.ingestion import IngestReport
     from waybill.ledger import LogLine
     from waybill.pipelines import Pipeline
@@ -35,6 +36,32 @@ def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport
         return deploy(tracker, directory, who=who, rules=rules, source_roots=roots)
 
 
+def deployed_pipeline(settings: Settings, name: str) -> Pipeline:
+    """Return the active version of one pipeline, by name or id.
+
+    Raises:
+        InputError: nothing of that name is deployed.
+    """
+    with open_tracker(settings.tracker) as tracker:
+        return active_pipeline(tracker, name)
+
+
+def tables_loaded_by(settings: Settings, cluster: str) -> list[LoadedTable]:
+    """Return the tables that a virtual cluster's application loads."""
+    from waybill.deployment import loaded_tables
+
+    with open_tracker(settings.tracker) as tracker:
+        return loaded_tables(tracker, cluster)
+
+
+def deployed_names(settings: Settings) -> list[str]:
+    """Return the names of the deployed pipelines; no declaration is read."""
+    from waybill.deployment import active_heads
+
+    with open_tracker(settings.tracker) as tracker:
+        return sorted(head.name for head in active_heads(tracker).values())
+
+
 def deployed_pipelines(settings: Settings) -> dict[str, Pipeline]:
     """Return {pipeline id: active version}."""
     with open_tracker(settings.tracker) as tracker:
@@ -45,7 +72,6 @@ def run_ingest(
     settings: Settings,
     pipeline_name: str,
     *,
-    on_progress: Callable[[int, int | None], None] | None = None,
     now_us: Callable[[], int] | None = None,
 ) -> IngestReport:
     """Run a pipeline's connector to the end of its source.
@@ -53,7 +79,6 @@ def run_ingest(
     Args:
         settings: all.
         pipeline_name: of a deployed pipeline.
-        on_progress: called after each page with the records read and all that there are.
         now_us: the clock that stamps events, in microseconds since 1970; None: the machine's.
 
     Raises:
@@ -101,7 +126,7 @@ def run_ingest(
                 undeliverable=refused,
                 now_us=now_us or wall_us,
             )
-            return ingest(intake, on_progress=on_progress)
+            return ingest(intake)
 
 
 def _folder_of(settings: Settings, name: str) -> Path:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from waybill.deployment import active_pipeline
 from waybill.settings import Settings
@@ -14,14 +18,20 @@ if TYPE_CHECKING:
     from waybill.pipelines import Pipeline
     from waybill.producer import FoundLog, LosslessProducer
     from waybill.replay import (
+        Batch,
+        BatchGroup,
+        BatchReport,
+        BatchRequest,
         CanaryReport,
         CanaryWait,
         DryRunReport,
         DryRunRequest,
         ReplayOutcome,
+        ReplayParts,
         ReplayReport,
         ReplayRequest,
         ReplayRun,
+        Send,
         TopicWatch,
     )
     from waybill.storage import KafkaLog, TrackerStore
@@ -33,6 +43,8 @@ from waybill.services.environment import (
     opened_parking,
 )
 
+_LARGE = frozenset(("by_fingerprint", "examples", "unreadable", "good"))
+"""Of the report of a dry run: a batch keeps the numbers of its groups."""
 _LOOK_S = 1.0
 """Between two looks at whether a topic has a newer generation."""
 
@@ -64,13 +76,18 @@ def run_replay(
         governed=request.governed,
         enter=request.enter,
     )
+    send = partial(_replay, settings, found.pipeline_id)
     if request.canary:
-        return _canary(settings, found.pipeline_id, run, canary_wait)
-    return _replay(settings, found.pipeline_id, run)
+        return _canary(settings, found.pipeline_id, run, send, canary_wait)
+    return send(run)
 
 
 def _canary(
-    settings: Settings, pipeline_id: str, run: ReplayRun, given: CanaryWait | None
+    settings: Settings,
+    pipeline_id: str,
+    run: ReplayRun,
+    send: Callable[[ReplayRun], ReplayReport],
+    given: CanaryWait | None = None,
 ) -> CanaryReport:
     from waybill.parking import Parking
     from waybill.replay import (
@@ -97,7 +114,7 @@ def _canary(
             return outcome
 
         parts = CanaryParts(
-            send=lambda step: _replay(settings, pipeline_id, step),
+            send=send,
             watch=watch,
             known=lambda step: parking.replay_step(place, run.run_id, step),
             parked=lambda conditions: parking.count_parked(place, conditions),
@@ -112,11 +129,23 @@ def _canary(
 
 
 def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayReport:
+    from waybill.replay import replay
+
+    name = f"replay-{run.partition_id}"
+    with _opened(settings, pipeline_id, name, run.partition_id, governed=run.governed) as parts:
+        return replay(parts, run)
+
+
+@contextmanager
+def _opened(
+    settings: Settings, pipeline_id: str, name: str, partition_id: int, *, governed: bool
+) -> Iterator[ReplayParts]:
+    """Open the log ``name``, and what else replays of this partition, and of its like, need."""
     from waybill.ingestion import Undeliverable, registered
     from waybill.ledger import LogIdentity, register_log, writing_name
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
-    from waybill.replay import ReplayParts, replay
+    from waybill.replay import ReplayParts
 
     watch: TopicWatch | None = None
     log = open_log(settings.kafka)
@@ -131,11 +160,9 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
             parking,
             objects,
             pipeline_version=pipeline.version,
-            stage=parking.partition(run.partition_id).stage,
+            stage=parking.partition(partition_id).stage,
             recorder=recorder,
         )
-        name = f"replay-{run.partition_id}"
-
         topic = writing_name(tracker, topic_of(pipeline))
 
         def claim(found: FoundLog) -> bool:
@@ -153,10 +180,81 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
             parts = ReplayParts(
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
             )
-            if run.governed:
+            if governed:
                 parts.watch = watch = _watch(settings, tracker, log, pipeline, topic)
             parts.topic = _Generation(tracker, log, producer, topic, watch)
-            return replay(parts, run)
+            yield parts
+
+
+def run_replay_batch(
+    settings: Settings, asked: BatchRequest, *, who: str, run_id: str
+) -> BatchReport:
+    """Replay the parked groups of a campaign's batch, one after the other, or try them.
+
+    Raises:
+        InputError: the run is not the campaign's, or names none.
+        RetryError: a server is away, or another run was faster; run again, it goes on.
+        StopError: going on could lose or double events of a group; the next try takes it last.
+    """
+    from waybill.progress import Progress
+    from waybill.replay import campaign_batches
+
+    with open_tracker(settings.tracker) as tracker:
+        batch = campaign_batches.read_batch(tracker, asked, run_id)
+        open_send = partial(_batch_dry_run if batch.request.dry_run else _batch_replay, settings)
+        progress = Progress(f"campaign {batch.campaign_id}", "groups", len(batch.to_do))
+        opened = partial(open_send, batch, who)
+        campaign_batches.replay_batch(tracker, batch, opened, progress)
+        return campaign_batches.read_report(tracker, asked, run_id)
+
+
+@contextmanager
+def _batch_dry_run(
+    settings: Settings, batch: Batch, _who: str, _first: BatchGroup
+) -> Iterator[Send]:
+    def send(group: BatchGroup) -> dict[str, Any]:
+        report = run_dry_run(settings, batch.request_of(group).as_dry_run()).to_json()
+        return {name: report[name] for name in report if name not in _LARGE}
+
+    yield send
+
+
+@contextmanager
+def _batch_replay(settings: Settings, batch: Batch, who: str, first: BatchGroup) -> Iterator[Send]:
+    """Open one producer for groups that can share it; its log is this run's."""
+    from waybill.replay import ReplayRun, ReplayThrottle, refuse_ingestion, replay
+
+    request = batch.request
+    name = f"replay-{shared_log_of(batch.run_id, first)}"
+    own = (settings, first.pipeline_id, name, first.partition_id)
+    with _opened(*own, governed=request.governed) as parts:
+        parts.pace = ReplayThrottle(parts.watch, request.rate_per_s)
+
+        def send(group: BatchGroup) -> dict[str, Any]:
+            refuse_ingestion(group.stage, group.error_type)
+            asked = batch.request_of(group)
+            run = ReplayRun(
+                group.partition_id,
+                who,
+                batch.run_id,
+                asked.conditions,
+                asked.rate_per_s,
+                governed=asked.governed,
+            )
+            report = (
+                _canary(settings, group.pipeline_id, run, partial(replay, parts))
+                if request.canary
+                else replay(parts, run)
+            )
+            return report.to_json() | {"problem": report.problem}
+
+        yield send
+
+
+def shared_log_of(run_id: str, group: BatchGroup) -> str:
+    """Return what names the log of a batch's groups that share one; no two runs have the same."""
+    content = f"{run_id} {group.shares}".encode()
+    return hashlib.sha256(content).hexdigest()[:24]
 
 
 def replayable(settings: Settings, request: ReplayRequest) -> ParkedGroup:

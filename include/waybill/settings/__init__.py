@@ -225,6 +225,13 @@ class AirflowSettings(Section):
     up` makes it, and sizes it anew when this setting changes; compose makes it only."""
     replay_slots: int = Field(4, ge=1)
     """The same for `waybill_replay`: replays and dry runs at once."""
+    keep_runs_days: float | None = Field(None, ge=1)
+    """How long Airflow keeps runs of Waybill's DAGs, with their tasks, results and entries of its
+    event log. The DAG `clean_up_runs` deletes older ones each day by `airflow db clean`. Empty: as
+    long as you keep all others."""
+    database_connection_id: str = "airflow_db"
+    """Airflow's connection (`postgres` or `mysql`) to Airflow's own database, for `clean_up_runs`:
+    tasks have no other way there."""
     unpaused_dags: Literal["upkeep", "all", "none"] = "upkeep"
     """DAGs that run from the moment Airflow first sees them. `upkeep`: all but those that move data
     in (`ingest_…`) and on (`stream_…`), which somebody unpauses; `all`; `none`: as Airflow's own

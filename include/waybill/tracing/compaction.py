@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.errors import RetryError
+from waybill.progress import Progress
 from waybill.storage import ObjectMissingError
 from waybill.tracing.files import put_confirmed
 from waybill.tracing.layout import (
@@ -133,7 +134,10 @@ class Compactor:
         for hour in [hour for hour, claim in claims.items() if self._is_kept(claim)]:
             if only in (None, hour):
                 report = report.plus(self._tried(self._clear, layout, hour, claims.pop(hour)))
-        for hour in sorted(self._waiting(layout) | claims.keys()):
+        hours = sorted(self._waiting(layout) | claims.keys())
+        progress = Progress("compaction of traces", "hours", len(hours))
+        for hour in hours:
+            progress.add()
             claim = claims.get(hour)
             if only in (None, hour) and (claim is None or self._is_dead(claim)):
                 report = report.plus(self._tried(self._compact, layout, hour, claim))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
 
+from waybill.progress import Progress
 from waybill.tracing.layout import (
     COMPACTED_PREFIX,
     EARLY_PREFIX,
@@ -46,12 +47,14 @@ def expire_traces(store: TraceStore, before: datetime, *, apply: bool = True) ->
     prefixes = [bucket_prefix(number) for number in range(layout.buckets + 1)]
     prefixes += [EARLY_PREFIX] * layout.early
     gone = 0
+    progress = Progress("retention: traces", "objects")
     for prefix in [*prefixes, COMPACTED_PREFIX]:
         old = _old(store, prefix, before, busy)
         while keys := list(islice(old, _MOST_KEYS)):
             if apply:
                 store.delete(keys)
             gone += len(keys)
+            progress.add(len(keys))
     return gone
 
 

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 class ReplayCampaignOperator(BaseOperator):
-    """Replay the parked groups that match, each by a run of the DAG ``replay``, to the last one.
+    """Replay the parked groups that match, by runs of the DAG ``replay``, to the last one.
 
     The params of the DAG run are those of a ``waybill.replay.CampaignRequest``; they are taken as
     they are, never rendered: they may hold names that come from payloads.
 
-    It succeeds when all runs have ended, however they did: how many failed is in its report and
+    It succeeds when all groups have ended, however they did: how many failed is in its report and
     log. Paused, it waits.
 
     :param poll_s: seconds between two looks of the trigger.
@@ -50,7 +50,7 @@ class ReplayCampaignOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, JsonValue]:
         """Freeze the campaign, unless a try before has, and work on it."""
         with as_task_failures():
-            from waybill.replay import CampaignRequest, left_out_words
+            from waybill.replay import CampaignRequest, left_out_words, proposal_words
             from waybill.services import freeze_campaign
 
             request = CampaignRequest.of(context["params"])
@@ -58,14 +58,17 @@ class ReplayCampaignOperator(BaseOperator):
                 read_settings(), request, who=who_asked(context), run_id=context["run_id"]
             )
         self.log.info(
-            "campaign %d: %d parked groups to replay, at most %d runs unfinished; `waybill "
-            "campaigns show %d`, or pause, resume, cancel",
+            "campaign %d: %d parked groups to replay, %d a run, at most %d runs unfinished; "
+            "`waybill campaigns show %d`, or pause, resume, cancel",
             campaign.id,
             campaign.groups,
+            campaign.groups_per_run,
             campaign.max_unfinished,
             campaign.id,
         )
         for words in left_out_words(campaign.left_out):
+            self.log.warning("%s", words)
+        if words := proposal_words(campaign):
             self.log.warning("%s", words)
         if campaign.groups > campaign.ended and is_paused():
             self.log.warning("the DAG `replay` is paused: its runs wait until it is unpaused")

@@ -41,10 +41,18 @@ class IngestOperator(BaseOperator):
     ) -> None:
         super().__init__(pool=pool, max_active_tis_per_dag=max_active_tis_per_dag, **kwargs)
         self.pipeline = pipeline
+        self._counts: dict[str, Any] = {}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ingest what is new, and return the counts."""
         with as_task_failures():
             from waybill.services import run_ingest
 
-            return run_ingest(read_settings(), self.pipeline).to_json()
+            self._counts = run_ingest(read_settings(), self.pipeline).to_json()
+        return self._counts
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what it read and wrote; called by Airflow's OpenLineage provider alone."""
+        from waybill_airflow.lineage import of_ingest
+
+        return of_ingest(read_settings(), self.pipeline, self._counts)

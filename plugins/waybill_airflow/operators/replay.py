@@ -42,15 +42,19 @@ class ReplayParkedPartitionOperator(BaseOperator):
     triggerer, without a worker's slot. A step that takes longer than ``parking.canary_wait_s``
     fails the try, and the next one goes on with it.
 
+    A run that a campaign started with ``campaign`` and ``batch`` replays the partitions of that
+    batch, one after the other. One that fails stops no other: its outcome is in the campaign, and
+    the task fails once all were seen to. A retry goes on with those that have no outcome.
+
     :param request: the fields of a ``waybill.replay.ReplayRequest`` (templated); ``None``: the
-        params of the DAG run, which are taken as they are.
+        params of the DAG run, which are taken as they are: also those of a ``BatchRequest``.
     :param pool: of Airflow; without its slots the task waits.
     :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
         else was sent, parked files turned out to be damaged or gone.
     :raises waybill.errors.RetryError: Kafka, the tracker or the object store did not answer.
     :raises waybill.errors.StopError: going on could lose or double events.
     :returns: the ``ReplayReport`` as a dict: partition_id, replay_id, segments, events, sent,
-        state; of a dry run the ``DryRunReport``.
+        state; of a dry run the ``DryRunReport``; of a batch the ``BatchReport``.
     """
 
     template_fields = ("request",)
@@ -65,6 +69,8 @@ class ReplayParkedPartitionOperator(BaseOperator):
     ) -> None:
         super().__init__(pool=pool, **kwargs)
         self.request = request
+        self._replayed: tuple[dict[str, str], dict[str, Any]] | None = None
+        """Names of the one group that was replayed, and the counts."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
@@ -81,25 +87,34 @@ class ReplayParkedPartitionOperator(BaseOperator):
     ) -> dict[str, Any]:
         """Replay, or defer until a step of a canary is known; ``until_s``: waits for it at most."""
         with as_task_failures(), _reason_told(context):
-            from waybill.replay import AwaitedEnds, CanaryWait, CanaryWaitError, ReplayRequest
-            from waybill.services import run_replay
+            from waybill.replay import (
+                AwaitedEnds,
+                BatchRequest,
+                CanaryWait,
+                CanaryWaitError,
+                ReplayRequest,
+            )
+            from waybill.services import run_replay, run_replay_batch
 
-            request = ReplayRequest.of(context["params"] if self.request is None else self.request)
-            known = {name: AwaitedEnds.from_json(value) for name, value in ends.items()}
+            given = dict(context["params"] if self.request is None else self.request)
+            batch = {name: given.pop(name, None) for name in BatchRequest.model_fields}
+            request = ReplayRequest.of(given)
             settings = read_settings()
-            try:
-                report = run_replay(
-                    settings,
-                    request,
-                    who=who_asked(context),
-                    run_id=context["run_id"],
-                    canary_wait=CanaryWait(_SHORT_WAIT_S, known),
-                )
-            except CanaryWaitError as error:
-                self._wait(settings, error, until_s if error.step == step else None)
-        counts = report.to_json()
+            asked = {"who": who_asked(context), "run_id": context["run_id"]}
+            report: Any
+            if any(value is not None for value in batch.values()):
+                report = run_replay_batch(settings, BatchRequest.of(batch), **asked)
+            else:
+                known = {name: AwaitedEnds.from_json(value) for name, value in ends.items()}
+                wait = CanaryWait(_SHORT_WAIT_S, known)
+                try:
+                    report = run_replay(settings, request, **asked, canary_wait=wait)
+                except CanaryWaitError as error:
+                    self._wait(settings, error, until_s if error.step == step else None)
+        counts: dict[str, Any] = report.to_json()
         self.log.info("replay: %s", counts)
-        if not request.dry_run:
+        if not request.dry_run and "resumed" in counts:
+            self._replayed = request.names, counts
             self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
         if problem := getattr(report, "problem", ""):
             context["ti"].xcom_push(key="return_value", value=counts)  # the page shows it
@@ -125,6 +140,12 @@ class ReplayParkedPartitionOperator(BaseOperator):
             kwargs={"ends": ends, "step": error.step, "until_s": until_s},
         )
         raise AssertionError("unreachable: to defer raises")
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what it read and wrote; called by Airflow's OpenLineage provider alone."""
+        from waybill_airflow.lineage import of_replay
+
+        return self._replayed and of_replay(read_settings(), *self._replayed)
 
 
 @contextmanager

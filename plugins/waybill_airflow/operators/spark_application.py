@@ -104,6 +104,14 @@ class SparkApplicationOperator(BaseOperator):
             return self._result(look, starts)
         self._wait(until_s, starts, quiet_s=self._quiet_s(look))
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return what loading reads and writes; called by Airflow's OpenLineage provider alone."""
+        from waybill_airflow.lineage import of_loading
+
+        if self.kind != "loading":
+            return None
+        return of_loading(read_settings(), self.virtual_cluster)
+
     def _is_over(self, until_s: float | None) -> bool:
         return until_s is not None and time.time() >= until_s
 

@@ -44,6 +44,10 @@ class CampaignOut(BaseModel):
     request: dict[str, Any] = Field(description="Filter and options, as they were asked for.")
     teams: list[str]
     max_unfinished: int = Field(description="Most runs that wait or run at a time.")
+    groups_per_run: int = Field(description="Most groups that one run replays.")
+    proposed_groups_per_run: int | None = Field(
+        description="How many there should be, as the campaign is large; null: it is well."
+    )
     state: Literal["running", "paused", "cancelled", "done"]
     changed_by: str = Field(description="Who paused, resumed or cancelled it last.")
     changed_at: str | None
@@ -85,6 +89,9 @@ class CampaignGroupOut(BaseModel):
     run_id: str = Field(description="Run of the DAG `replay`; empty: it was not launched.")
     launched_at: str | None
     ended_at: str | None
+    report: dict[str, Any] | None = Field(
+        description="Of its replay, or `error`, where groups share a run; null: its run has it."
+    )
 
 
 class CampaignGroupsOut(BaseModel):

@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 
 from waybill.errors import InputError
 from waybill.parking import ParkedGroup
-from waybill.replay import refuse_held, refuse_ingestion, replay_run_id
+from waybill.replay import refuse_held, refuse_ingestion, replay_run_id, teams_of_campaign
 from waybill_airflow.airflow_internals import web_application
 from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID
 from waybill_airflow.web import models
@@ -195,7 +195,8 @@ async def run(
 ) -> models.Run:
     """Return the state of a replay or dry run, its progress, and its report once there is one.
 
-    A report's messages hold no personal values: they were masked when it was made.
+    A report's messages hold no personal values: they were masked when it was made. A run of several
+    groups has none: its campaign has one for each.
     """
     if dag_id != REPLAY_DAG_ID:
         raise _no_run(dag_id, run_id)
@@ -206,11 +207,15 @@ async def run(
             raise _no_run(dag_id, run_id)
         _pass_on(answer)
         found = answer.json()
-        partition = await run_in_threadpool(_partition_of, found.get("conf") or {})
+        conf = found.get("conf") or {}
+        partition = await run_in_threadpool(_partition_of, conf)
         if partition is None:
             raise _no_run(dag_id, run_id)
-        require(access, "view", partition.team)
-        report = await _left(client, path, "return_value")
+        campaign = conf.get("campaign")
+        of_campaign = await run_in_threadpool(_teams_of, campaign) if campaign else ()
+        for team in {partition.team, *of_campaign}:
+            require(access, "view", team)
+        report = None if campaign else await _left(client, path, "return_value")
         reason = await _left(client, path, REASON) if found["state"] == "failed" else None
         replay, became = await run_in_threadpool(parked_events().of_run, partition.id, run_id)
     return models.Run(
@@ -240,3 +245,8 @@ def _partition_of(conf: dict[str, Any]) -> ParkedGroup | None:
     """Return the partition that a run is about."""
     names = {name: str(conf.get(name)) for name in ("event_name", "stage", "error_type")}
     return parked_events().parking.find_exactly(str(conf.get("pipeline")), **names)
+
+
+def _teams_of(campaign: object) -> tuple[str, ...]:
+    """Return whose groups a run has that replays several."""
+    return teams_of_campaign(parked_events().tracker, str(campaign))

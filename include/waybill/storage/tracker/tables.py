@@ -668,12 +668,14 @@ campaign_groups = Table(
     Column("outcome", Text, nullable=False, server_default=text("''")),
     Column("run_id", Text, nullable=False, server_default=text("''")),
     *[time_column(name) for name in ("launched_at", "ended_at")],
+    Column("report", JSONB),
     PrimaryKeyConstraint("campaign_id", "partition_id"),
     CheckConstraint("state IN ('waiting', 'launched', 'ended', 'left_out')", name="state"),
 )
 """A parked group of a campaign. ``number``: its place in the order of launches, from 1; null where
-it is left out. ``outcome``: why it is left out, or how its run ended. No foreign keys: they would
-be half of the time that it takes to freeze 500,000."""
+it is left out. ``outcome``: why it is left out, or how its run ended. ``report``: of a group that
+shares its run; without an outcome: why it ended a try. No foreign keys: they would be half of the
+time that it takes to freeze 500,000."""
 _group = campaign_groups.c
 for _name, _columns, _where in (
     ("waiting", (_group.campaign_id, _group.number), text("state = 'waiting'")),

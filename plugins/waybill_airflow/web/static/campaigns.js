@@ -33,14 +33,16 @@ function card(one, me, reload) {
   const toggle = one.state === "paused"
     ? button("resume", "Resume", "replay", () => decide(one, "resume", reload))
     : button("pause", "Pause", "hold", () => decide(one, "pause", reload));
-  const left = Object.entries(one.left_out).map(([reason, number]) => `${count(number)} left out: ${plain(reason)}`);
+  const notes = Object.entries(one.left_out).map(([reason, number]) => `${count(number)} left out: ${plain(reason)}`);
+  if (one.groups_per_run > 1) notes.unshift(`A run replays up to ${count(one.groups_per_run)} groups`);
+  if (one.proposed_groups_per_run) notes.unshift(`groups_per_run=${one.proposed_groups_per_run} is proposed: it starts far fewer runs. Cancel this campaign, and begin one with it`);
   return h(
     "section", { class: "callout campaign", "data-campaign": one.id, "aria-label": `Campaign ${one.id}` },
     icon("replay"),
     h("div", {},
       h("strong", {}, `Campaign ${one.id}`), ` of ${one.asked_by} is ${one.state}: ${progress(one)}`,
       h("progress", { max: Math.max(one.groups, 1), value: one.ended, "aria-label": "Groups that have ended" }),
-      left.length > 0 && h("span", { class: "sub" }, left.join("; "))),
+      notes.length > 0 && h("span", { class: "sub" }, notes.join("; "))),
     one.state !== "cancelled" && [toggle, button("cancel", "Cancel", "stop", () => cancel(one, reload))],
   );
 }
@@ -48,7 +50,7 @@ function card(one, me, reload) {
 function progress(one) {
   const parts = [`${count(one.ended)} of ${count(one.groups)} groups ended`];
   if (one.failed) parts.push(`${count(one.failed)} of these failed`);
-  if (one.unfinished) parts.push(`${many(one.unfinished, "run")} not ended`);
+  if (one.unfinished) parts.push(`${many(one.unfinished, one.groups_per_run > 1 ? "launched group" : "run")} not ended`);
   if (one.rate_per_min) parts.push(`${one.rate_per_min} a minute`);
   if (one.eta_s !== null) parts.push(`${duration(one.eta_s)} left`);
   return parts.join(", ");
