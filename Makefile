@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino celery chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -84,10 +84,13 @@ faults-processing: venv java  ## two clusters process and load: 50 moves of team
 faults-standalone: venv java  ## a Spark master and two workers: two clusters process and load; workers killed, a cluster and its destinations moved, under load; tables exact (QUICK=1: once each)
 	$(BIN)/python -m tests.faults.standalone_campaign $(ARGS)
 
+faults-airflow: venv java  ## 200 replays of a campaign on a real Airflow, by LocalExecutor and by CeleryExecutor with Redis; scheduler, triggerer, API server, workers killed and frozen (GROUPS=<n>, KILLS=<n>; QUICK=1: 16, LocalExecutor)
+	$(BIN)/python -m tests.faults.airflow_campaign $(ARGS)
+
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
+campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
 
 .NOTPARALLEL: campaigns
 
@@ -104,6 +107,9 @@ record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
+	$(COMPILE) tests/support/celery.in --override requirements-overrides.txt -o tests/support/celery.txt \
+		$$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements.txt)
+	sed -i '/^# The following packages were excluded/,$$d' tests/support/celery.txt
 
 venv: $(STAMP)  ## .venv with exactly the pinned packages
 
@@ -128,6 +134,9 @@ java: venv  ## Java 17 or newer, from the system's packages where that is possib
 
 trino: venv java  ## Trino 476 with a Java 25 into .waybill/trino (500 MB), for the contract test of Athena's SQL
 	$(BIN)/python -m tests.support.trino
+
+celery: venv  ## Celery, Airflow's provider of it and a Redis into .waybill/celery (35 MB), for faults-airflow
+	$(BIN)/python -m tests.support.real_airflow
 
 chromium:  ## Chromium for the browser tests, from the system's packages where that is possible; what is there is taken
 	@command -v chromium-headless-shell chromium >/dev/null || { \

@@ -2,7 +2,8 @@
 
 Parses: CPU seconds that the fullest of the 16 files of the family ``ingest`` takes to build its DAGs,
 a task takes to build its one, and whether two processes serialise all of them alike. See
-``airflow_parses``. Campaigns: seconds to freeze 500,000 parked groups, and memory: ``airflow_campaigns``.
+``airflow_parses``. Campaigns: seconds to freeze 500,000 parked groups, and memory: ``airflow_campaigns``; runs that one
+launches a second, against the bare REST API: ``airflow_launches``.
 
 ``QUICK=1``: fewer files and rounds, less than a minute. Exit code 1 where a figure of the full form
 is beyond its limit (``LIMITS``).
@@ -11,14 +12,15 @@ is beyond its limit (``LIMITS``).
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from typing import Any
 
-from tests.benchmarks import airflow_campaigns, airflow_parses
+from tests.benchmarks import airflow_campaigns, airflow_launches, airflow_parses
 from tests.benchmarks.home import opened_home
 
-PARTS = (airflow_parses, airflow_campaigns)
+PARTS = (airflow_parses, airflow_campaigns, airflow_launches)
 """Each has ``run(home, quick=…)``, which returns figures, and ``WORDS`` for them."""
 LIMITS = {
     "shard_build_cpu_s": (0, 2),
@@ -27,6 +29,7 @@ LIMITS = {
     "serialised_stable": (True, True),
     "campaign_freeze_500k_s": (0, 20),
     "campaign_rss_mb": (0, 300),
+    "launch_vs_bare": (0.8, math.inf),
 }
 """(least, most)."""
 
