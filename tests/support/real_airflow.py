@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -174,6 +175,7 @@ class RealAirflow:
         """Start all, and wait until they answer and know the DAGs."""
         if self._redis:
             self._redis.start()
+        self.airflow.prepare()
         with ThreadPoolExecutor(len(self.components)) as pool:
             list(pool.map(lambda one: one.start(), self.components.values()))
         servers.wait_for(lambda: set(self._known()) == set(DAGS), 120)
@@ -291,7 +293,15 @@ def fetch_celery() -> None:
     scratch = CELERY.with_name("celery.new")
     shutil.rmtree(scratch, ignore_errors=True)
     uv = Path(sys.executable).with_name("uv")
-    command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--no-deps"]
+    command: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        sys.executable,
+        "--no-deps",
+    ]
     command += ["--require-hashes", "--target", scratch, "-r", _CELERY_LOCK]
     subprocess.run(command, check=True, timeout=600)
     shutil.copy(_CELERY_LOCK, scratch / done.name)
