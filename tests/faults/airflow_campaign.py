@@ -210,7 +210,7 @@ def run(
         open_tracker(settings.tracker) as tracker,
     ):
         began = time.monotonic()
-        airflow.trigger(DAG, RUN, governed=False)
+        airflow.trigger(DAG, RUN, governed=False, max_unfinished=min(8, size.groups // 2))
         faults = Faults(airflow, draw)
         _play(airflow, tracker, faults, _drawn(size, executor, draw))
         tally.seconds = round(time.monotonic() - began, 1)
