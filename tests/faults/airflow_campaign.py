@@ -3,8 +3,8 @@
 Parked groups on the real tracker, object store and Kafka are replayed by the DAG
 ``replay_parked_partitions``, each by a run of the DAG ``replay``. Meanwhile, at moments drawn over
 the whole campaign, one of these is SIGKILLed and started again as the supervisor of ``waybill up``
-does: scheduler, triggerer, API server, DAG processor, a task's process, what supervises it (of the
-LocalExecutor its worker), and a worker of Celery with all that it runs. Others are frozen (SIGSTOP)
+does: scheduler, triggerer, API server, DAG processor, the campaign's task, a replay's, what
+supervises one (of the LocalExecutor its worker), and a worker of Celery with all that it runs. Others are frozen (SIGSTOP)
 until Airflow has taken them for dead, and wake up late: a task beside its retry; a scheduler and a
 triggerer, with all they started, beside another one.
 
@@ -53,8 +53,18 @@ from waybill.storage import TrackerStore, open_log, open_objects, open_tracker
 DAG, RUN = "replay_parked_partitions", "faults"
 EVENTS = 2
 """Parked in each group."""
-FREEZES = ("frozen task", "frozen scheduler", "frozen triggerer")
-KILLS = ("scheduler", "triggerer", "api-server", "dag-processor", "task", "supervisor")
+FREEZES = ("frozen campaign", "frozen replay", "frozen scheduler", "frozen triggerer")
+KILLS = (
+    "scheduler",
+    "triggerer",
+    "api-server",
+    "dag-processor",
+    "campaign",
+    "replay",
+    "supervisor",
+)
+ENDED = ("success", "failed")
+_TASK_WITHIN_S = 180.0
 _STALLED_S = 420.0
 """After so long without a launch or an end it is stuck: a retry waits for ten seconds or twenty."""
 _LATE_S = NOTICED_S + 15.0
@@ -72,8 +82,8 @@ class Size:
 
 
 FULL = Size(200, 4)
-QUICK = Size(16, 1, freezes=("frozen task",))
-SHORTEST = Size(6, 1, kinds=("scheduler", "triggerer", "api-server", "task"), freezes=())
+QUICK = Size(16, 1, freezes=("frozen replay",))
+SHORTEST = Size(6, 1, kinds=("scheduler", "triggerer", "api-server", "campaign"), freezes=())
 
 
 @dataclass(slots=True)
@@ -145,34 +155,43 @@ class Faults:
 
     def do(self, kind: str) -> None:
         """Kill or freeze one of a kind, and have all run again behind it."""
-        frozen = kind.startswith("frozen ")
         own: dict[str, Callable[[], None]] = {
-            "task": lambda: self._task(1),
-            "supervisor": lambda: self._task(0),
-            "worker": self._worker,
-            "frozen task": self._frozen_task,
+            "campaign": self._campaign,
+            "replay": lambda: kill(self._task("replay")[1:]),
+            "supervisor": lambda: kill(self._task("replay")[:1]),
+            "worker": lambda: kill(self._members(self._draw.choice(self._airflow.workers()))),
+            "frozen campaign": lambda: self._frozen_task(DAG),
+            "frozen replay": lambda: self._frozen_task("replay"),
+            "frozen scheduler": lambda: self._frozen("scheduler"),
+            "frozen triggerer": lambda: self._frozen("triggerer"),
         }
-        default = self._frozen if frozen else self._component
-        own.get(kind, lambda: default(kind.removeprefix("frozen ")))()
+        own.get(kind, lambda: kill(self._members(kind)[-1:]))()
         self.done[kind] += 1
         for component in self._airflow.components.values():
             component.start()  # nothing happens to one that runs
 
-    def _component(self, name: str) -> None:
-        kill(self._airflow.members(name)[-1:])
+    def _members(self, name: str) -> list[psutil.Process]:
+        return self._airflow.members(name)
 
-    def _worker(self) -> None:
-        kill(self._airflow.members(self._draw.choice(self._airflow.workers())))
-
-    def _task(self, which: int) -> None:
-        kill([self._some_task()[which]])
-
-    def _some_task(self) -> tuple[psutil.Process, psutil.Process]:
-        tasks = servers.wait_for(self._airflow.tasks, 90)
+    def _task(self, dag_id: str) -> tuple[psutil.Process, ...]:
+        """Return a task's supervisor and its process; nothing when all is over."""
+        tasks = servers.wait_for(
+            lambda: self._airflow.tasks(dag_id) or (self._is_over() and [()]), _TASK_WITHIN_S
+        )
         return tuple(self._draw.choice(tasks))
 
-    def _frozen_task(self) -> None:
-        task = self._some_task()
+    def _is_over(self) -> bool:
+        return self._airflow.run_state(DAG, RUN) in ENDED
+
+    def _campaign(self) -> None:
+        """Kill the campaign's task at some moment of its second of work."""
+        while task := self._task(DAG)[1:]:
+            time.sleep(self._draw.uniform(0, 2))
+            if task[0].is_running():
+                return kill(task)
+
+    def _frozen_task(self, dag_id: str) -> None:
+        task = self._task(dag_id)
         freeze(task)
         time.sleep(_LATE_S)  # how late it is, is the fault
         wake(task)
@@ -235,7 +254,7 @@ def _play(
 ) -> None:
     """Do each fault when the campaign is so far; return when it is over, or stuck."""
     waiting, last, moved_s = list(drawn), (0, 0), time.monotonic()
-    while airflow.run_state(DAG, RUN) not in {"success", "failed"}:
+    while airflow.run_state(DAG, RUN) not in ENDED:
         found = next(iter(read_campaigns(tracker, limit=1)), None)
         reached = (found.launched, found.ended) if found else last
         if reached != last:
@@ -292,7 +311,10 @@ def show(tallies: Sequence[Tally], seed: int) -> None:
     kinds = sorted({kind for one in tallies for kind in one.kills})
     rows: dict[str, Callable[[Tally], Any]] = {
         "groups": lambda one: one.groups,
-        **{f"killed: {kind}": lambda one, kind=kind: one.kills[kind] for kind in kinds},
+        **{
+            kind if kind in FREEZES else f"killed: {kind}": lambda one, kind=kind: one.kills[kind]
+            for kind in kinds
+        },
         "tries beyond the first": lambda one: one.retries,
         "launched twice": lambda one: one.launched_twice,
         "lost": lambda one: one.lost,

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -39,7 +38,6 @@ DAGS = ("replay", "replay_parked_partitions")
 WORKERS, TASKS_OF_A_WORKER = 2, 3
 NOTICED_S = 20
 """After so long without a sign of life a task, a scheduler or a triggerer is taken for dead."""
-STARTED_S = 2.0
 SOONER = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": NOTICED_S,  # 300
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,  # 10
@@ -222,12 +220,14 @@ class RealAirflow:
         record = self.components[name].running()
         return record.members() if record else []
 
-    def tasks(self) -> list[tuple[psutil.Process, psutil.Process]]:
-        """Return the processes in which tasks run, each behind the one that supervises it.
+    def tasks(self, dag_id: str) -> list[tuple[psutil.Process, psutil.Process]]:
+        """Return the processes in which tasks of a DAG run, each behind the one that supervises it.
 
-        Not those that have only just begun: Airflow may not have heard of them, and the LocalExecutor
-        then waits for ever for one that is killed, as Airflow's own limit.
+        Only those of which Airflow knows that they run: for one that is killed before the
+        LocalExecutor waits for ever, which is Airflow's own limit.
         """
+        query = f"SELECT id FROM task_instance WHERE state = 'running' AND dag_id = '{dag_id}'"
+        known = {str(row[0]) for row in self.sql(query)}
         owners = ["scheduler"] if self.executor == "LocalExecutor" else self.workers()
         found = []
         with suppress(psutil.NoSuchProcess):
@@ -235,9 +235,10 @@ class RealAirflow:
                 record = self.components[name].running()
                 process = record.process() if record else None
                 for supervisor in process.children() if process else ():
-                    found += [(supervisor, task) for task in supervisor.children()]
-            return [pair for pair in found if time.time() - pair[1].create_time() > STARTED_S]
-        return []
+                    for task in supervisor.children():
+                        if " ".join(task.cmdline()).split()[-1:] in [[one] for one in known]:
+                            found.append((supervisor, task))
+        return found
 
     def workers(self) -> list[str]:
         """Return the names of Celery's workers."""
