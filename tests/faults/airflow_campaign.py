@@ -23,6 +23,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -141,6 +142,10 @@ def _name(group: int) -> str:
     return f"order {group}"
 
 
+class _OverError(Exception):
+    """There is no task any more that could be killed."""
+
+
 class Faults:
     """Kills and freezes processes of an Airflow.
 
@@ -165,8 +170,9 @@ class Faults:
             "frozen scheduler": lambda: self._frozen("scheduler"),
             "frozen triggerer": lambda: self._frozen("triggerer"),
         }
-        own.get(kind, lambda: kill(self._members(kind)[-1:]))()
-        self.done[kind] += 1
+        with suppress(_OverError):
+            own.get(kind, lambda: kill(self._members(kind)[-1:]))()
+            self.done[kind] += 1
         for component in self._airflow.components.values():
             component.start()  # nothing happens to one that runs
 
@@ -174,18 +180,20 @@ class Faults:
         return self._airflow.members(name)
 
     def _task(self, dag_id: str) -> tuple[psutil.Process, ...]:
-        """Return a task's supervisor and its process; nothing when all is over."""
-        tasks = servers.wait_for(
-            lambda: self._airflow.tasks(dag_id) or (self._is_over() and [()]), _TASK_WITHIN_S
+        """Return a task's supervisor and its process."""
+        return tuple(
+            self._draw.choice(servers.wait_for(lambda: self._tasks(dag_id), _TASK_WITHIN_S))
         )
-        return tuple(self._draw.choice(tasks))
 
-    def _is_over(self) -> bool:
-        return self._airflow.run_state(DAG, RUN) in ENDED
+    def _tasks(self, dag_id: str) -> list[tuple[psutil.Process, psutil.Process]]:
+        if self._airflow.run_state(DAG, RUN) in ENDED:
+            raise _OverError
+        return self._airflow.tasks(dag_id)
 
     def _campaign(self) -> None:
         """Kill the campaign's task at some moment of its second of work."""
-        while task := self._task(DAG)[1:]:
+        while True:
+            task = self._task(DAG)[1:]
             time.sleep(self._draw.uniform(0, 2))
             if task[0].is_running():
                 return kill(task)

@@ -38,6 +38,8 @@ DAGS = ("replay", "replay_parked_partitions")
 WORKERS, TASKS_OF_A_WORKER = 2, 3
 NOTICED_S = 20
 """After so long without a sign of life a task, a scheduler or a triggerer is taken for dead."""
+_START_S = 400.0
+"""On a machine that is busy with other tests."""
 SOONER = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": NOTICED_S,  # 300
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,  # 10
@@ -174,9 +176,11 @@ class RealAirflow:
         if self._redis:
             self._redis.start()
         self.airflow.prepare()
+        for one in self.components.values():
+            one.start_timeout_s = _START_S
         with ThreadPoolExecutor(len(self.components)) as pool:
             list(pool.map(lambda one: one.start(), self.components.values()))
-        servers.wait_for(lambda: set(self._known()) == set(DAGS), 120)
+        servers.wait_for(lambda: set(self._known()) == set(DAGS), _START_S)
 
     def _known(self) -> list[str]:
         query = "SELECT dag_id FROM dag WHERE NOT is_stale"
@@ -247,7 +251,7 @@ class RealAirflow:
     def spare(self, name: str) -> AirflowComponent:
         """Return a second one of a component, to be started beside it."""
         spare = AirflowComponent(self.airflow, name)
-        spare.name = f"airflow-{name}-spare"
+        spare.name, spare.start_timeout_s = f"airflow-{name}-spare", _START_S
         return spare
 
 
