@@ -1,12 +1,13 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino celery chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino celery oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 STAMP := .venv/.installed
+OLDEST := .waybill/oldest-airflow
 # Tests wait as much as they compute: two workers more than there are cores.
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Tests start hundreds of Pythons: what one compiled the next ones need not.
@@ -90,7 +91,7 @@ faults-airflow: venv java  ## 200 replays of a campaign on a real Airflow, by Lo
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
+campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow oldest-airflow  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
 
 .NOTPARALLEL: campaigns
 
@@ -137,6 +138,13 @@ trino: venv java  ## Trino 476 with a Java 25 into .waybill/trino (500 MB), for 
 
 celery: venv  ## Celery, Airflow's provider of it and a Redis into .waybill/celery (35 MB), for faults-airflow
 	$(BIN)/python -m tests.support.real_airflow
+
+oldest-airflow: venv  ## the tests of DAGs and pages with the oldest Airflow that Waybill runs on, in a venv of its own under .waybill
+	@[ -x $(OLDEST)/bin/python ] || $(BIN)/uv venv --quiet --python $(BIN)/python $(OLDEST)
+	$(BIN)/uv pip sync --quiet --python $(OLDEST)/bin/python --require-hashes requirements.txt requirements-dev.txt
+	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --require-hashes -r tests/support/oldest_airflow.txt
+	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
+	$(OLDEST)/bin/python -m pytest $(or $(ARGS),-m "not campaign" tests/dags tests/integration/test_web_*.py)
 
 chromium:  ## Chromium for the browser tests, from the system's packages where that is possible; what is there is taken
 	@command -v chromium-headless-shell chromium >/dev/null || { \
