@@ -85,7 +85,7 @@ faults-processing: venv java  ## two clusters process and load: 50 moves of team
 faults-standalone: venv java  ## a Spark master and two workers: two clusters process and load; workers killed, a cluster and its destinations moved, under load; tables exact (QUICK=1: once each)
 	$(BIN)/python -m tests.faults.standalone_campaign $(ARGS)
 
-faults-airflow: venv java  ## 200 replays of a campaign on a real Airflow, by LocalExecutor and by CeleryExecutor with Redis; scheduler, triggerer, API server, workers killed and frozen (GROUPS=<n>, KILLS=<n>; QUICK=1: 16, LocalExecutor)
+faults-airflow: venv java  ## 200 replays of a campaign on a real Airflow, by LocalExecutor and by CeleryExecutor with Redis; scheduler, triggerer, API server, workers killed and frozen (REPLAYS=<n>, KILLS=<n>; QUICK=1: 16, LocalExecutor)
 	$(BIN)/python -m tests.faults.airflow_campaign $(ARGS)
 
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)

@@ -10,7 +10,7 @@ triggerer, with all they started, beside another one.
 
 At the end each group must have had one run and one replay, and each of its events must be in Kafka
 once. ``AIRFLOW_SEED`` repeats the choices (not the timing of the machine); ``EXECUTORS``,
-``GROUPS`` and ``KILLS`` change what is done; ``QUICK=1`` is a short form, with the LocalExecutor.
+``REPLAYS`` and ``KILLS`` change what is done; ``QUICK=1`` is a short form, with the LocalExecutor.
 Ends with 1 where a group was launched twice, is lost or stuck.
 """
 
@@ -354,7 +354,7 @@ def main() -> int:
     size = QUICK if quick else FULL
     size = replace(
         size,
-        groups=int(os.environ.pop("GROUPS", size.groups)),
+        groups=int(os.environ.pop("REPLAYS", size.groups)),
         each=int(os.environ.pop("KILLS", size.each)),
     )
     given = "LocalExecutor" if quick else "LocalExecutor,CeleryExecutor"
