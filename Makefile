@@ -61,7 +61,7 @@ bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against th
 bench-cli: venv  ## CPU seconds of waybill --help and of waybill parked list (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.cli $(ARGS)
 
-bench-airflow: venv  ## Waybill's DAGs in Airflow at 5,000 pipelines: what a file, a task's parse take; serialised alike (QUICK=1: less than a minute)
+bench-airflow: venv  ## Waybill's DAGs in Airflow at 5,000 pipelines: what a file, a task's parse take; serialised alike; campaigns: freezing, launches a second against the REST API (QUICK=1: three minutes)
 	$(BIN)/python -m tests.benchmarks.airflow $(ARGS)
 
 bench-clusters: venv  ## teams packed into virtual clusters, simulated: recovery from a storm, moves, reversals (QUICK=1: less than a minute)

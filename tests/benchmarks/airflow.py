@@ -5,7 +5,7 @@ a task takes to build its one, and whether two processes serialise all of them a
 ``airflow_parses``. Campaigns: seconds to freeze 500,000 parked groups, and memory: ``airflow_campaigns``; runs that one
 launches a second, against the bare REST API: ``airflow_launches``.
 
-``QUICK=1``: fewer files and rounds, less than a minute. Exit code 1 where a figure of the full form
+``QUICK=1``: fewer files and rounds, three minutes. Exit code 1 where a figure of the full form
 is beyond its limit (``LIMITS``).
 """
 
