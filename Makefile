@@ -1,12 +1,13 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino celery oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 STAMP := .venv/.installed
+OLDEST := .waybill/oldest-airflow
 # Tests wait more than they compute: three workers more than there are cores.
 WORKERS ?= $(shell echo $$(($$(nproc) + 3)))
 # Tests start hundreds of Pythons: what one compiled the next ones need not.
@@ -60,7 +61,7 @@ bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against th
 bench-cli: venv  ## CPU seconds of waybill --help and of waybill parked list (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.cli $(ARGS)
 
-bench-airflow: venv  ## Waybill's DAGs in Airflow at 5,000 pipelines: what a file, a task's parse take; serialised alike; what an idle stack costs (QUICK=1: less than five minutes)
+bench-airflow: venv  ## Waybill's DAGs in Airflow at 5,000 pipelines: what a file, a task's parse take; serialised alike; campaigns: freezing, launches a second against the REST API; what an idle stack costs (QUICK=1: less than five minutes)
 	$(BIN)/python -m tests.benchmarks.airflow $(ARGS)
 
 bench-clusters: venv  ## teams packed into virtual clusters, simulated: recovery from a storm, moves, reversals (QUICK=1: less than a minute)
@@ -84,10 +85,13 @@ faults-processing: venv java  ## two clusters process and load: 50 moves of team
 faults-standalone: venv java  ## a Spark master and two workers: two clusters process and load; workers killed, a cluster and its destinations moved, under load; tables exact (QUICK=1: once each)
 	$(BIN)/python -m tests.faults.standalone_campaign $(ARGS)
 
+faults-airflow: venv java  ## 200 replays of a campaign on a real Airflow, by LocalExecutor and by CeleryExecutor with Redis; scheduler, triggerer, API server, workers killed and frozen (REPLAYS=<n>, KILLS=<n>; QUICK=1: 16, LocalExecutor)
+	$(BIN)/python -m tests.faults.airflow_campaign $(ARGS)
+
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
+campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow oldest-airflow  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
 
 .NOTPARALLEL: campaigns
 
@@ -104,6 +108,9 @@ record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt
 	$(COMPILE) requirements-dev.in -o requirements-dev.txt
+	$(COMPILE) tests/support/celery.in --override requirements-overrides.txt -o tests/support/celery.txt \
+		$$(sed -nE 's/^([A-Za-z0-9._-]+)==.*/--no-emit-package \1/p' requirements.txt)
+	sed -i '/^# The following packages were excluded/,$$d' tests/support/celery.txt
 
 venv: $(STAMP)  ## .venv with exactly the pinned packages
 
@@ -128,6 +135,16 @@ java: venv  ## Java 17 or newer, from the system's packages where that is possib
 
 trino: venv java  ## Trino 476 with a Java 25 into .waybill/trino (500 MB), for the contract test of Athena's SQL
 	$(BIN)/python -m tests.support.trino
+
+celery: venv  ## Celery, Airflow's provider of it and a Redis into .waybill/celery (35 MB), for faults-airflow
+	$(BIN)/python -m tests.support.real_airflow
+
+oldest-airflow: venv  ## the tests of DAGs and pages with the oldest Airflow that Waybill runs on, in a venv of its own under .waybill
+	@[ -x $(OLDEST)/bin/python ] || $(BIN)/uv venv --quiet --python $(BIN)/python $(OLDEST)
+	$(BIN)/uv pip sync --quiet --python $(OLDEST)/bin/python --require-hashes requirements.txt requirements-dev.txt
+	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --require-hashes -r tests/support/oldest_airflow.txt
+	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
+	$(OLDEST)/bin/python -m pytest $(or $(ARGS),-m "not campaign" tests/dags tests/integration/test_web_*.py)
 
 chromium:  ## Chromium for the browser tests, from the system's packages where that is possible; what is there is taken
 	@command -v chromium-headless-shell chromium >/dev/null || { \

@@ -2,8 +2,9 @@
 
 Parses: CPU seconds that the fullest of the 16 files of the family ``ingest`` takes to build its DAGs,
 a task takes to build its one, and whether two processes serialise all of them alike. See
-``airflow_parses``. Campaigns: seconds to freeze 500,000 parked groups, and memory: ``airflow_campaigns``.
-Idle: what Waybill adds to a stack in which nothing happens, and a round of upkeep: ``airflow_idle``.
+``airflow_parses``. Campaigns: seconds to freeze 500,000 parked groups, and memory: ``airflow_campaigns``; runs that one
+launches a second, against the bare REST API: ``airflow_launches``. Idle: what Waybill adds to a stack in which nothing
+happens, and a round of upkeep: ``airflow_idle``.
 
 ``QUICK=1``: fewer files and rounds, no streams, less than five minutes, since it starts Airflow. Exit code 1 where a figure of the full form
 is beyond its limit (``LIMITS``).
@@ -12,14 +13,15 @@ is beyond its limit (``LIMITS``).
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from typing import Any
 
-from tests.benchmarks import airflow_campaigns, airflow_idle, airflow_parses
+from tests.benchmarks import airflow_campaigns, airflow_idle, airflow_launches, airflow_parses
 from tests.benchmarks.home import opened_home
 
-PARTS = (airflow_parses, airflow_campaigns, airflow_idle)
+PARTS = (airflow_parses, airflow_campaigns, airflow_launches, airflow_idle)
 """Each has ``run(home, quick=…)``, which returns figures, and ``WORDS`` for them."""
 LIMITS = {
     "shard_build_cpu_s": (0, 2),
@@ -29,6 +31,7 @@ LIMITS = {
     "campaign_freeze_500k_s": (0, 20),
     "campaign_rss_mb": (0, 300),
     "idle_core_share": (0, 0.05),
+    "launch_vs_bare": (0.8, math.inf),
 }
 """(least, most)."""
 

