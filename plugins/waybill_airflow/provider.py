@@ -28,6 +28,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks.waybill"),
         "operators": _modules(
             "operators.campaign",
+            "operators.clean_up_runs",
             "operators.clusters",
             "operators.ingest",
             "operators.maintenance",

@@ -39,6 +39,6 @@ def test_the_setting_is_read_from_the_stacks_file(paused, monkeypatch, tmp_path)
 def test_wrong_settings_neither_hide_upkeep_nor_pause_it(monkeypatch):
     """Its tasks fail and name the setting."""
     monkeypatch.setenv("WAYBILL_KAFKA__TOPIC_PARTITIONS", "none")
-    bag = load_dags(ROOT / "dags" / "audit.py")
+    bag = load_dags(ROOT / "dags" / "upkeep.py")
     assert bag.import_errors == {}
-    assert bag.dags["audit"].is_paused_upon_creation is False
+    assert bag.dags["upkeep"].is_paused_upon_creation is False

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 from uuid import UUID
 
@@ -154,7 +155,6 @@ class ReplayWatch:
         partition_id: the partition that was replayed.
         run_id: the run that did it; it has ended.
         step: of a canary; None: the last.
-        ends: what is waited for, as another watch of this replay began with; None: it begins here.
 
     Raises:
         InputError: no such replay.
@@ -171,12 +171,14 @@ class ReplayWatch:
         run_id: str,
         *,
         step: str | None = None,
-        ends: AwaitedEnds | None = None,
     ) -> None:
         self._tracker, self._parking, self._log, self._pipeline = tracker, parking, log, pipeline
         self._replay = _replay_of(tracker, partition_id, run_id, step)
-        self.ends = ends or _ends_of(tracker, log, pipeline)
-        """What is waited for."""
+
+    @cached_property
+    def ends(self) -> AwaitedEnds:
+        """What is waited for: what is in the log now; or set to what another watch began with."""
+        return _ends_of(self._tracker, self._log, self._pipeline)
 
     def wait(self, *, limit_s: float, clock: Callable[[], float] = time.monotonic) -> ReplayOutcome:
         """Wait until all of it is known, at most ``limit_s``, and return what is known then."""

@@ -106,9 +106,9 @@ def _canary(
         pipeline, place = active_pipeline(tracker, pipeline_id), run.partition_id
 
         def watch(step: str) -> ReplayOutcome:
-            watched = ReplayWatch(
-                tracker, parking, log, pipeline, place, run.run_id, step=step, ends=ends.get(step)
-            )
+            watched = ReplayWatch(tracker, parking, log, pipeline, place, run.run_id, step=step)
+            if step in ends:
+                watched.ends = ends[step]
             outcome = watched.wait(limit_s=wait.limit_s)
             ends[step] = watched.ends
             return outcome
