@@ -56,6 +56,9 @@ SHOWN = {
     "bench-airflow": (
         "shard_build_cpu_s", "shard_build_cold_cpu_s", "shard_serialise_cpu_s", "task_parse_ms",
         "empty_shard_parse_ms",
+        "idle_core_share",
+        "idle_total_core_share",
+        "upkeep_run_cpu_s",
     ),
 }  # fmt: skip
 HEAD = """\

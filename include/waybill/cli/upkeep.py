@@ -61,9 +61,9 @@ def problems(found: Sequence[JobRecord]) -> list[str]:
     for one in found:
         since = "never succeeded" if one.succeeded_at is None else f"last succeeded {_ago(one)}"
         if one.state == "paused":
-            said.append(f"upkeep job {one.job} is paused by {one.paused_by}")
+            said.append(f"upkeep job {one.job} is paused by {plain(one.paused_by)}")
         elif one.state == "failing":
-            said.append(f"upkeep job {one.job} fails, {since}: {one.error}")
+            said.append(f"upkeep job {one.job} fails, {since}: {plain(one.error)}")
         elif one.state == "late":
             said.append(f"upkeep job {one.job} {since}")
     return said

@@ -92,7 +92,7 @@ class Shift:
     ) -> dict[str, int]:
         """Run what is due, until the time is over and nothing runs; returns how often each ran.
 
-        A long run at the end delays no other job: they go on beside it.
+        While a run that began before is not at its end, others are started: it delays none.
 
         Args:
             length_s: how long.
@@ -103,19 +103,23 @@ class Shift:
             StopError: another process has the lease of a job that runs here.
         """
         over, runs = time.monotonic() + length_s, Counter[str]()
-        asked, asks, stopped = self._pool.submit(is_stopped), time.monotonic() + _ASK_S, False
-        while self._running or (time.monotonic() < over and not stopped):
+        asked, asks = self._pool.submit(is_stopped), time.monotonic() + _ASK_S
+        first, starts, stopped = True, True, False
+        while self._running or (starts and not stopped):
             if asked.done() and time.monotonic() > asks:  # in a thread: whom it asks may be away
                 stopped = asked.result()
                 asked, asks = self._pool.submit(is_stopped), time.monotonic() + _ASK_S
             try:
                 self._keep()
-                waits_s = _POLL_S if stopped else self._start_due()
+                waits_s = self._start_due() if starts and not stopped else _POLL_S
                 self._away_since = None
             except RetryError as error:
                 waits_s = self._wait_for_tracker(error)
             for ended in self._wait(waits_s):
                 runs[ended.job.name] += 1
+            over, first = max(over, time.monotonic()) if first else over, False
+            early = [one for one in self._running.values() if one.began < over]
+            starts = time.monotonic() < over or bool(early)
         return dict(runs)
 
     def run_now(self, job: Job, *, wait_s: float) -> Mapping[str, Any]:
@@ -159,6 +163,8 @@ class Shift:
         lease = take_lease(self._tracker, job, holder=self._holder, asked=asked)
         if lease is None:
             return False
+        if not self._running:
+            self._beaten = began
         work = self._pool.submit(self._work[job.name])
         self._running[job.name] = _Running(job, lease, began, work)
         return True
