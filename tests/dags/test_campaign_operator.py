@@ -135,6 +135,25 @@ def test_the_trigger_waits_while_tracker_or_api_are_away_and_fires_when_runs_hav
     assert (rows.found, rows.unfinished) == ([{7: open_one}], [1])
 
 
+@pytest.mark.parametrize(
+    ("run_ids", "unfinished", "late", "due"),
+    [
+        ("abcdefgh", 8, True, False),
+        ("abcdefg", 7, False, False),
+        ("abcdefg", 7, True, True),  # the eighth has left with its last group: there is room
+        ("abcdefgh", 7, True, True),
+        ("abcdefgh", 4, False, True),
+    ],
+)
+def test_a_run_of_many_groups_that_has_left_makes_room_after_a_minute(
+    run_ids, unfinished, late, due
+):
+    running = OpenCampaign("running", 8, waiting=True, run_ids=tuple(run_ids))
+    assert running.is_due(unfinished, late=late) is due
+    paused = replace(running, state="paused")
+    assert paused.is_due(len(run_ids), late=late) is False
+
+
 def test_the_trigger_of_a_campaign_that_has_ended_fires_at_once(rows):
     from waybill_airflow.triggers.campaigns import CampaignTrigger
 

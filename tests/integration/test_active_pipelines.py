@@ -11,7 +11,15 @@ import pytest
 from sqlalchemy import event, text
 from tests.support import evolving
 
-from waybill.deployment import ActivePipelines, DeployedOnTopic, DeployReport, deploy
+from waybill.deployment import (
+    ActivePipelines,
+    DeployedOnTopic,
+    DeployReport,
+    LoadedTable,
+    deploy,
+    loaded_tables,
+)
+from waybill.ledger import acquire_lease
 from waybill.pipelines import EventDeclaration, Pipeline, topic_name, topic_of
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
@@ -195,3 +203,18 @@ def test_topics_are_told_without_a_declaration(lot):
         assert lot.reader.read_topics() == {topic}
     assert topic_name(topic.team, topic.destination) == lot.topic
     assert (asked, len(lot.asked), parsed.call_count) == (3, 4, 0)
+
+
+def test_the_tables_that_a_cluster_loads_are_those_of_its_destinations(lot):
+    pipeline = ActivePipelines(lot.elsewhere).read()[ID]
+    names = sorted(one.table.name for one in pipeline.events.values())
+    assert loaded_tables(lot.tracker, "default") == []
+    consumer = f"loading/{pipeline.destination}"
+    acquire_lease(lot.tracker, consumer, holder="default:3f")
+    acquire_lease(lot.tracker, "loading/elsewhere", holder="default-2:3f")
+    found = loaded_tables(lot.tracker, "default")
+    assert len(found) == (COPIES + 1) * len(names)
+    own = [one for one in found if one.pipeline == pipeline.name]
+    expected = (pipeline.team, pipeline.name, pipeline.destination)
+    assert own == [LoadedTable(*expected, name) for name in names]
+    assert loaded_tables(lot.tracker, "default-2") == []

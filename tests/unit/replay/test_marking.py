@@ -62,6 +62,9 @@ class Log:
         return self.next_lsn - 1 - self.settled_lsn
 
 
+GROUP: Any = SimpleNamespace(event_name="order", stage="transformation")
+
+
 class Tracker:
     """A ``Parking`` that writes down what it is told."""
 
@@ -75,9 +78,9 @@ class Tracker:
         self.told += ids
         return self.runs
 
-    def replayed_group(self, replay_id: UUID) -> object:
+    def replayed_group(self, replay_id: UUID) -> Any:
         assert replay_id == REPLAY
-        return object()
+        return GROUP
 
 
 class Run:
@@ -90,7 +93,7 @@ class Run:
         self.marking = Marking(
             self.tracker,  # type: ignore[arg-type]
             self.log,  # type: ignore[arg-type]
-            SimpleNamespace(event_name="order", stage="transformation"),  # type: ignore[arg-type]
+            GROUP,
             None,
             lambda replay_id, first_id: self.traced.append((replay_id, first_id)),
             MarkingLimits(**limits),
