@@ -144,7 +144,7 @@ oldest-airflow: venv  ## the tests of DAGs and pages with the oldest Airflow tha
 	$(BIN)/uv pip sync --quiet --python $(OLDEST)/bin/python --require-hashes requirements.txt requirements-dev.txt
 	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --require-hashes -r tests/support/oldest_airflow.txt
 	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
-	$(OLDEST)/bin/python -m pytest $(or $(ARGS),-m "not campaign" tests/dags tests/integration/test_web_*.py)
+	$(OLDEST)/bin/python -m pytest $(or $(ARGS),-m "not campaign" tests/dags tests/integration/test_web_*.py --ignore tests/dags/test_spark_cluster.py)
 
 chromium:  ## Chromium for the browser tests, from the system's packages where that is possible; what is there is taken
 	@command -v chromium-headless-shell chromium >/dev/null || { \
