@@ -43,7 +43,7 @@ function go(part) {
 function show() {
   read();
   tellOuter();
-  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), state: h("div", {}), upkeep: h("div", {}), crumbs: h("div", {}) };
+  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), state: h("div", {}), upkeep: h("div", { class: "upkeep" }), crumbs: h("div", {}) };
   fill(page, parts.crumbs, h("header", { class: "head" }, h("div", {}, parts.title, parts.words), parts.totals), parts.state, breaches.element,
     h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), legend()), heat.element, parts.upkeep);
   return load();
