@@ -43,7 +43,6 @@ def test_what_parking_can_do_is_this():
         "release",
         "replay_slices",
         "replay_segments",
-        "replayed_group",
         "replay_size",
         "replay_step",
         "require_names",
