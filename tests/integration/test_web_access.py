@@ -50,6 +50,7 @@ LISTS = {
     "/api/pipelines": "pipelines",
     "/api/destinations": "destinations",
     "/api/campaigns": "campaigns",
+    "/api/upkeep": "jobs",
 }
 """Routes that show each user the own teams' only: where in the answer."""
 
@@ -193,6 +194,7 @@ def test_lists_show_the_own_teams_only(web):
         "/api/pipelines",  # see test_web_pipelines
         "/api/destinations",
         "/api/campaigns",
+        "/api/upkeep",  # see test_web_balance
     }
     shown = {team: campaign_of(web, team) for team in ("aviation", "shipping", "")}
     for user, ids in (("uma", [shown["aviation"]]), ("ann", sorted(shown.values(), reverse=True))):
