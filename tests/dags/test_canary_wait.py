@@ -106,3 +106,24 @@ def test_it_fires_when_its_time_is_over(rows):
     rows[:] = [(ENDS, False)]
     trigger = ReplayTrigger(ENDS.to_json(), time.time() + 0.05, poll_s=0.01)
     assert completed(fired(trigger)) == {"ends": ENDS.to_json()}
+
+
+def test_what_was_read_for_a_trigger_before_answers_none_that_has_its_place_in_memory(monkeypatch):
+    kept: dict[int, Any] = {}
+
+    class Rows:
+        async def read(self, _max_age_s):
+            if not kept:
+                kept.update(dict.fromkeys(replays._AWAITED, (LOADING, True)))
+            return kept
+
+    monkeypatch.setattr(replays, "ROWS", Rows())
+    trigger = ReplayTrigger(ENDS.to_json(), time.time() + 600, poll_s=0.01)
+
+    async def once() -> Any:
+        async for event in trigger.run():
+            return event.payload
+
+    assert completed(once()) == {"ends": LOADING.to_json()}
+    trigger.until_s = time.time() + 0.05  # the same object stands for a new one at its address
+    assert completed(once()) == {"ends": ENDS.to_json()}, "another's answer"

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +43,7 @@ from waybill.storage import TrackerStore
 
 pytestmark = pytest.mark.serves
 tracker, world = campaigns.tracker, from_source.world
+SENT = {"events": 5, "sent": 5}
 OWN = "UPDATE replays SET run_id = :run, state = :state WHERE partition_id = :id"
 
 
@@ -77,7 +78,7 @@ class Runs(Airflow):
         yield self._send
 
     def _send(self, group: BatchGroup) -> Mapping[str, Any]:
-        answer = self.answers_of.get(group.event_name, {"events": 5, "sent": 5})
+        answer = self.answers_of.get(group.event_name, SENT)
         if isinstance(answer, Exception):
             raise answer
         self.sent.append(group.event_name)
@@ -151,9 +152,12 @@ def test_a_run_that_is_cleared_tries_its_failed_groups_again(
     assert numbers(tracker) == {"ended": 3}
 
 
-@pytest.mark.parametrize("error", [RetryError("away"), KeyError("a defect")])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(RetryError("away"), "RetryError: away"), (KeyError("a value of an event"), "KeyError")],
+)
 def test_what_may_pass_ends_the_try_and_the_retry_takes_that_group_last(
-    tracker: TrackerStore, airflow: Runs, error: Exception
+    tracker: TrackerStore, airflow: Runs, error: Exception, words: str
 ) -> None:
     park(tracker, 4)
     [run] = begun(tracker, airflow, groups_per_run=9)
@@ -169,7 +173,28 @@ def test_what_may_pass_ends_the_try_and_the_retry_takes_that_group_last(
     done = advance_campaign(tracker, 1, airflow)
     assert (done.state, done.ended, done.failed) == ("done", 4, 1)
     [failed] = read_campaign_groups(tracker, 1, state="failed", limit=9)
-    assert type(error).__name__ in failed.to_json()["report"]["error"]
+    assert failed.to_json()["report"] == {"error": words}
+
+
+@pytest.mark.parametrize("error", [InputError("it was cancelled"), RetryError("it was fenced")])
+def test_a_try_that_was_frozen_takes_no_success_of_the_next_one_back(
+    tracker: TrackerStore, airflow: Runs, error: Exception
+) -> None:
+    park(tracker, 2)
+    [run] = begun(tracker, airflow, groups_per_run=9)
+
+    def frozen() -> None:
+        airflow.answers_of.clear()
+        airflow.work(run)
+        raise error
+
+    airflow.answers_of = {"order1": frozen}
+    with suppress(RetryError):
+        airflow.work(run)
+    assert advance_campaign(tracker, 1, airflow).failed == 0
+    assert numbers(tracker) == {"ended": 2}
+    found = read_campaign_groups(tracker, 1, state="ended", limit=9)
+    assert [(one.outcome, one.report) for one in found] == [("success", SENT)] * 2
 
 
 def test_what_is_hindered_when_its_turn_comes_is_left_out_with_the_reason(

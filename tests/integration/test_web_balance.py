@@ -219,11 +219,14 @@ def test_the_jobs_of_upkeep_are_told_and_their_errors_to_who_sees_all_teams(web)
     assert {one["state"] for one in web.get("uma", "/api/upkeep")["jobs"]} == {"late"}
     web.lot.sql(
         "INSERT INTO upkeep_jobs (job, holder, succeeded_at, failures, error, outcome) VALUES "
-        "('audit', 'upkeep/scheduled__1', clock_timestamp(), 0, '', '{\"looked_at\": 3}'), "
+        "('audit', 'upkeep/scheduled__1', clock_timestamp(), 0, '', "
+        " jsonb_build_object('looked_at', 3, 'problem', 'of another team')), "
         "('watch', 'x', clock_timestamp(), 2, 'destination of another team', '{}')"
     )
     audit, watch, *_ = web.get("ann", "/api/upkeep")["jobs"]
-    assert (audit["state"], audit["outcome"], audit["failures"]) == ("ok", {"looked_at": 3}, 0)
+    assert (audit["state"], audit["failures"]) == ("ok", 0)
+    assert audit["outcome"] == {"looked_at": 3, "problem": "of another team"}
     assert (watch["state"], watch["error"]) == ("failing", "destination of another team")
     audit, watch, *_ = web.get("uma", "/api/upkeep")["jobs"]
     assert (audit["job"], watch["state"], watch["error"]) == ("audit", "failing", None)
+    assert audit["outcome"] == {"looked_at": 3}

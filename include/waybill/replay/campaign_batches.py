@@ -302,10 +302,13 @@ def _why(group: BatchGroup) -> str:
 
 def _note(tracker: TrackerStore, batch: Batch, group: BatchGroup, error: Exception) -> None:
     """Write down why a group ended a try; it has no outcome."""
-    words = f"{type(error).__name__}: {error}"
+    name = type(error).__name__
+    # What others say may quote values of events: it is in the task's log alone.
+    words = f"{name}: {error}" if isinstance(error, WaybillError) else name
     _LOG.warning("group %s ends this try, and goes last in the next: %s", group.names, words)
+    failed = _update(batch, group).where(groups.c.outcome != SUCCESS)
     with tracker.transaction() as connection:
-        connection.execute(_update(batch, group).values(report=_json({"error": words})))
+        connection.execute(failed.values(report=_json({"error": words})))
 
 
 def _update(batch: Batch, group: BatchGroup) -> Any:
@@ -331,7 +334,8 @@ def _write(
     """Write how a group ended, whatever it was before: the campaign's numbers follow.
 
     It may wait: its run was started, and the campaign's task has not written it down. It may have
-    ended: its run was cleared, or ended by hand while it was at work.
+    ended: its run was cleared, or ended by hand while it was at work. A success with its report
+    stays: who comes to another end was frozen, while the run's next try replayed the group.
     """
     with tracker.transaction() as connection:
         held = select(campaigns.c.left_out).where(campaigns.c.id == batch.campaign_id)
@@ -339,7 +343,10 @@ def _write(
         own = (groups.c.campaign_id == batch.campaign_id) & (
             groups.c.partition_id == group.partition_id
         )
-        before = connection.execute(select(groups.c.state, groups.c.outcome).where(own)).one()
+        query = select(groups.c.state, groups.c.outcome, groups.c.report.is_not(None)).where(own)
+        *before, is_told = connection.execute(query).one()
+        if is_told and before == ["ended", SUCCESS]:
+            return
         now = func.clock_timestamp()
         connection.execute(
             _update(batch, group).values(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from waybill import services
 from waybill.errors import StopError
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _WAIT_S = 300.0
 """For a job that another process runs, when a person asks for it."""
+_MOST_LAUNCHES = 500
+"""Replays of one round: each asks Airflow twice, and a round has a limit. Slots are far fewer."""
+_TURN_S = 60
+One = TypeVar("One")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +177,14 @@ def _probe_held_pipelines(settings: Settings, launcher: ReplayLauncher) -> dict[
     report = services.probe_held_pipelines(settings).to_json()
     for probe in report["probes"]:
         _LOG.info("probe: %s", probe)
-    launches, rows = Launches(launcher), report["to_replay"]
+    launches, rows = Launches(launcher), _turn(report["to_replay"])
     before = services.ended_replays(settings, [row["id"] for row in rows]) if rows else {}
     for row in rows:
         salt = [row["parked"], str(row["last_parked_at"]), before.get(row["id"])]
         launches.launch(replay_run_id(row["id"], group_of(row), salt), group_of(row))
     launches.finish()
     counts = {"held": len(report["held"]), "probes": len(report["probes"])}
-    return counts | {"to_replay": len(rows)}
+    return counts | {"to_replay": len(report["to_replay"])}
 
 
 def _auto_replay(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]:
@@ -192,7 +197,7 @@ def _auto_replay(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]
 
     due, launches = services.due_auto_replays(settings), Launches(launcher)
     launched = 0
-    for launch in (one.to_json() for one in due):
+    for launch in (one.to_json() for one in _turn(due)):
         conf: Mapping[str, Any] = group_of(launch) | {"canary": True}
         run_id = replay_run_id(launch["partition_id"], conf, [launch["before"], launch["seen"]])
         _LOG.info("%s: %s", conf, launch["why"])
@@ -201,3 +206,11 @@ def _auto_replay(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]
             launched += services.keep_auto_replays(settings, [note | {"run_id": run_id}])
     launches.finish()
     return {"due": len(due), "launched": launched}
+
+
+def _turn(due: Sequence[One]) -> Sequence[One]:
+    """Return what a round has time for: in the end all have their turn, whatever is refused."""
+    if len(due) <= _MOST_LAUNCHES:
+        return due
+    first = int(time.time() // _TURN_S) * _MOST_LAUNCHES % len(due)
+    return [*due[first:], *due[:first]][:_MOST_LAUNCHES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from waybill.replay import AwaitedEnds
 
 _AWAITED: dict[int, AwaitedEnds] = {}
-"""What the triggers of this process wait for, each under its ``id()``."""
+"""What the triggers of this process wait for, each under a number that no other ever has."""
+_NUMBERS = itertools.count()
 
 
 def _read_rows(connection: Connection) -> Mapping[int, tuple[AwaitedEnds, bool]]:
@@ -57,14 +59,15 @@ class ReplayTrigger(BaseTrigger):
         from waybill.replay import AwaitedEnds
 
         ends, is_reached = AwaitedEnds.from_json(self.ends), False
+        number = next(_NUMBERS)
         try:
             while not is_reached and time.time() < self.until_s:
-                _AWAITED[id(self)] = ends
+                _AWAITED[number] = ends
                 # What was read before this one asked does not have it.
-                ends, is_reached = (await ROWS.read(self.poll_s) or {}).get(id(self), (ends, False))
+                ends, is_reached = (await ROWS.read(self.poll_s) or {}).get(number, (ends, False))
                 await asyncio.sleep(0 if is_reached else self.poll_s)
         finally:
-            _AWAITED.pop(id(self), None)
+            _AWAITED.pop(number, None)
         yield TriggerEvent({"ends": ends.to_json()})
 
 

@@ -32,7 +32,8 @@ class JobOut(BaseModel):
     failures: int = Field(description="In a row.")
     outcome: dict[str, Any] = Field(description="Counts of the last success.")
     error: str | None = Field(
-        description="Of the last failure; null for who may not see all teams: it can name them."
+        description="Of the last failure; null for who may not see all teams: it can name them, "
+        "as texts of an outcome can."
     )
     holder: str = Field(description="Who runs it, or ran it last.")
     paused_at: str | None
@@ -40,10 +41,12 @@ class JobOut(BaseModel):
 
     @classmethod
     def of(cls, found: JobRecord, *, whole: bool) -> Self:
-        """Return a job; ``whole``: with its error."""
+        """Return a job; ``whole``: with its error, and with what its outcome has but numbers."""
         shown = found.to_json()
         if not whole:
             shown["error"] = None
+            numbers = {n: v for n, v in found.outcome.items() if isinstance(v, int | float)}
+            shown["outcome"] = numbers
         return cls(**{name: shown[name] for name in cls.model_fields})
 
 

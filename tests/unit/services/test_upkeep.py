@@ -142,3 +142,16 @@ def test_what_cannot_be_launched_now_is_not_noted_as_launched(answers, monkeypat
     [(run_id, conf)] = launcher.launched
     assert conf == GROUP | {"canary": True}
     assert noted == [{"partition_id": 1, "before": {}, "seen": {"version": 2}, "run_id": run_id}]
+
+
+def test_a_round_launches_no_more_than_it_has_time_for_and_all_have_their_turn(
+    answers, monkeypatch
+):
+    monkeypatch.setattr(upkeep, "_MOST_LAUNCHES", 3)
+    launched = set()
+    for minute in range(4):
+        monkeypatch.setattr(upkeep.time, "time", lambda now=minute * 60.0: now)
+        counts, some = probe(answers, *(held(number) for number in range(10)))
+        assert (counts["to_replay"], len(some)) == (10, 3)
+        launched.update(run_id for run_id, _ in some)
+    assert len(launched) == 10
