@@ -102,8 +102,8 @@ class Shift:
             RetryError: the tracker did not answer for half a minute, or a run was over its limit.
             StopError: another process has the lease of a job that runs here.
         """
-        over, runs = time.monotonic() + length_s, Counter[str]()
         asked, asks, stopped = self._pool.submit(is_stopped), time.monotonic() + _ASK_S, False
+        over, runs = time.monotonic() + length_s, Counter[str]()
         while self._running or (time.monotonic() < over and not stopped):
             if asked.done() and time.monotonic() > asks:  # in a thread: whom it asks may be away
                 stopped = asked.result()
