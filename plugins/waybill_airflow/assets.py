@@ -6,6 +6,7 @@ asset brings its watcher. See docs/airflow.md and ADR 26.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes
 
@@ -53,7 +54,10 @@ def table_uri(team: str, pipeline: str, table: str) -> str:
 def _segment(name: str) -> str:
     if not isinstance(name, str) or not name:
         raise ValueError(f"{name!r} is no name: an asset of Waybill is {_SHAPE}")
-    segment = quote(name, safe="")
+    try:
+        segment = quote(name, safe="")
+    except UnicodeEncodeError as error:  # a lone surrogate
+        raise ValueError(f"{name!r} is no name: no text in UTF-8") from error
     return segment if name.strip(".") else segment.replace(".", "%2E")  # "..": not the parent
 
 
@@ -63,10 +67,11 @@ def sanitize_uri(parts: SplitResult) -> SplitResult:
     :raises ValueError: it is not a team, a pipeline and a table.
     """
     _, *path = parts.path.split("/")
-    match [unquote_to_bytes(segment).decode("utf-8") for segment in (parts.netloc, *path)]:
-        case [team, pipeline, table] if team and pipeline and table and not parts.query:
-            normal = [_segment(name) for name in (team, pipeline, table)]
-            return parts._replace(netloc=normal[0], path="/" + "/".join(normal[1:]))
+    with suppress(UnicodeDecodeError):
+        match [unquote_to_bytes(segment).decode("utf-8") for segment in (parts.netloc, *path)]:
+            case [team, pipeline, table] if team and pipeline and table and not parts.query:
+                normal = [_segment(name) for name in (team, pipeline, table)]
+                return parts._replace(netloc=normal[0], path="/" + "/".join(normal[1:]))
     raise ValueError(f"{parts.geturl()!r} is no asset of Waybill: {_SHAPE}")
 
 

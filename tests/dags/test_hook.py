@@ -88,6 +88,8 @@ def test_a_connection_that_the_settings_name_must_be_there(connection, monkeypat
         ({"extra": {"WAYBILL_TRACKER__DSN": "postgresql://a:MARKED:MARKED@h:x/d"}},
          "extra: WAYBILL_TRACKER__DSN: .*cannot be read"),
         ({"host": "h", "extra": {"WAYBILL_TRACKER__DSN": "postgresql://h/MARKED"}}, "both its host"),
+        ({"host": "h", "port": -5, "password": "MARKED"},
+         "host, port, schema, login, password: WAYBILL_TRACKER__DSN: .*cannot be read"),
         ({"login": "x", "password": "MARKED"}, "host is empty"),
     ],
 )  # fmt: skip

@@ -93,6 +93,12 @@ def test_a_files_stem_is_its_dag_or_its_family():
         assert dag_id == stem or by_hand or of_family
 
 
+def test_runs_of_each_own_dag_are_cleaned_up_and_of_no_other_file_of_the_folder(dags):
+    """The operator adds those of deployed pipelines."""
+    [task] = dags["clean_up_runs"].tasks
+    assert sorted(task.dag_ids) == sorted(one for one in dags if not one.startswith("ingest_"))
+
+
 def test_each_job_of_upkeep_has_a_dag_that_runs_it_by_hand_and_no_other_is_so_tagged(dags):
     by_hand = {dag_id: dag for dag_id, dag in dags.items() if "by-hand" in dag.tags}
     assert set(by_hand) == {job.name for job in JOBS}

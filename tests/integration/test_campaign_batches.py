@@ -287,6 +287,8 @@ def test_batches_are_proposed_for_a_large_campaign(
     assert large.to_json()["proposed_groups_per_run"] == 3
     shown = " ".join(CliRunner().invoke(app, ["campaigns", "show", "1"]).output.split())
     assert "groups_per_run=3 is proposed, which makes them 4,001" in shown
+    cancelled = CliRunner().invoke(app, ["campaigns", "cancel", "1", "--json"]).output
+    assert json.loads(cancelled)["proposed_groups_per_run"] is None
     for few in ({"limit": 5_000}, {"groups_per_run": 2}):
         assert freeze(tracker, f"{few}", dry_run=True, **few).proposed_groups_per_run is None
 

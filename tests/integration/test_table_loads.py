@@ -74,9 +74,10 @@ def test_a_pipeline_that_a_team_has_not_deployed_is_named(
     tracker: TrackerStore, table: TableName
 ) -> None:
     loads, stranger = TableLoads(), table._replace(team="nobody")
+    hostile = {table._replace(pipeline=name) for name in ("\0", "\ud800", "{orders}", "x" * 9_999)}
     with tracker.transaction() as connection:
-        loads.read(connection, {table: None, stranger: None})
-    assert loads.unknown == {stranger}
+        loads.read(connection, dict.fromkeys([table, stranger, *hostile]))
+    assert loads.unknown == {stranger, *hostile}
 
 
 def test_rows_since_a_position_are_counted_and_parked_ones_are_not(

@@ -402,13 +402,15 @@ def called(*words: str, code: int = 0) -> str:
 
 def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: TrackerStore) -> None:
     work: dict[str, Work] = {job.name: lambda: {"looked_at": 7} for job in records.JOBS}
-    assert "never" in called("list", code=1)
+    assert "never" in (said := called("list", code=1))
+    assert "its DAG upkeep is not paused" in said
     assert "audit is paused" in called("pause", "audit", "--who", "ann", "--why", "a restore")
     called("pause", "audit", "--who", "bob")
     assert Shift(tracker, work, holder="x").run(0.01) == dict.fromkeys(set(work) - {"audit"}, 1)
     said = called("list")
     assert "upkeep job audit is paused by ann" in said
     assert "looked_at=7" in said
+    assert "late:" not in said
     assert max(map(len, said.splitlines())) <= 80
     assert Shift(tracker, work, holder="x").run_now(find_job("audit"), wait_s=0) == {"looked_at": 7}
     is_due(tracker)

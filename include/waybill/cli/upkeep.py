@@ -97,6 +97,8 @@ def _show(found: Sequence[JobRecord]) -> None:
         grid.add_row(one.job, state, _ago(one), Text(plain(outcome)))
     Console(highlight=False).print(grid)
     print_folded(problems(found))
+    if any(one.late for one in found):
+        print_folded(["late: see that Airflow runs and that its DAG upkeep is not paused"])
 
 
 def _ago(one: JobRecord) -> str:

@@ -146,7 +146,10 @@ class TableLoads:
             RetryError: the tracker does not answer.
         """
         begin_snapshot(connection)
-        found = connection.execute(_PIPELINES, {"names": sorted({t.pipeline for t in positions})})
+        names = {table.pipeline for table in positions}
+        # No pipeline has another name, and one that PostgreSQL refuses would stop all tables.
+        asked = sorted(name for name in names if name.isascii() and name.isprintable())
+        found = connection.execute(_PIPELINES, {"names": asked})
         pipelines = {(row[0], row[1]): (str(row[2]), str(row[3])) for row in found}
         self.unknown = frozenset(table for table in positions if table[:2] not in pipelines)
         stands = self._positions(connection, [pipeline_id for pipeline_id, _ in pipelines.values()])

@@ -162,8 +162,9 @@ class Campaign:
 
     @property
     def proposed_groups_per_run(self) -> int | None:
-        """Return how many groups a run should have; ``None``: there are few enough runs."""
-        if self.groups_per_run > 1 or self.groups <= _MANY_RUNS:
+        """Return how many groups a run should have; ``None``: it is well, or over or cancelled."""
+        is_over = self.ended_at is not None or self.state == "cancelled"
+        if is_over or self.groups_per_run > 1 or self.groups <= _MANY_RUNS:
             return None
         return min(MOST_GROUPS_PER_RUN, math.ceil(self.groups / _MANY_RUNS))
 

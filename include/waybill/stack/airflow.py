@@ -8,7 +8,7 @@
   ``waybill demo``, or a click, unpauses. All others, upkeep and replays, are on from the beginning:
   see the setting ``airflow.unpaused_dags``.
 - A task whose process died is noticed after 60 s (300 by default).
-- DAG files are parsed each minute (30 s by default), 24 forks, and at once when they change. Of the
+- DAG files are parsed each minute (30 s by default), 25 forks, and at once when they change. Of the
   declarations, which the 16 of the family ``ingest`` read, a change is seen within that minute.
 - Tasks get ``WAYBILL_HOME``, absolute, and read everything else from ``stack.env``, which is newer
   than they.

@@ -123,16 +123,17 @@ def _settings_of(name: str, connection: Connection) -> Settings:
     if connection.conn_type != WaybillHook.conn_type:
         raise InputError(f"connection {name!r} is of type {connection.conn_type!r}, not 'waybill'")
     variables = dict(_variables(name, connection))
+    given = {key: f"connection {name!r}: extra" for key in variables}
+    if connection.host:
+        given[_DSN] = f"connection {name!r}: {_TRACKER_FIELDS}"
     try:
         settings = Settings.overridden(variables)
     except ValidationError as error:
-        raise InputError("; ".join(_problems(name, variables, error))) from None
+        raise InputError("; ".join(_problems(given, error))) from None
     except ValueError as error:
         raise InputError(f"connection {name!r}: extra: {error}") from None
     _GIVEN.clear()
-    _GIVEN.update({key: f"connection {name!r}: extra" for key in variables})
-    if connection.host:
-        _GIVEN[_DSN] = f"connection {name!r}: {_TRACKER_FIELDS}"
+    _GIVEN.update(given)
     return settings
 
 
@@ -210,13 +211,13 @@ def _with_aws_keys(settings: Settings) -> Settings:
     return settings.model_copy(update={"s3": s3.model_copy(update=given)})
 
 
-def _problems(name: str, variables: dict[str, str], error: ValidationError) -> Iterator[str]:
+def _problems(given: dict[str, str], error: ValidationError) -> Iterator[str]:
     """Yield what is wrong, each with the field that it is in; values are not shown."""
     for one in error.errors(include_url=False, include_input=False, include_context=False):
         setting = "__".join(("WAYBILL", *map(str, one["loc"]))).upper().replace("__", "_", 1)
-        near = [key for key in variables if f"{setting}__".startswith(f"{key}__")]
-        near += [key for key in variables if key.startswith(f"{setting}__")]
-        place = f"connection {name!r}: extra" if near else "settings of this worker"
+        near = [key for key in given if f"{setting}__".startswith(f"{key}__")]
+        near += [key for key in given if key.startswith(f"{setting}__")]
+        place = given[near[0]] if near else "settings of this worker"
         yield f"{place}: {near[0] if near else setting}: {one['msg']}"
 
 

@@ -46,7 +46,7 @@ class CampaignOut(BaseModel):
     max_unfinished: int = Field(description="Most runs that wait or run at a time.")
     groups_per_run: int = Field(description="Most groups that one run replays.")
     proposed_groups_per_run: int | None = Field(
-        description="How many there should be, as the campaign is large; null: it is well."
+        description="How many there should be, as the campaign is large; null: it is well, or over."
     )
     state: Literal["running", "paused", "cancelled", "done"]
     changed_by: str = Field(description="Who paused, resumed or cancelled it last.")
