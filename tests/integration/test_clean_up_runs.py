@@ -69,6 +69,9 @@ def test_only_old_runs_of_waybills_own_dags_go_and_the_newest_scheduled_one_stay
     context: Any = {"ti": SimpleNamespace()}
     with pytest.raises(AirflowSkipException, match="KEEP_RUNS_DAYS is empty"):
         task.execute(context)
+    monkeypatch.setenv("WAYBILL_AIRFLOW__KEEP_RUNS_DAYS", "6")  # a replay may run for so long
+    with pytest.raises(AirflowFailException, match="greater than or equal to 7"):
+        task.execute(context)
     monkeypatch.setenv("WAYBILL_AIRFLOW__KEEP_RUNS_DAYS", "30")
     with pytest.raises(AirflowFailException, match="no connection 'airflow_db'"):
         task.execute(context)

@@ -225,10 +225,11 @@ class AirflowSettings(Section):
     up` makes it, and sizes it anew when this setting changes; compose makes it only."""
     replay_slots: int = Field(4, ge=1)
     """The same for `waybill_replay`: replays and dry runs at once."""
-    keep_runs_days: float | None = Field(None, ge=1)
+    keep_runs_days: float | None = Field(None, ge=7)
     """How long Airflow keeps runs of Waybill's DAGs, with their tasks, results and entries of its
-    event log. The DAG `clean_up_runs` deletes older ones each day by `airflow db clean`. Empty: as
-    long as you keep all others."""
+    event log. The DAG `clean_up_runs` deletes older ones each day by `airflow db clean`, which
+    deletes those that still run as well: a replay may run for three days. Empty: as long as you
+    keep all others."""
     database_connection_id: str = "airflow_db"
     """Airflow's connection (`postgres` or `mysql`) to Airflow's own database, for `clean_up_runs`:
     tasks have no other way there."""
