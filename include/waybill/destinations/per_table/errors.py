@@ -57,7 +57,7 @@ _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
     ),
     (
         r"connect|connection|timed? ?out|timeout|dns error|unreachable|reset by peer|broken pipe|"
-        r"error sending request|http error|internalerror|\b50[0-9]\b|after \d+ retries|eof|"
+        r"error sending request|http error|internalerror|(?<![\w/.-])50[0-9](?![\w/-])|after \d+ retries|eof|"
         r"generic s3 error|curl|server closed|could not translate|database is locked",
         RetryError,
         "did not answer",
