@@ -84,6 +84,11 @@ def test_the_documented_dags_are_there_and_no_others(dags):
     assert set(dags) == set(PARAMS)
 
 
+def test_old_runs_are_cleaned_up_of_each_own_dag_and_of_no_file_of_others_beside_them(dags):
+    cleaned = dags["clean_up_runs"].get_task("clean").dag_ids
+    assert cleaned == sorted(SCHEDULES)
+
+
 def test_a_files_stem_is_its_dag_or_its_family():
     for dag_id, dag in load_dags(ROOT / "dags").dags.items():
         stem = dag.fileloc.rsplit("/", 1)[-1].removesuffix(".py")
