@@ -373,6 +373,7 @@ def test_a_campaign_leaves_out_pipelines_that_are_held_and_says_so(lot, tmp_path
         ({"pipeline": "ordres"}, "no pipeline 'ordres' is deployed"),
         ({"stage": "maping"}, "did you mean 'mapping'"),
         ({"error_type": "nul_value"}, "did you mean 'null_value'"),
+        ({"event_name": "no such event"}, "there is no parked event name 'no such event'"),
     ):
         with pytest.raises(InputError, match=words):
             frozen(**asked)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import base64
 import binascii
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -189,9 +189,12 @@ def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
     )
 
 
-def require_names(tracker: TrackerStore, stage: str | None, error_type: str | None) -> None:
+def require_names(
+    tracker: TrackerStore, stage: str | None, error_type: str | None, event_name: str | None = None
+) -> None:
     """Refuse names that nothing parks under; see ``Parking.require_names``."""
-    asked = (
+    asked: tuple[tuple[str, str | None, Collection[str], ColumnElement[str]], ...] = (
+        ("parked event name", event_name, (), partitions.c.event_name),
         ("stage", stage, STAGES, partitions.c.stage),
         ("error type", error_type, CATALOGUE, partitions.c.error_type),
     )

@@ -187,13 +187,15 @@ class Parking:
         """
         return groups.resolve_pipeline(self._tracker, name)
 
-    def require_names(self, stage: str | None, error_type: str | None) -> None:
-        """Refuse a stage or error type that is neither Waybill's own nor ever parked anything.
+    def require_names(
+        self, stage: str | None, error_type: str | None, event_name: str | None = None
+    ) -> None:
+        """Refuse a name that is neither Waybill's own nor ever parked anything.
 
         Raises:
             InputError: there is none; names the nearest.
         """
-        groups.require_names(self._tracker, stage, error_type)
+        groups.require_names(self._tracker, stage, error_type, event_name)
 
     def events(  # noqa: PLR0913 - each may be left out
         self,

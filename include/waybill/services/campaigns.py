@@ -21,10 +21,10 @@ def freeze_campaign(
     """Write down the parked groups of a campaign; the same DAG run has the same one.
 
     Raises:
-        InputError: the request names a pipeline, stage or error type that there is not.
+        InputError: the request names a pipeline, event name, stage or error type that there is not.
     """
     with opened_parking(settings) as parking:
-        parking.require_names(request.stage, request.error_type)
+        parking.require_names(request.stage, request.error_type, request.event_name)
     with open_tracker(settings.tracker) as tracker:
         name = request.pipeline
         pipeline_id = None if name is None else active_pipeline(tracker, name).id

@@ -21,6 +21,6 @@ def test_a_file_that_is_gone_is_looked_for_again():
 
 def test_a_number_in_a_path_is_no_answer_of_a_server():
     sort = sorter("lake", ())
-    gone = FileNotFoundError("No such file: /tmp/of-500/part-503-502.parquet")
+    gone = FileNotFoundError("No such file: /tmp/of-500/part-503-403/507.parquet")
     assert "lacks a table or a file" in str(sort(gone))
-    assert "did not answer" in str(sort(OSError("HTTP status 503: slow down")))
+    assert "did not answer" in str(sort(OSError("HTTP status 502: bad gateway")))

@@ -9,6 +9,13 @@ from waybill.errors import InputError, RetryError, StopError, ThrottledError, Wa
 
 _SHOWN_CHARACTERS = 500
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def _answer(code: str) -> str:
+    """Return a pattern of a server's answer, not of a number in a path: part-503.parquet."""
+    return rf"(?<![\w/.-]){code}(?![\w/-])"
+
+
 _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
     (
         r"no module named",
@@ -17,18 +24,21 @@ _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
         "table",
     ),
     (
-        r"slow ?down|too many requests|throttl|status code: 429|\b503\b|service unavailable",
+        r"slow ?down|too many requests|throttl|status code: 429|service unavailable|"
+        + _answer("503"),
         ThrottledError,
         "asks for fewer requests",
     ),
     (
         r"no space left|os error 28|errno 28|disk quota|quota exceeded|storage ?full|not enough "
-        r"space|insufficient storage|\b507\b",
+        r"space|insufficient storage|" + _answer("507"),
         RetryError,
         "is full; free some space, loading goes on by itself",
     ),
     (
-        r"access.?denied|forbidden|permission denied|unauthor|invalidaccesskeyid|\b403\b|"
+        r"access.?denied|forbidden|permission denied|unauthor|invalidaccesskeyid|"
+        + _answer("403")
+        + "|"
         r"signaturedoesnotmatch|status code: 401|read-only file system|os error 13|errno 13",
         InputError,
         "does not allow it; grant list, read, write and delete on the folder or bucket of the "
@@ -57,7 +67,9 @@ _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
     ),
     (
         r"connect|connection|timed? ?out|timeout|dns error|unreachable|reset by peer|broken pipe|"
-        r"error sending request|http error|internalerror|(?<![\w/.-])50[0-9](?![\w/-])|after \d+ retries|eof|"
+        r"error sending request|http error|internalerror|after \d+ retries|eof|"
+        + _answer("50[0-9]")
+        + "|"
         r"generic s3 error|curl|server closed|could not translate|database is locked",
         RetryError,
         "did not answer",
