@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import json
-import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
@@ -17,7 +13,7 @@ from tests.integration import test_campaigns as campaigns
 from tests.integration import test_replay_from_source as from_source
 from tests.integration.test_campaigns import ANN, HOLD, RUNNING, Airflow, freeze, park, sql
 from tests.integration.test_replay_from_source import World
-from tests.support.children import was_killed
+from tests.support.children import killed
 from typer.testing import CliRunner
 
 from waybill import services
@@ -338,29 +334,6 @@ DEATHS = (
     (LosslessProducer, "confirm", 2),
     (campaign_batches, "_write", 1),
 )
-
-
-def killed(point: tuple[Any, str, int], work: Callable[[], Any]) -> None:
-    """Work in a child process that is killed before the n-th call of a function."""
-    child = os.fork()
-    if child == 0:
-        gc.freeze()  # what the parent left to collect has threads that are not here
-        try:
-            owner, name, at = point
-            real, calls = getattr(owner, name), itertools.count(1)
-
-            def dying(*given: Any, **more: Any) -> Any:
-                if next(calls) == at:
-                    if name in {"produce", "mark"}:
-                        given[0].flush(10)  # what was sent before is in the log
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*given, **more)
-
-            setattr(owner, name, dying)
-            work()
-        finally:
-            os._exit(1)
-    assert was_killed(child), f"it was to be killed at {point}"
 
 
 class BatchRun:

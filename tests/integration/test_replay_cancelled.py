@@ -5,17 +5,13 @@ What a killed replay has sent and not marked is in the log beside what the next 
 
 from __future__ import annotations
 
-import gc
-import itertools
-import os
-import signal
 from typing import Any
 
 import pytest
 from tests.integration import test_replay_from_source as from_source
 from tests.integration.test_replay_from_source import MENDED, ROWS, World, parked_children
 from tests.support import refusals
-from tests.support.children import was_killed
+from tests.support.children import killed
 
 from waybill import services
 from waybill.access import Decision
@@ -37,25 +33,7 @@ BEFORE_IT_IS_CONFIRMED = (LosslessProducer, "confirm", 1)
 
 def killed_replay(world: World, run: str, point: tuple[type, str, int], **changes: Any) -> None:
     """Replay in a child process that is killed before the n-th call of a method."""
-    child = os.fork()
-    if child == 0:
-        gc.freeze()  # what the parent left to collect has threads that are not here
-        try:
-            owner, name, at = point
-            real, calls = getattr(owner, name), itertools.count(1)
-
-            def dying(*given: Any, **more: Any) -> Any:
-                if next(calls) == at:
-                    if name in {"produce", "mark"}:
-                        given[0].flush(10)  # what was sent before is in the log
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*given, **more)
-
-            setattr(owner, name, dying)
-            world.replay(run, **changes)
-        finally:
-            os._exit(1)
-    assert was_killed(child), "it was to be killed"
+    killed(point, lambda: world.replay(run, **changes))
 
 
 def cancel(world: World) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from waybill.settings import Settings
 
@@ -78,3 +81,31 @@ def wait_until(true: Callable[[], bool], *, limit_s: float, what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
         time.sleep(0.25)
+
+
+def killed(point: tuple[Any, str, int], work: Callable[[], Any]) -> None:
+    """Work in a child process that is killed before the n-th call of a function.
+
+    Args:
+        point: the function's owner, its name, n. What a producer had sent before is in Kafka.
+        work: what the child does.
+    """
+    child = os.fork()
+    if child == 0:
+        gc.freeze()  # what the parent left to collect has threads that are not here
+        try:
+            owner, name, at = point
+            real, calls = getattr(owner, name), itertools.count(1)
+
+            def dying(*given: Any, **more: Any) -> Any:
+                if next(calls) == at:
+                    if name in {"produce", "mark"}:
+                        given[0].flush(10)  # what was sent before is in the log
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*given, **more)
+
+            setattr(owner, name, dying)
+            work()
+        finally:
+            os._exit(1)
+    assert was_killed(child), f"it was to be killed at {point}"
