@@ -84,7 +84,7 @@ class Size:
 
 FULL = Size(200, 4)
 QUICK = Size(16, 1, freezes=("frozen replay",))
-SHORTEST = Size(6, 1, kinds=("scheduler", "triggerer", "api-server", "campaign"), freezes=())
+SHORTEST = Size(6, 1, kinds=("scheduler", "triggerer", "campaign"), freezes=())
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ def run(
         open_tracker(settings.tracker) as tracker,
     ):
         began = time.monotonic()
-        airflow.trigger(DAG, RUN, governed=False, max_unfinished=min(8, size.groups // 2))
+        airflow.trigger(DAG, RUN, governed=False, max_unfinished=max(1, min(8, size.groups // 6)))
         faults = Faults(airflow, draw)
         _play(airflow, tracker, faults, _drawn(size, executor, draw))
         tally.seconds = round(time.monotonic() - began, 1)
