@@ -75,12 +75,13 @@ def in_memory() -> Path | None:
 
 
 def end_home(home: Path) -> None:
-    """End every process registered in a test's state folder, then delete it."""
+    """End every process registered in a test's state folder, or in one within it; then delete it."""
     Postgres(home).stop()
-    records = processes.read_registry(home / "run")
-    for record in reversed(records):
-        processes.end(record, grace_s=2)
-    processes.end_marked({r.mark for r in records if r.mark}, processes.mark_files(home / "run"))
+    for run in (*home.glob("*/run"), home / "run"):
+        records = processes.read_registry(run)
+        for record in reversed(records):
+            processes.end(record, grace_s=2)
+        processes.end_marked({r.mark for r in records if r.mark}, processes.mark_files(run))
     shutil.rmtree(home, ignore_errors=True)
 
 
