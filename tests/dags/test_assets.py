@@ -85,6 +85,15 @@ def test_the_example_is_a_dag_with_its_watcher():
     assert TableTrigger(**watcher["trigger"]["kwargs"]).serialize()[1] == ORDERS._asdict()
 
 
+def test_a_trigger_outside_of_a_shared_stream_says_so_instead_of_watching_nothing():
+    async def alone():
+        async for _ in TableTrigger(*ORDERS).run():
+            pass
+
+    with pytest.raises(RuntimeError, match="needs shared streams"):
+        asyncio.run(alone())
+
+
 # The trigger, in Airflow's own shared streams --------------------------------------------------------
 
 

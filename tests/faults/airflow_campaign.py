@@ -31,7 +31,7 @@ import psutil
 from sqlalchemy import text
 from tests import servers
 from tests.benchmarks.home import opened_home
-from tests.support import orders, refusals
+from tests.support import orders, parked_orders, refusals
 from tests.support.airflow_metadata import AirflowMetadata
 from tests.support.parked_orders import order, parked
 from tests.support.real_airflow import (
@@ -46,10 +46,10 @@ from tests.support.real_airflow import (
 )
 
 from waybill import services
-from waybill.parking import Packer, Parking, new_key
+from waybill.parking import Packer
 from waybill.replay import read_campaigns
 from waybill.settings import Settings
-from waybill.storage import TrackerStore, open_log, open_objects, open_tracker
+from waybill.storage import TrackerStore, open_log, open_tracker
 
 DAG, RUN = "replay_parked_partitions", "faults"
 EVENTS = 2
@@ -119,22 +119,12 @@ def park(stack_settings: Settings, groups: int) -> Settings:
     services.migrate(settings)
     services.run_deploy(settings, folder / "orders", who="test")
     open_log(settings.kafka).ensure_topic(orders.topic_of(folder))
-    packer, key, objects = Packer(), new_key(), open_objects(settings.s3)
+    packer = Packer()
     for number in range(groups * EVENTS):
         event = order(number, orders.team_of(folder))
         event.name = _name(number // EVENTS)
         packer.add(replace(parked(event), event_name=event.name))
-    packed = packer.finish()
-    objects.put(key, packed.body)
-    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
-        Parking(tracker, objects).record(
-            connection,
-            key=key,
-            size=len(packed.body),
-            segments=packed.segments,
-            scope="warehouse",
-            commit_number=1,
-        )
+    parked_orders.park(settings, packer)
     return settings
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import orjson
 import pytest
 from tests.support import orders
-from tests.support.parked_orders import order, parked
+from tests.support.parked_orders import order, park, parked
 from tests.support.replays import dry_run_request
 
 from waybill import services
-from waybill.parking import Packer, Parking, new_key
+from waybill.parking import Packer
 from waybill.settings import Settings
-from waybill.storage import open_objects, open_tracker
 
 pytestmark = pytest.mark.serves
 QUOTES = "def transform(event):\n    raise ValueError(f\"no: {event.data['note']}\")\n"
@@ -33,20 +32,9 @@ def test_what_an_older_version_declared_is_masked(stack_settings: Settings, tmp_
         services.run_deploy(settings, folder, who="ann")
     (folder / "transformation.py").write_text(f"{QUOTES}# proposed\n")
 
-    packer, key = Packer(), new_key()
+    packer = Packer()
     packer.add(parked(order(1, orders.team_of(settings.pipelines_dir), note="alice@x.org")))
-    packed = packer.finish()
-    objects = open_objects(settings.s3)
-    objects.put(key, packed.body)
-    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
-        Parking(tracker, objects).record(
-            connection,
-            key=key,
-            size=len(packed.body),
-            segments=packed.segments,
-            scope="warehouse",
-            commit_number=1,
-        )
+    park(settings, packer)
     names = ("orders", "order", "transformation", "null_value")
     for proposed in (None, folder):
         request = dry_run_request(*names, proposed=proposed, good=0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from waybill.events import Event, encode
-from waybill.parking import ParkedEvent
+from waybill.parking import Packer, ParkedEvent, Parking, new_key
+from waybill.settings import Settings
+from waybill.storage import open_objects, open_tracker
 
 
 def order(number: int, team: str, note: str = "") -> Event:
@@ -41,3 +43,18 @@ def parked(event: Event, stage: str = "transformation", code: str = "null_value"
         attempt=event.attempt,
         value=encode(event),
     )
+
+
+def park(settings: Settings, packer: Packer) -> None:
+    """Park what was packed, as the first commit of the warehouse does."""
+    key, packed, objects = new_key(), packer.finish(), open_objects(settings.s3)
+    objects.put(key, packed.body)
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        Parking(tracker, objects).record(
+            connection,
+            key=key,
+            size=len(packed.body),
+            segments=packed.segments,
+            scope="warehouse",
+            commit_number=1,
+        )

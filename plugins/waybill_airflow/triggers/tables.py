@@ -116,8 +116,8 @@ class TableTrigger(BaseEventTrigger):
         return TableLoadStream()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Refuse: alone it would not learn what Airflow has stored."""
-        raise NotImplementedError("a TableTrigger runs in a shared stream only")
+        """Refuse, which Airflow never asks for: alone it would not learn what is stored."""
+        raise RuntimeError(f"{self.pipeline}.{self.table}: a TableTrigger needs shared streams")
         yield TriggerEvent(None)
 
     async def filter_shared_stream(
