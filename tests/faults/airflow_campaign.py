@@ -181,12 +181,17 @@ class Faults:
         return self._airflow.tasks(dag_id)
 
     def _campaign(self) -> None:
-        """Kill the campaign's task at some moment of its second of work."""
+        """Kill the campaign's task at some moment of its second of work.
+
+        Each time that it had ended by then, the moment is drawn earlier: a short campaign has few.
+        """
+        latest_s = 2.0
         while True:
             task = self._task(DAG)[1:]
-            time.sleep(self._draw.uniform(0, 2))
+            time.sleep(self._draw.uniform(0, latest_s))
             if task[0].is_running():
                 return kill(task)
+            latest_s /= 4
 
     def _frozen_task(self, dag_id: str) -> None:
         task = self._task(dag_id)
