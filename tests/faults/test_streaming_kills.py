@@ -18,7 +18,7 @@ from waybill.services import applications
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = 7
-ROWS = 8_000
+ROWS = 4_000
 MANY_ROWS = 20_000
 KILLED = ("processing", "loading")
 

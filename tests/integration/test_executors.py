@@ -26,7 +26,7 @@ def transform(event):
 @pytest.fixture
 def settings(stack_settings, tmp_path):
     """An evolving pipeline, read by an application whose executors are processes of their own."""
-    spark = {"master": "local-cluster[2,1,1024]", "max_events_per_batch": 100}
+    spark = {"master": "local-cluster[1,1,1024]", "max_events_per_batch": 100}
     made = streams.with_orders(stack_settings, tmp_path, rows=1, **spark)
     home = evolving.write_evolving(made.pipelines_dir, rows=ROWS, code=CODE)
     services.run_deploy(made, home, who="ann")
@@ -77,6 +77,7 @@ def test_executors_whose_tracker_refuses_process_and_learn_all_the_same(settings
     assert versions[0].author.startswith("processing/events.")
 
 
+@pytest.mark.campaign
 def test_executors_of_another_deployment_refuse_and_write_nothing(settings):
     give_executors(settings, WAYBILL_S3__BUCKET="theirs")
 

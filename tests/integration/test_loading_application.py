@@ -17,7 +17,12 @@ from waybill.ledger import acquire_lease, lease_holder
 from waybill.services import applications
 from waybill.storage import open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.serves,
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.timeout(600),
+]
 ROWS = 9_000
 ELSEWHERE = "spark.hadoop.fs.defaultFS=hdfs://127.0.0.1:1"
 """As where HADOOP_CONF_DIR is set, or on YARN; nobody answers there."""
