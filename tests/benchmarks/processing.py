@@ -28,8 +28,10 @@ says how much of it is chance). The second of 5,000 is of a topic just opened (`
 the run for need of its first batch (ADR 22); the first goes on with the pipelines that are known to
 be in use. And as many events over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
 start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
-code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew (median of three),
-``topics_100_application_vs_1`` without what Kafka and the object store take of it.
+code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew, in turn
+with runs of one topic (medians of three), ``topics_100_application_vs_1`` without what Kafka and the
+object store take of it. ``late_run_vs_early``: these runs of one topic against those at the beginning,
+before the same workers and JVMs had 5,000 pipelines, failures and rivals.
 Their applications have the default trigger. A third one over them has nothing to read:
 ``idle_topic_cpu_ms_per_s``, CPU of all our processes a topic; and ``group_restart_s``, from a topic
 that goes until its group reads again, the longest of five.
@@ -283,8 +285,10 @@ class Bench:
             of = f"{PIPELINE_ID}-{place}"
             fill(settings, name, each, pipeline_id=of, team=f"{TEAM}-{place}")
         cold = self._many_topics(self._settings("cold-topics"), log, names, each * topics)
-        again = []
-        for number in range(rival_rounds):  # the broker's JVM becomes faster here, too
+        again, beside = [], []
+        for number in range(rival_rounds):  # what ran before has aged workers and JVMs: in turn
+            one = self._settings(f"one-topic-{number}")
+            beside.append(self._process(one, log, topic, "stages"))
             read = self._settings(f"many-topics-{number}")
             again.append(self._many_topics(read, log, names, each * topics))
         idle = self._idle(read, log, names, idle_s)
@@ -296,11 +300,12 @@ class Bench:
             | many
             | traced
             | {
-                "topics_100_vs_1": round(median(again, "cpu_s") / median(one_topic, "cpu_s"), 3),
+                "topics_100_vs_1": round(median(again, "cpu_s") / median(beside, "cpu_s"), 3),
                 "topics_100_application_vs_1": round(
-                    median(again, "application_cpu_s") / median(one_topic, "application_cpu_s"), 3
+                    median(again, "application_cpu_s") / median(beside, "application_cpu_s"), 3
                 ),
-                "topics_100_cold_vs_1": round(cold["cpu_s"] / median(one_topic, "cpu_s"), 3),
+                "topics_100_cold_vs_1": round(cold["cpu_s"] / median(beside, "cpu_s"), 3),
+                "late_run_vs_early": round(median(beside, "cpu_s") / median(one_topic, "cpu_s"), 3),
                 "servers_share_of_cpu": round(
                     1 - median(one_topic, "application_cpu_s") / median(one_topic, "cpu_s"), 3
                 ),

@@ -12,6 +12,8 @@ from dataclasses import replace
 from uuid import uuid4
 
 import psycopg
+import pyarrow as pa
+import pyspark
 import pytest
 from deltalake import DeltaTable
 from pyspark import cloudpickle
@@ -136,6 +138,17 @@ REFUSED = Order(900, 1, 900, what="nul \0 in it")
 
 def die(*_given, **_more):
     raise StoppedError("it died here")
+
+
+def test_executors_workers_import_the_installed_pyspark_and_not_its_archive(spark):
+    def told(numbers):
+        import pyspark
+
+        for part in numbers:
+            yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__] * part.num_rows})
+
+    [row] = spark.range(1).mapInArrow(told, "file string").collect()
+    assert row.file == pyspark.__file__
 
 
 def test_a_load_by_executors_is_what_the_drivers_is(loads, executed, postgres, s3):
