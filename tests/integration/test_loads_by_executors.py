@@ -142,13 +142,20 @@ def die(*_given, **_more):
 
 def test_executors_workers_import_the_installed_pyspark_and_not_its_archive(spark):
     def told(numbers):
+        import sys
+        from zipimport import zipimporter
+
         import pyspark
 
-        for part in numbers:
-            yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__] * part.num_rows})
+        finders = sys.path_importer_cache.items()
+        archives = [entry for entry, finder in finders if isinstance(finder, zipimporter)]
+        for _ in numbers:
+            columns = {"file": [pyspark.__file__], "archives": [archives]}
+            yield pa.RecordBatch.from_pydict(columns)
 
-    [row] = spark.range(1).mapInArrow(told, "file string").collect()
-    assert row.file == pyspark.__file__
+    frame = spark.range(0, 1, 1, 1).mapInArrow(told, "file string, archives array<string>")
+    [row] = frame.collect()
+    assert (row.file, row.archives) == (pyspark.__file__, [])
 
 
 def test_a_load_by_executors_is_what_the_drivers_is(loads, executed, postgres, s3):

@@ -11,12 +11,15 @@ import pytest
 from waybill.processing.spark.daemon import without_archives
 
 INSTALLED = Path(pyspark.__file__).parent
-ARCHIVES = sorted(map(str, (INSTALLED / "python" / "lib").glob("*.zip")))
+ARCHIVES = [
+    *sorted(map(str, (INSTALLED / "python" / "lib").glob("*.zip"))),
+    *map(str, (INSTALLED / "jars").glob("spark-core_*.jar")),
+]
 SITE = str(INSTALLED.parent)
 
 
 def test_archives_of_the_installed_spark_are_left_out_of_the_path() -> None:
-    assert {Path(one).name.split("-")[0] for one in ARCHIVES} == {"py4j", "pyspark.zip"}
+    assert [Path(one).name.split("-")[0] for one in ARCHIVES] == ["py4j", "pyspark.zip", "spark"]
     assert without_archives([*ARCHIVES, "", "/job", SITE]) == ["", "/job", SITE]
 
 

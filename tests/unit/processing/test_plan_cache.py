@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import orjson
 from tests.unit.processing.made import pipeline
 
@@ -102,3 +104,22 @@ def test_a_plan_whose_mapping_is_declared_again_is_read_anew():
     worker.plans.take(worker.texts.of({"p1": version}, {}))
     again = worker.plans["p1"]
     assert again.event("order", by_column=False).in_force.declaration == version.events["order"]
+
+
+def test_plans_that_are_gone_leave_nothing_to_the_collector_which_passes_over_them():
+    def replaced() -> None:
+        worker = Workers()
+        first = learned(2, n="int64", x="string")
+        for number, mapping in enumerate((first, learned(3, n="int64", y="string"))):
+            declared = pipeline(policy="evolve", code=f"# {number}")
+            worker.plans.take(worker.texts.of({"p1": declared}, {("p1", "order"): mapping}))
+            assert worker.plans["p1"].pipeline == declared
+
+    replaced()  # what Python keeps once
+    gc.collect()
+    gc.disable()
+    try:
+        replaced()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -40,24 +40,24 @@ def drop_settings(environment: MutableMapping[str, str]) -> None:
 
 
 def without_archives(path: Sequence[str]) -> list[str]:
-    """Return a module search path without Spark's own archives, where it is installed beside them.
+    """Return a module search path without the archives of the Spark that is installed on it.
 
-    Spark puts ``pyspark.zip`` and Py4J's in front. What is imported from an archive is compiled by
-    each process that starts (0.4 s of CPU), and Python reads the archive's list of files anew for
-    each package of it at the start of each task (50 ms of CPU). Where the installed package is not
-    the one that the archive came with, its version may be another, and the path stays as it is.
+    Spark puts ``pyspark.zip``, Py4J's and a jar in front. What is imported from an archive is
+    compiled by each process that starts (0.4 s of CPU), and at the start of each task Python reads
+    the list of files of each archive anew, once for each package that it looked for there (50 ms of
+    CPU and more). Archives of another Spark than the installed one stay: its version may be another.
     """
-    archives = [Path(entry) for entry in path if Path(entry).name == "pyspark.zip"]
-    library = {archive.parent for archive in archives}
-    others = [one for one in path if Path(one).suffix != ".zip" or Path(one).parent not in library]
-    spec = PathFinder.find_spec("pyspark", others)
-    installed = Path(spec.origin).parent if spec is not None and spec.origin else None
-    if installed is None or any(
-        archive.resolve() != (installed / "python" / "lib" / archive.name).resolve()
-        for archive in archives
-    ):
+    spec = PathFinder.find_spec("pyspark", [one for one in path if not _is_archive(one)])
+    if spec is None or spec.origin is None:
         return list(path)
-    return others
+    installed = Path(spec.origin).resolve().parent
+    return [
+        one for one in path if not (_is_archive(one) and installed in Path(one).resolve().parents)
+    ]
+
+
+def _is_archive(entry: str) -> bool:
+    return Path(entry).suffix in {".zip", ".jar"}
 
 
 def configure_logging() -> None:
@@ -71,6 +71,7 @@ def main() -> None:
     drop_settings(os.environ)
     configure_logging()
     sys.path[:] = without_archives(sys.path)
+    sys.path_importer_cache.clear()  # what looked into the archives so far would go on to
     for name in _NEEDED:
         import_module(name)
     os.register_at_fork(after_in_child=np.random.seed)  # else all workers draw the same numbers
