@@ -108,12 +108,12 @@ def test_a_plan_whose_mapping_is_declared_again_is_read_anew():
 
 def test_plans_that_are_gone_leave_nothing_to_the_collector_which_passes_over_them():
     def replaced() -> None:
-        worker = Workers()
+        texts, plans = TaskTexts(), TopicPlans(Plan)
         first = learned(2, n="int64", x="string")
         for number, mapping in enumerate((first, learned(3, n="int64", y="string"))):
             declared = pipeline(policy="evolve", code=f"# {number}")
-            worker.plans.take(worker.texts.of({"p1": declared}, {("p1", "order"): mapping}))
-            assert worker.plans["p1"].pipeline == declared
+            plans.take(texts.of({"p1": declared}, {("p1", "order"): mapping}))
+            assert plans["p1"].pipeline == declared
 
     replaced()  # what Python keeps once
     gc.collect()

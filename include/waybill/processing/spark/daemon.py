@@ -45,7 +45,7 @@ def without_archives(path: Sequence[str]) -> list[str]:
     Spark puts ``pyspark.zip``, Py4J's and a jar in front. What is imported from an archive is
     compiled by each process that starts (0.4 s of CPU), and at the start of each task Python reads
     the list of files of each archive anew, once for each package that it looked for there (50 ms of
-    CPU and more). Archives of another Spark than the installed one stay: its version may be another.
+    CPU and more). Archives of another Spark than the installed one stay: versions may differ.
     """
     spec = PathFinder.find_spec("pyspark", [one for one in path if not _is_archive(one)])
     if spec is None or spec.origin is None:
