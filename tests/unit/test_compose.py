@@ -29,7 +29,9 @@ DOCKER = ROOT / "include" / "docker"
 # ${NAME}, ${NAME:?message}, ${NAME:-default}; $$ is a dollar sign.
 VARIABLE = re.compile(r"\$\$|\$\{(?P<name>\w+)(?P<rest>:[-?][^}]*)?\}")
 PINNED = re.compile(r"[a-z0-9.\-/]+:v?\d+\.\d+(\.\d+)?[a-zA-Z0-9._-]*")
-SECRET = re.compile(r"PASSWORD|SECRET|ACCESS_KEY|FERNET|DSN|SQL_ALCHEMY_CONN|BROKER_URL|BACKEND")
+SECRET = re.compile(
+    r"PASSWORD|SECRET|ACCESS_KEY|FERNET|DSN|SQL_ALCHEMY_CONN|BROKER_URL|BACKEND|AIRFLOW_CONN"
+)
 
 
 def load() -> dict[str, Any]:
@@ -336,6 +338,23 @@ def test_a_spool_that_nobody_looks_at_is_unhealthy(tmp_path, age_s, healthy):
         os.utime(tmp_path / "a.parquet", (time.time() - age_s,) * 2)
     done = subprocess.run(["sh", "-c", command], check=False, timeout=60)
     assert (done.returncode == 0) is healthy
+
+
+def test_who_runs_tasks_or_shows_them_has_the_connection_to_their_logs():
+    """That logs go there and are shown from there: tests/faults/test_airflow_campaign.py."""
+    running = [name for name in SERVICES if name.startswith("airflow-")]
+    assert {"airflow-api-server", "airflow-triggerer", "airflow-stream-worker"} < set(running)
+    values = {"S3_ACCESS_KEY": "abc", "S3_SECRET_KEY": "def"}
+    for name in [*running, "waybill-init"]:
+        given = SERVICES[name]["environment"]
+        assert given["AIRFLOW__LOGGING__REMOTE_LOGGING"] == "true", name
+        connection_id = given["AIRFLOW__LOGGING__REMOTE_LOG_CONN_ID"]
+        found = json.loads(interpolated(given[f"AIRFLOW_CONN_{connection_id.upper()}"], values))
+        assert (found["conn_type"], found["login"], found["password"]) == ("aws", "abc", "def")
+        assert found["extra"]["endpoint_url"] == given["WAYBILL_S3__ENDPOINT_URL"]
+        folder = given["AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER"]
+        assert folder.startswith("s3://")
+        assert not folder.startswith(f"s3://{given['WAYBILL_S3__BUCKET']}/"), "no bucket of events"
 
 
 def test_upkeep_is_on():
