@@ -28,7 +28,7 @@ import psutil
 import psycopg
 from tests import servers
 from tests.support.airflow_metadata import DAGS, ROOT, AirflowMetadata, stamp
-from tests.unit.test_compose import SERVICES, interpolated
+from tests.support.compose import SERVICES, interpolated
 
 from waybill.settings import S3Settings, Settings
 from waybill.stack.airflow import COMPONENTS, USER, Airflow, AirflowComponent

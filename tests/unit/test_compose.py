@@ -17,28 +17,18 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
+from tests.support.compose import COMPOSE, SERVICES, VARIABLE, interpolated, load
 
 import waybill
 from waybill.settings import Settings
 from waybill.stack import seaweed
 
 ROOT = Path(__file__).parents[2]
-COMPOSE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "include" / "docker"
-# ${NAME}, ${NAME:?message}, ${NAME:-default}; $$ is a dollar sign.
-VARIABLE = re.compile(r"\$\$|\$\{(?P<name>\w+)(?P<rest>:[-?][^}]*)?\}")
 PINNED = re.compile(r"[a-z0-9.\-/]+:v?\d+\.\d+(\.\d+)?[a-zA-Z0-9._-]*")
 SECRET = re.compile(
     r"PASSWORD|SECRET|ACCESS_KEY|FERNET|DSN|SQL_ALCHEMY_CONN|BROKER_URL|BACKEND|AIRFLOW_CONN"
 )
-
-
-def load() -> dict[str, Any]:
-    return yaml.safe_load(COMPOSE.read_text())
-
-
-SERVICES: dict[str, Any] = load()["services"]
 WITH_SETTINGS = sorted(
     name
     for name, service in SERVICES.items()
@@ -55,19 +45,6 @@ def schema() -> dict[str, Any]:
 def violations(document: Any) -> list[str]:
     checker = jsonschema.validators.validator_for(schema())(schema())
     return [f"{error.json_path}: {error.message}" for error in checker.iter_errors(document)]
-
-
-def interpolated(text: str, values: dict[str, str]) -> str:
-    """What compose makes of a value."""
-
-    def replace(found: re.Match[str]) -> str:
-        if found[0] == "$$":
-            return "$"
-        rest = found["rest"] or ""
-        default = rest[2:] if rest.startswith(":-") else ""
-        return values.get(found["name"]) or default
-
-    return VARIABLE.sub(replace, text)
 
 
 def test_it_fits_the_compose_specification():

@@ -39,7 +39,7 @@ class TraceTablesOperator(AthenaOperator):
             query="", aws_conn_id=None, sleep_time=sleep_time, deferrable=False, **kwargs
         )
 
-    def execute(self, context: Context) -> list[str]:  # type: ignore[override]
+    def execute(self, context: Context) -> list[str]:
         """Run the statements, one after the other."""
         settings = read_settings()
         if settings.traces.backend != "athena":
