@@ -71,9 +71,10 @@ KILLS = (
     "supervisor",
 )
 ENDED = ("success", "failed")
-_TASK_WITHIN_S = 180.0
-_STALLED_S = 420.0
-"""After so long without a launch or an end it is stuck: a retry waits for ten seconds or twenty."""
+_TASK_WITHIN_S = 300.0
+"""A fault for which there is no task for so long is missed."""
+_STALLED_S = 660.0
+"""After so long without a launch or an end it is stuck: the longest wait for a retry is shorter."""
 _LATE_S = NOTICED_S + 15.0
 
 
@@ -332,6 +333,7 @@ def _play(
             moved_s = time.monotonic()
         if time.monotonic() - moved_s > _STALLED_S:
             break
+        airflow.keep_up()
         time.sleep(0.2)
     return [*missed, *(kind for _, kind in waiting)]
 
