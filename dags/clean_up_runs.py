@@ -18,7 +18,7 @@ OWN = (
     *("upkeep", "audit", "watch", "tell_owners", "probe_held_pipelines", "auto_replay"),
     *("coordinate", "replay", "replay_parked_partitions", "stream_default", "stream_clusters"),
     *("clean_up_parked_files", "clean_up_runs", "refresh_tracker", "compact_traces"),
-    "apply_retention",
+    *("apply_retention", "make_trace_tables"),
 )
 """By name: other files of this folder may be somebody else's."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from airflow.sdk import dag, task
+from airflow.sdk.exceptions import AirflowSkipException
 
 from waybill_airflow.assets import table_asset
 
@@ -30,8 +31,11 @@ def count_new_orders() -> None:
     @task(inlets=[ORDERS], retries=3)
     def count(*, triggering_asset_events=None, inlet_events=None) -> dict[str, int]:
         """Print how far the table is loaded, and the rows of the events that started this run."""
+        events = inlet_events[ORDERS]
+        if not events:  # started by hand
+            raise AirflowSkipException(f"{ORDERS.uri} has no event yet: nothing was loaded into it")
         rows = sum(e.extra["payload"]["rows"] for e in triggering_asset_events[ORDERS])
-        position = inlet_events[ORDERS][-1].extra["payload"]["position"]
+        position = events[-1].extra["payload"]["position"]
         print(f"{rows} rows are new; the table is loaded up to commit {position}")
         return {"rows": rows, "position": position}
 

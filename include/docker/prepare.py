@@ -1,4 +1,4 @@
-"""Make the tracker's tables and the bucket, and deploy the declared pipelines.
+"""Make the tracker's tables, Waybill's bucket and that of task logs; deploy the declared pipelines.
 
 Run by docker-compose.yaml before anything else; safe to run again: what is there already stays.
 """
@@ -6,12 +6,15 @@ Run by docker-compose.yaml before anything else; safe to run again: what is ther
 from __future__ import annotations
 
 import json
+import os
 import sys
+from urllib.parse import urlsplit
 
 from waybill.errors import WaybillError
 from waybill.pipelines import pipeline_directories
 from waybill.services import migrate, run_deploy
 from waybill.settings import Settings
+from waybill.storage import ObjectStore
 
 
 def main() -> int:
@@ -19,6 +22,7 @@ def main() -> int:
     settings = Settings()
     try:
         migrate(settings)
+        make_log_bucket(settings)
         for directory in pipeline_directories(settings.pipelines_dir).values():
             report = run_deploy(settings, directory, who="docker-compose")
             sys.stdout.write(json.dumps(report.to_json()) + "\n")
@@ -26,6 +30,18 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def make_log_bucket(settings: Settings) -> None:
+    """Make the bucket in which Airflow puts logs of tasks, unless it is there.
+
+    Raises:
+        RetryError: the object store is away.
+    """
+    folder = urlsplit(os.environ.get("AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER", ""))
+    if folder.scheme == "s3":
+        own = settings.s3.model_copy(update={"bucket": folder.netloc})
+        ObjectStore(own).ensure_bucket()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
 
 if TYPE_CHECKING:
-    from waybill.settings import AirflowSettings
+    from waybill.settings import AirflowSettings, Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 INGEST_POOL = "waybill_ingest"
@@ -100,16 +100,30 @@ def replays_at_once() -> int:
     return _airflow_settings().replay_slots
 
 
+def traces_in_athena() -> bool:
+    """Say whether the environment names Athena for the traces; where its settings are wrong: no."""
+    settings = _settings()
+    return settings is not None and settings.traces.backend == "athena"
+
+
 def _airflow_settings() -> AirflowSettings:
     """Return what the environment says of Airflow; the defaults where its settings are wrong."""
+    from waybill.settings import AirflowSettings
+
+    settings = _settings()
+    return AirflowSettings() if settings is None else settings.airflow
+
+
+def _settings() -> Settings | None:
+    """Return the settings by the environment; ``None``: they are wrong."""
     from pydantic import ValidationError
 
-    from waybill.settings import AirflowSettings, Settings
+    from waybill.settings import Settings
 
     try:
-        return Settings().airflow
+        return Settings()
     except ValidationError:
-        return AirflowSettings()
+        return None
 
 
 __all__ = [
@@ -122,5 +136,6 @@ __all__ = [
     "TASKS",
     "paused_at_creation",
     "replays_at_once",
+    "traces_in_athena",
     "upkeep",
 ]

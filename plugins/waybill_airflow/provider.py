@@ -34,6 +34,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.maintenance",
             "operators.replay",
             "operators.spark_application",
+            "operators.trace_tables",
             "operators.upkeep",
         ),
         "triggers": _modules(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -83,6 +84,22 @@ def test_the_example_is_a_dag_with_its_watcher():
     [watcher] = asset["watchers"]
     assert watcher["trigger"]["classpath"] == "waybill_airflow.triggers.tables.TableTrigger"
     assert TableTrigger(**watcher["trigger"]["kwargs"]).serialize()[1] == ORDERS._asdict()
+
+
+def test_the_example_started_by_hand_before_the_first_load_says_that_there_is_nothing():
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    bag = load_dags(ROOT / "docs" / "examples" / "count_new_orders.py")
+    count = bag.dags["count_new_orders"].get_task("count").python_callable
+    table = table_asset("shop", "orders", "orders")
+
+    def run(events):
+        return count(triggering_asset_events={table: []}, inlet_events={table: events})
+
+    with pytest.raises(AirflowSkipException, match="waybill://shop/orders/orders has no event yet"):
+        run([])
+    event = SimpleNamespace(extra={"payload": {"rows": 3, "position": 9}})
+    assert run([event]) == {"rows": 0, "position": 9}
 
 
 def test_a_trigger_outside_of_a_shared_stream_says_so_instead_of_watching_nothing():

@@ -28,6 +28,7 @@ PARAMS = {
     "clean_up_parked_files": {"grace_s"},
     "refresh_tracker": {"grace_s"},
     "compact_traces": set(),
+    "make_trace_tables": set(),
     "probe_held_pipelines": set(),
     "tell_owners": set(),
     "audit": set(),
@@ -48,6 +49,7 @@ SCHEDULES = {
     "clean_up_parked_files": "0 0 * * *",
     "refresh_tracker": "0 * * * *",
     "compact_traces": "*/15 * * * *",
+    "make_trace_tables": "0 0 * * *",
     "probe_held_pipelines": "None",
     "tell_owners": "None",
     "audit": "None",
@@ -65,9 +67,13 @@ def bag(module_environment):
 
 @pytest.fixture(scope="module")
 def module_environment():
-    """The per-test environment comes too late for a bag that is shared by a module."""
+    """The per-test environment comes too late for a bag that is shared by a module.
+
+    With Athena, which has a DAG of its own.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WAYBILL_PIPELINES_DIR", str(ROOT / "include" / "pipelines"))
+        patch.setenv("WAYBILL_TRACES__BACKEND", "athena")
         yield
 
 
@@ -82,6 +88,15 @@ def test_no_file_has_an_import_error(bag):
 
 def test_the_documented_dags_are_there_and_no_others(dags):
     assert set(dags) == set(PARAMS)
+
+
+@pytest.mark.parametrize("backend", ["", "duckdb", "neither"])
+def test_without_athena_nothing_makes_its_tables(monkeypatch, backend):
+    monkeypatch.setenv("WAYBILL_TRACES__BACKEND", backend or "duckdb")
+    if not backend:
+        monkeypatch.delenv("WAYBILL_TRACES__BACKEND")
+    bag = load_dags(ROOT / "dags" / "make_trace_tables.py")
+    assert (bag.dags, bag.import_errors) == ({}, {})
 
 
 def test_a_files_stem_is_its_dag_or_its_family():
@@ -199,9 +214,10 @@ def test_what_must_not_run_twice_at_once_has_one_active_run(dags):
         assert dags[dag_id].max_active_runs == 1, dag_id
 
 
-def test_each_dag_survives_serialization_and_has_the_same_form_at_every_parse(dags):
+def test_each_dag_survives_serialization_and_has_the_same_form_at_every_parse(dags, monkeypatch):
     from airflow.serialization.serialized_objects import DagSerialization
 
+    monkeypatch.setenv("WAYBILL_TRACES__BACKEND", "athena")
     again = load_dags(ROOT / "dags").dags
     for dag_id, dag in dags.items():
         first = DagSerialization.to_dict(dag)

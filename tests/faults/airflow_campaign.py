@@ -11,7 +11,10 @@ triggerer, with all they started, beside another one.
 At the end each group must have had one run and one replay, and each of its events must be in Kafka
 once. ``AIRFLOW_SEED`` repeats the choices (not the timing of the machine); ``EXECUTORS``,
 ``REPLAYS`` and ``KILLS`` change what is done; ``QUICK=1`` is a short form, with the LocalExecutor.
-Ends with 1 where a group was launched twice, is lost or stuck.
+
+A fault whose turn does not come before the campaign ends is done in another campaign, over more
+groups. Ends with 1 where a group was launched twice, is lost or stuck; with 2 where all went well,
+but not each fault that was asked for was done: they are named.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,9 +52,12 @@ from waybill import services
 from waybill.parking import Packer
 from waybill.replay import read_campaigns
 from waybill.settings import Settings
+from waybill.stack.airflow import COMPONENTS
 from waybill.storage import TrackerStore, open_log, open_tracker
 
-DAG, RUN = "replay_parked_partitions", "faults"
+DAG = "replay_parked_partitions"
+ROUNDS = 4
+"""Campaigns at most: those after the first do the faults that were missed."""
 EVENTS = 2
 """Parked in each group."""
 FREEZES = ("frozen campaign", "frozen replay", "frozen scheduler", "frozen triggerer")
@@ -65,9 +71,10 @@ KILLS = (
     "supervisor",
 )
 ENDED = ("success", "failed")
-_TASK_WITHIN_S = 180.0
-_STALLED_S = 420.0
-"""After so long without a launch or an end it is stuck: a retry waits for ten seconds or twenty."""
+_TASK_WITHIN_S = 300.0
+"""A fault for which there is no task for so long is missed."""
+_STALLED_S = 660.0
+"""After so long without a launch or an end it is stuck: the longest wait for a retry is shorter."""
 _LATE_S = NOTICED_S + 15.0
 
 
@@ -80,11 +87,23 @@ class Size:
     """Kills of each kind."""
     kinds: tuple[str, ...] = KILLS
     freezes: tuple[str, ...] = FREEZES
+    components: tuple[str, ...] = tuple(COMPONENTS)
+
+    def faults(self, executor: str) -> list[str]:
+        """Return what is to be done."""
+        own = ("worker",) if executor == "CeleryExecutor" else ()
+        return [*(*self.kinds, *own) * self.each, *self.freezes]
 
 
 FULL = Size(200, 4)
 QUICK = Size(16, 1, freezes=("frozen replay",))
-SHORTEST = Size(6, 1, kinds=("scheduler", "triggerer", "campaign"), freezes=())
+SHORTEST = Size(
+    4,
+    1,
+    kinds=("scheduler", "triggerer", "campaign"),
+    freezes=(),
+    components=("api-server", "scheduler", "triggerer"),
+)
 
 
 @dataclass(slots=True)
@@ -92,9 +111,13 @@ class Tally:
     """What was done with one executor, and what came of it."""
 
     executor: str
-    groups: int
+    asked: Counter[str]
+    """Faults, by kind."""
+    groups: int = 0
+    rounds: int = 0
     seconds: float = 0.0
     kills: Counter[str] = field(default_factory=Counter)
+    """What was done of them."""
     launched_twice: int = 0
     """Groups with more than one run, or more than one replay."""
     lost: int = 0
@@ -107,33 +130,42 @@ class Tally:
     """Tries of tasks beyond the first."""
 
     @property
+    def missed(self) -> Counter[str]:
+        """Faults that were asked for and not done."""
+        return self.asked - self.kills
+
+    @property
     def wrong(self) -> int:
         return self.launched_twice + self.lost + self.stuck
 
 
-def park(stack_settings: Settings, groups: int) -> Settings:
-    """Deploy the orders, and park two of each event name; return the settings that know them."""
+def prepare(stack_settings: Settings) -> Settings:
+    """Deploy the orders; return the settings that know them."""
     folder = stack_settings.home / "pipelines"
     orders.write_orders(folder, rows=1)
     settings = stack_settings.model_copy(update={"pipelines_dir": folder})
     services.migrate(settings)
     services.run_deploy(settings, folder / "orders", who="test")
     open_log(settings.kafka).ensure_topic(orders.topic_of(folder))
+    return settings
+
+
+def park(settings: Settings, groups: Iterable[int]) -> None:
+    """Park two of each event name."""
     packer = Packer()
-    for number in range(groups * EVENTS):
-        event = order(number, orders.team_of(folder))
+    for number in (group * EVENTS + place for group in groups for place in range(EVENTS)):
+        event = order(number, orders.team_of(settings.pipelines_dir))
         event.name = _name(number // EVENTS)
         packer.add(replace(parked(event), event_name=event.name))
     parked_orders.park(settings, packer)
-    return settings
 
 
 def _name(group: int) -> str:
     return f"order {group}"
 
 
-class _OverError(Exception):
-    """There is no task any more that could be killed."""
+class _MissedError(Exception):
+    """There is no process any more that could be killed."""
 
 
 class Faults:
@@ -146,39 +178,53 @@ class Faults:
 
     def __init__(self, airflow: RealAirflow, draw: random.Random) -> None:
         self._airflow, self._draw = airflow, draw
+        self.run_id = ""
+        """Of the campaign."""
         self.done: Counter[str] = Counter()
 
-    def do(self, kind: str) -> None:
-        """Kill or freeze one of a kind, and have all run again behind it."""
+    def do(self, kind: str) -> bool:
+        """Kill or freeze one of a kind, and have all run again behind it.
+
+        Returns:
+            False: the campaign was over, or no such process ran: nothing was done.
+        """
         own: dict[str, Callable[[], None]] = {
             "campaign": self._campaign,
-            "replay": lambda: kill(self._task("replay")[1:]),
-            "supervisor": lambda: kill(self._task("replay")[:1]),
-            "worker": lambda: kill(self._members(self._draw.choice(self._airflow.workers()))),
+            "replay": lambda: self._kill_task("replay", slice(1, None)),
+            "supervisor": lambda: self._kill_task("replay", slice(1)),
+            "worker": lambda: _kill(self._members(self._draw.choice(self._airflow.workers()))),
             "frozen campaign": lambda: self._frozen_task(DAG),
             "frozen replay": lambda: self._frozen_task("replay"),
             "frozen scheduler": lambda: self._frozen("scheduler"),
             "frozen triggerer": lambda: self._frozen("triggerer"),
         }
-        with suppress(_OverError):
-            own.get(kind, lambda: kill(self._members(kind)[-1:]))()
+        try:
+            own.get(kind, lambda: _kill(self._members(kind)[-1:]))()
             self.done[kind] += 1
-        for component in self._airflow.components.values():
-            component.start()  # nothing happens to one that runs
+        except _MissedError:
+            return False
+        finally:
+            for component in self._airflow.components.values():
+                component.start()  # nothing happens to one that runs
+        return True
 
     def _members(self, name: str) -> list[psutil.Process]:
         return self._airflow.members(name)
 
     def _task(self, dag_id: str) -> tuple[psutil.Process, ...]:
         """Return a task's supervisor and its process."""
-        return tuple(
-            self._draw.choice(servers.wait_for(lambda: self._tasks(dag_id), _TASK_WITHIN_S))
-        )
+        found = self._airflow.wait_for_tasks(dag_id, _TASK_WITHIN_S, self.is_over)
+        if not found:
+            raise _MissedError
+        return tuple(self._draw.choice(found))
 
-    def _tasks(self, dag_id: str) -> list[tuple[psutil.Process, psutil.Process]]:
-        if self._airflow.run_state(DAG, RUN) in ENDED:
-            raise _OverError
-        return self._airflow.tasks(dag_id)
+    def is_over(self) -> bool:
+        """Say whether the campaign has ended."""
+        return self._airflow.run_state(DAG, self.run_id) in ENDED
+
+    def _kill_task(self, dag_id: str, which: slice) -> None:
+        while not kill(self._task(dag_id)[which]):
+            pass  # it had ended by then
 
     def _campaign(self) -> None:
         """Kill the campaign's task at some moment of its second of work.
@@ -189,20 +235,21 @@ class Faults:
         while True:
             task = self._task(DAG)[1:]
             time.sleep(self._draw.uniform(0, latest_s))
-            if task[0].is_running():
-                return kill(task)
+            if kill(task):
+                return
             latest_s /= 4
 
     def _frozen_task(self, dag_id: str) -> None:
-        task = self._task(dag_id)
-        freeze(task)
+        while not freeze(task := self._task(dag_id)):
+            pass  # it had ended by then
         time.sleep(_LATE_S)  # how late it is, is the fault
         wake(task)
 
     def _frozen(self, name: str) -> None:
         """Freeze a component with all it started; another one is there meanwhile, and goes again."""
-        frozen = self._airflow.members(name)
-        freeze(frozen)
+        frozen = self._members(name)
+        if not freeze(frozen):
+            raise _MissedError
         spare = self._airflow.spare(name)
         try:
             spare.start()
@@ -215,36 +262,51 @@ class Faults:
         spare.stop()
 
 
-def run(
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    if not kill(processes):
+        raise _MissedError
+
+
+@contextmanager
+def played(
     stack_settings: Settings,
     metadata: AirflowMetadata,
     size: Size,
     *,
     seed: int,
     executor: Executor = "LocalExecutor",
-) -> Tally:
-    """Park, have it replayed under faults, and judge."""
+) -> Iterator[tuple[Tally, RealAirflow]]:
+    """Park, have it replayed under faults, and judge; that Airflow runs within the block."""
     draw = random.Random(seed)
-    tally = Tally(executor, size.groups)
-    settings = park(stack_settings, size.groups)
+    faults = size.faults(executor)
+    tally = Tally(executor, Counter(faults))
+    settings = prepare(stack_settings)
     with (
-        started(settings, metadata, executor) as airflow,
+        started(settings, metadata, executor, size.components) as airflow,
         open_tracker(settings.tracker) as tracker,
     ):
         began = time.monotonic()
-        airflow.trigger(DAG, RUN, governed=False, max_unfinished=max(1, min(8, size.groups // 6)))
-        faults = Faults(airflow, draw)
-        _play(airflow, tracker, faults, _drawn(size, executor, draw))
-        tally.seconds = round(time.monotonic() - began, 1)
-        tally.kills = faults.done
-        _judge(tally, airflow, tracker, settings)
-    return tally
+        doer, groups = Faults(airflow, draw), size.groups
+        tally.kills = doer.done
+        while True:
+            tally.rounds += 1
+            doer.run_id = f"faults_{tally.rounds}"
+            park(settings, range(tally.groups, tally.groups + groups))
+            tally.groups += groups
+            most = max(1, min(8, groups // 6))
+            airflow.trigger(DAG, doer.run_id, governed=False, max_unfinished=most)
+            faults = _play(airflow, tracker, doer, _drawn(faults, draw))
+            tally.seconds = round(time.monotonic() - began, 1)
+            _judge(tally, airflow, tracker, settings)
+            if not faults or tally.wrong or tally.rounds == ROUNDS:
+                break
+            print(f"the campaign is over: {', '.join(faults)} in another one", flush=True)
+            groups = max(4, 3 * len(faults))
+        yield tally, airflow
 
 
-def _drawn(size: Size, executor: str, draw: random.Random) -> list[tuple[float, str]]:
+def _drawn(faults: list[str], draw: random.Random) -> list[tuple[float, str]]:
     """Return what is done, behind which share of the groups' launches and ends."""
-    kinds = [*size.kinds, *(["worker"] if executor == "CeleryExecutor" else [])]
-    faults = [*kinds * size.each, *size.freezes]
     draw.shuffle(faults)
     return list(zip(sorted(draw.uniform(0.02, 0.9) for _ in faults), faults, strict=True))
 
@@ -254,22 +316,26 @@ def _play(
     tracker: TrackerStore,
     faults: Faults,
     drawn: Sequence[tuple[float, str]],
-) -> None:
-    """Do each fault when the campaign is so far; return when it is over, or stuck."""
-    waiting, last, moved_s = list(drawn), (0, 0), time.monotonic()
-    while airflow.run_state(DAG, RUN) not in ENDED:
-        found = next(iter(read_campaigns(tracker, limit=1)), None)
+) -> list[str]:
+    """Do each fault when the campaign is so far; return those missed, once it is over or stuck."""
+    waiting, missed, last, moved_s = list(drawn), [], (0, 0), time.monotonic()
+    while not faults.is_over():
+        newest = next(iter(read_campaigns(tracker, limit=1)), None)
+        found = newest if newest and newest.run_id == faults.run_id else None
         reached = (found.launched, found.ended) if found else last
         if reached != last:
             last, moved_s = reached, time.monotonic()
         if found and waiting and sum(reached) >= waiting[0][0] * 2 * found.groups:
             kind = waiting.pop(0)[1]
             print(f"{found.launched} launched, {found.ended} ended: {kind}", flush=True)
-            faults.do(kind)
+            if not faults.do(kind):
+                missed.append(kind)
             moved_s = time.monotonic()
         if time.monotonic() - moved_s > _STALLED_S:
-            return
+            break
+        airflow.keep_up()
         time.sleep(0.2)
+    return [*missed, *(kind for _, kind in waiting)]
 
 
 def _judge(tally: Tally, airflow: RealAirflow, tracker: TrackerStore, settings: Settings) -> None:
@@ -280,22 +346,24 @@ def _judge(tally: Tally, airflow: RealAirflow, tracker: TrackerStore, settings: 
         str(row[0]): row[1:]
         for row in _rows(
             tracker,
-            "SELECT event_name, count(r.id), max(p.parked + p.replaying), max(p.replayed), "
-            "max(g.state) FROM parked_partitions p LEFT JOIN replays r ON r.partition_id = p.id "
+            "SELECT event_name, count(DISTINCT r.id), max(p.parked + p.replaying), "
+            "max(p.replayed), bool_or(g.state = 'ended') FROM parked_partitions p LEFT JOIN replays r ON r.partition_id = p.id "
             "LEFT JOIN campaign_groups g ON g.partition_id = p.id GROUP BY 1",
         )
     }
     sent = Counter((event.name, event.id) for event in refusals.delivered(settings))
     events_of = Counter(name for name, _ in sent)
+    tally.launched_twice = tally.lost = tally.stuck = 0
     for group in range(tally.groups):
         name = _name(group)
-        replays, left, replayed, state = groups.get(name, (0, EVENTS, 0, ""))
+        replays, left, replayed, ended = groups.get(name, (0, EVENTS, 0, False))
         states = runs.get(name, [])
         tally.launched_twice += len(states) > 1 or replays > 1
         tally.lost += events_of[name] != EVENTS or (left, replayed) != (0, EVENTS)
-        tally.stuck += state != "ended" or any(one != "success" for one in states)
+        tally.stuck += not ended or any(one != "success" for one in states)
     tally.sent_twice = sent.total() - len(sent)
-    tally.stuck += not tally.stuck and airflow.run_state(DAG, RUN) != "success"
+    campaigns = airflow.sql(f"SELECT state FROM dag_run WHERE dag_id = '{DAG}'")
+    tally.stuck += not tally.stuck and campaigns != [("success",)] * tally.rounds
     [(retries,)] = airflow.sql("SELECT sum(greatest(try_number - 1, 0)) FROM task_instance")
     tally.retries = int(retries)
 
@@ -311,11 +379,14 @@ def show(tallies: Sequence[Tally], seed: int) -> None:
     from rich.table import Table
 
     table = Table(f"seed {seed}", *(one.executor for one in tallies))
-    kinds = sorted({kind for one in tallies for kind in one.kills})
+    kinds = sorted({kind for one in tallies for kind in one.asked})
     rows: dict[str, Callable[[Tally], Any]] = {
         "groups": lambda one: one.groups,
+        "campaigns": lambda one: one.rounds,
         **{
-            kind if kind in FREEZES else f"killed: {kind}": lambda one, kind=kind: one.kills[kind]
+            kind if kind in FREEZES else f"killed: {kind}": lambda one, kind=kind: (
+                f"{one.kills[kind]} of {one.asked[kind]}"
+            )
             for kind in kinds
         },
         "tries beyond the first": lambda one: one.retries,
@@ -334,14 +405,36 @@ def report_of(tallies: Sequence[Tally], seed: int) -> dict[str, Any]:
     """Return the figures: sums over the executors."""
     names = ("groups", "launched_twice", "lost", "stuck", "sent_twice", "retries", "seconds")
     kills: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
     for one in tallies:
         kills += one.kills
+        missed += one.missed
     return {
         "executor": "+".join(one.executor for one in tallies),
         "seed": seed,
         **{name: round(sum(getattr(one, name) for one in tallies), 1) for name in names},
         "kills": dict(sorted(kills.items())),
+        "missed": dict(sorted(missed.items())),
     }
+
+
+def exit_code(tallies: Sequence[Tally]) -> int:
+    """Return how the command ends, and say why on the standard error: see the module."""
+    for one in tallies:
+        if one.wrong:
+            print(
+                f"{one.executor}: of {one.groups} groups {one.launched_twice} launched twice, "
+                f"{one.lost} lost, {one.stuck} stuck",
+                file=sys.stderr,
+            )
+        for kind, number in sorted(one.missed.items()):
+            asked = one.asked[kind]
+            print(
+                f"{one.executor}: {kind}: {number} of {asked} asked for not done", file=sys.stderr
+            )
+    if any(one.wrong for one in tallies):
+        return 1
+    return 2 if any(one.missed for one in tallies) else 0
 
 
 def main() -> int:
@@ -370,10 +463,11 @@ def main() -> int:
             own = home / executor
             own.mkdir()
             settings = servers.stack_settings(postgres, kafka, s3, own)
-            tallies.append(run(settings, metadata, size, seed=seed, executor=executor))  # type: ignore[arg-type]
+            with played(settings, metadata, size, seed=seed, executor=executor) as (tally, _):  # type: ignore[arg-type]
+                tallies.append(tally)
     show(tallies, seed)
     print(json.dumps(report_of(tallies, seed)))
-    return 1 if sum(one.wrong for one in tallies) else 0
+    return exit_code(tallies)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from waybill import services
 from waybill.settings import Settings
-from waybill.storage import open_log, open_tracker
+from waybill.storage import ObjectStore, open_log, open_tracker
 from waybill.upkeep import JOBS
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +66,17 @@ def test_preparing_deploys_the_declared_pipelines_and_twice_changes_nothing(envi
     again = [json.loads(line) for line in second.stdout.splitlines()]
     assert [report["version"] for report in again] == [report["version"] for report in reports]
     assert not any(report["changed"] for report in again)
+
+
+def test_preparing_makes_the_bucket_of_task_logs(environment, s3):
+    name = f"{os.environ['WAYBILL_S3__BUCKET']}-logs"
+    folder = {"AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"s3://{name}/tasks"}
+    for _ in range(2):
+        done = prepare(**folder)
+        assert done.returncode == 0, done.stderr
+    logs = ObjectStore(Settings().s3.model_copy(update={"bucket": name}))
+    logs.put("tasks/x.log", b"x")
+    assert logs.get("tasks/x.log") == b"x"
 
 
 def test_preparing_without_a_database_fails_with_the_reason(environment):

@@ -172,6 +172,31 @@ def test_what_may_pass_ends_the_try_and_the_retry_takes_that_group_last(
     assert failed.to_json()["report"] == {"error": words}
 
 
+def test_a_failed_group_that_cannot_pass_when_its_run_is_cleared_keeps_no_other_from_it(
+    tracker: TrackerStore, airflow: Runs
+) -> None:
+    park(tracker, 4)
+    [run] = begun(tracker, airflow, groups_per_run=9)
+    airflow.answers_of = dict.fromkeys(("order2", "order3", "order4"), InputError("no"))
+    airflow.work(run)
+    assert advance_campaign(tracker, 1, airflow).failed == 3
+    airflow.sent.clear()
+    airflow.answers_of = dict.fromkeys(("order2", "order3"), RetryError("away"))
+    for _ in range(2):
+        with pytest.raises(RetryError):
+            airflow.work(run)
+    assert airflow.sent == []
+    with pytest.raises(RetryError):
+        airflow.work(run)
+    assert airflow.sent == ["order4"]
+    assert read_campaign(tracker, 1).failed == 2
+    failed = read_campaign_groups(tracker, 1, state="failed", limit=9)
+    assert {group.report["error"] for group in failed} == {"RetryError: away"}
+    airflow.answers_of.clear()
+    assert airflow.work(run).problem == ""
+    assert numbers(tracker) == {"ended": 4}
+
+
 @pytest.mark.parametrize("error", [InputError("it was cancelled"), RetryError("it was fenced")])
 def test_a_try_that_was_frozen_takes_no_success_of_the_next_one_back(
     tracker: TrackerStore, airflow: Runs, error: Exception

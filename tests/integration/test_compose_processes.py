@@ -14,7 +14,8 @@ from typing import Any
 import pyspark
 import pytest
 from tests.servers import JARS, random_ports, wait_for
-from tests.unit.test_compose import SERVICES, interpolated, waybill_variables
+from tests.support.compose import SERVICES, interpolated
+from tests.unit.test_compose import waybill_variables
 from tests.unit.tracing.samples import batch, ids
 
 from waybill import services

@@ -1,4 +1,4 @@
-"""Airflow's metadata database: made once, with the DAG ``replay`` in it; each server has a copy."""
+"""Airflow's metadata database: made once, with the DAGs of replays in it; each server has a copy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from psycopg import sql
 from tests.servers import PostgresServer
 
 ROOT = Path(__file__).parents[2]
+DAGS = ("replay", "replay_parked_partitions")
+"""That are in it, without a DAG processor."""
 _TIMEOUT_S = 300
 _MAKE = """
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
@@ -26,9 +28,10 @@ from airflow.utils.session import create_session
 db.initdb()
 with create_session() as session:
     session.merge(DagBundleModel(name="dags-folder"))
-bag = DagBag({path!r}, bundle_path={folder!r}, bundle_name="dags-folder")
-assert not bag.import_errors, bag.import_errors
-sync_bag_to_db(bag, "dags-folder", None)
+for path in {paths!r}:
+    bag = DagBag(path, bundle_path={folder!r}, bundle_name="dags-folder")
+    assert not bag.import_errors, bag.import_errors
+    sync_bag_to_db(bag, "dags-folder", None)
 """
 
 
@@ -46,8 +49,9 @@ class AirflowMetadata:
         """Begin to make the original."""
         self._dsn = self.postgres.database("airflow_original", keep=True)
         folder = str(ROOT / "dags")
+        paths = [f"{folder}/{name}.py" for name in DAGS]
         self._making = subprocess.Popen(
-            [sys.executable, "-c", _MAKE.format(path=f"{folder}/replay.py", folder=folder)],
+            [sys.executable, "-c", _MAKE.format(paths=paths, folder=folder)],
             env={**os.environ, **options(self._dsn), "AIRFLOW_HOME": str(self.home)},
             cwd=self.home,
             stdout=subprocess.DEVNULL,

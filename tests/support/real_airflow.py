@@ -1,7 +1,8 @@
 """A whole Airflow of its own, with the DAGs of campaigns only: to be killed, frozen, started again.
 
 The same processes as of ``waybill up``, with thresholds that let it notice a death in seconds: see
-``SOONER``. With the CeleryExecutor a Redis and workers are beside them; what they need is no
+``SOONER``. Its database is a copy in which the DAGs are known already, so the DAG processor may be
+left out. Task logs go to the object store, as ``docker-compose.yaml`` says. With the CeleryExecutor a Redis and workers are beside them; what they need is no
 requirement of Waybill, and lies in a folder of its own: ``make celery``.
 """
 
@@ -9,32 +10,39 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import psycopg
 from tests import servers
-from tests.support.airflow_metadata import ROOT, AirflowMetadata, stamp
+from tests.support.airflow_metadata import DAGS, ROOT, AirflowMetadata, stamp
+from tests.support.compose import SERVICES, interpolated
 
-from waybill.settings import Settings
+from waybill.settings import S3Settings, Settings
 from waybill.stack.airflow import COMPONENTS, USER, Airflow, AirflowComponent
 from waybill.stack.credentials import read_or_draw
 from waybill.stack.service import SpawnedService
+from waybill.storage import ObjectStore
 
 Executor = Literal["LocalExecutor", "CeleryExecutor"]
 CELERY = ROOT / ".waybill" / "celery"
 _CELERY_LOCK = Path(__file__).with_name("celery.txt")
-DAGS = ("replay", "replay_parked_partitions")
+LOG_BUCKET = urlsplit(
+    SERVICES["airflow-worker"]["environment"]["AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER"]
+).netloc
 WORKERS, TASKS_OF_A_WORKER = 2, 3
 NOTICED_S = 20
 """After so long without a sign of life a task, a scheduler or a triggerer is taken for dead."""
@@ -51,6 +59,11 @@ SOONER = {
     "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__VISIBILITY_TIMEOUT": 60,  # 86,400
 }
 """In seconds; behind each what Airflow has by default."""
+_TRIES = 60
+_MANY_TRIES = re.compile(r'"retries": \d+')
+"""A replay has five retries, and by chance as many faults meet one: that is not what is tried."""
+_LOOK_S = 0.1
+"""Between two looks for a process of a task: the campaign's lives for a second."""
 _POOLS = "INSERT INTO slot_pool (pool, slots, include_deferred) VALUES (%s, %s, false)"
 
 
@@ -72,7 +85,7 @@ class _Airflow(Airflow):
         self.executor, self.redis = executor, redis
 
     def environment(self) -> dict[str, str]:
-        found = super().environment() | self.settings.to_env()
+        found = super().environment() | self.settings.to_env() | remote_logs(self.settings.s3)
         found |= {name: str(value) for name, value in SOONER.items()}
         found["AIRFLOW__CORE__EXECUTOR"] = self.executor
         if self.executor == "CeleryExecutor":
@@ -148,22 +161,31 @@ class RealAirflow:
         settings: of Waybill, over servers that run.
         metadata: makes its database.
         executor: of its tasks.
+        components: that it has.
     """
 
-    def __init__(self, settings: Settings, metadata: AirflowMetadata, executor: Executor) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metadata: AirflowMetadata,
+        executor: Executor,
+        components: Sequence[str] = tuple(COMPONENTS),
+    ) -> None:
         self.home = servers.new_home()
         self.executor = executor
         self.dsn = metadata.copy(f"airflow_{self.home.name.replace('-', '_')}".lower())
         dags = self.home / "dags"
         dags.mkdir()
         for name in DAGS:
-            shutil.copy(ROOT / "dags" / f"{name}.py", dags)
+            text = (ROOT / "dags" / f"{name}.py").read_text()
+            (dags / f"{name}.py").write_text(_MANY_TRIES.sub(f'"retries": {_TRIES}', text))
         stack = servers.random_ports()
         own = settings.model_copy(update={"home": self.home, "dags_dir": dags, "stack": stack})
         self.airflow = _Airflow(own, self.dsn, executor, stack.s3_port)
         self.components: dict[str, AirflowComponent] = {
-            name: AirflowComponent(self.airflow, name) for name in COMPONENTS
+            name: AirflowComponent(self.airflow, name) for name in components
         }
+        self._database: psycopg.Connection[Any] | None = None
         self._redis: _Redis | None = None
         if executor == "CeleryExecutor":
             self._redis = _Redis(self.home, stack.s3_port)
@@ -173,6 +195,8 @@ class RealAirflow:
 
     def start(self) -> None:
         """Start all, and wait until they answer and know the DAGs."""
+        s3 = self.airflow.settings.s3
+        ObjectStore(s3.model_copy(update={"bucket": LOG_BUCKET})).ensure_bucket()
         if self._redis:
             self._redis.start()
         self.airflow.prepare()
@@ -180,11 +204,13 @@ class RealAirflow:
             one.start_timeout_s = _START_S
         with ThreadPoolExecutor(len(self.components)) as pool:
             list(pool.map(lambda one: one.start(), self.components.values()))
-        servers.wait_for(lambda: set(self._known()) == set(DAGS), _START_S)
+        if "dag-processor" in self.components:
+            servers.wait_for(self._is_parsed, _START_S)
 
-    def _known(self) -> list[str]:
-        query = "SELECT dag_id FROM dag WHERE NOT is_stale"
-        return [str(row[0]) for row in self.sql(query)]
+    def _is_parsed(self) -> bool:
+        time.sleep(_LOOK_S)
+        known = self.sql("SELECT data::text FROM serialized_dag WHERE dag_id = 'replay'")
+        return any(f'"retries": {_TRIES}' in text for (text,) in known)
 
     def close(self) -> None:
         """End all, with what they started; and their folder."""
@@ -192,12 +218,15 @@ class RealAirflow:
             one.stop_grace_s = 0.5
         with ThreadPoolExecutor(len(self.components)) as pool:
             list(pool.map(lambda one: one.stop(), self.components.values()))
+        if self._database:
+            self._database.close()
         servers.end_home(self.home)
 
     def sql(self, query: str) -> list[tuple[Any, ...]]:
-        """Ask its database."""
-        with psycopg.connect(self.dsn) as connection:
-            return connection.execute(query).fetchall()
+        """Ask its database; by one connection, as a new one each time costs ten times the query."""
+        if self._database is None:
+            self._database = psycopg.connect(self.dsn, autocommit=True)
+        return self._database.execute(query).fetchall()
 
     def client(self) -> httpx.Client:
         """Return a client of its REST API, signed in."""
@@ -224,6 +253,23 @@ class RealAirflow:
         record = self.components[name].running()
         return record.members() if record else []
 
+    def wait_for_tasks(
+        self, dag_id: str, timeout_s: float, is_over: Callable[[], bool]
+    ) -> list[tuple[psutil.Process, psutil.Process]]:
+        """Return ``tasks`` once there are some; none if it is over by then, or after so long."""
+        until_s = time.monotonic() + timeout_s
+        while not (found := self.tasks(dag_id)) and not is_over() and time.monotonic() < until_s:
+            self.keep_up()
+            time.sleep(_LOOK_S)
+        return found
+
+    def keep_up(self) -> None:
+        """Start again what has ended, as ``waybill up`` does: a component ends by itself when
+        another one took its work over, or its database was away."""
+        for component in self.components.values():
+            if component.running() is None:
+                component.start()
+
     def tasks(self, dag_id: str) -> list[tuple[psutil.Process, psutil.Process]]:
         """Return the processes in which tasks of a DAG run, each behind the one that supervises it.
 
@@ -232,6 +278,8 @@ class RealAirflow:
         """
         query = f"SELECT id FROM task_instance WHERE state = 'running' AND dag_id = '{dag_id}'"
         known = {str(row[0]) for row in self.sql(query)}
+        if not known:
+            return []
         owners = ["scheduler"] if self.executor == "LocalExecutor" else self.workers()
         found = []
         with suppress(psutil.NoSuchProcess):
@@ -255,15 +303,16 @@ class RealAirflow:
         return spare
 
 
-def kill(processes: Sequence[psutil.Process]) -> None:
-    """SIGKILL processes, and wait until they are gone."""
-    _signal(processes, signal.SIGKILL)
+def kill(processes: Sequence[psutil.Process]) -> bool:
+    """SIGKILL processes, and wait until they are gone; return whether one lived."""
+    lived = _signal(processes, signal.SIGKILL)
     psutil.wait_procs(list(processes), timeout=10)
+    return lived
 
 
-def freeze(processes: Sequence[psutil.Process]) -> None:
-    """SIGSTOP processes: they wake up where they were, late (``wake``)."""
-    _signal(processes, signal.SIGSTOP)
+def freeze(processes: Sequence[psutil.Process]) -> bool:
+    """SIGSTOP processes: they wake up where they were, late (``wake``); return whether one lived."""
+    return _signal(processes, signal.SIGSTOP)
 
 
 def wake(processes: Sequence[psutil.Process]) -> None:
@@ -271,18 +320,36 @@ def wake(processes: Sequence[psutil.Process]) -> None:
     _signal(processes, signal.SIGCONT)
 
 
-def _signal(processes: Sequence[psutil.Process], number: int) -> None:
+def _signal(processes: Sequence[psutil.Process], number: int) -> bool:
+    lived = False
     for process in processes:
         with suppress(psutil.NoSuchProcess):
+            ended = process.status() == psutil.STATUS_ZOMBIE
             process.send_signal(number)
+            lived = lived or not ended
+    return lived
+
+
+def remote_logs(s3: S3Settings) -> dict[str, str]:
+    """Return what compose tells Airflow of its task logs, for an object store of a test."""
+    keys = {"S3_ACCESS_KEY": s3.access_key, "S3_SECRET_KEY": s3.secret_key}
+    values = {name: key.get_secret_value() for name, key in keys.items() if key}
+    return {
+        name: interpolated(str(value), values).replace("http://s3:8333", str(s3.endpoint_url))
+        for name, value in SERVICES["airflow-worker"]["environment"].items()
+        if name.startswith(("AIRFLOW__LOGGING__", "AIRFLOW_CONN_"))
+    }
 
 
 @contextmanager
 def started(
-    settings: Settings, metadata: AirflowMetadata, executor: Executor = "LocalExecutor"
+    settings: Settings,
+    metadata: AirflowMetadata,
+    executor: Executor = "LocalExecutor",
+    components: Sequence[str] = tuple(COMPONENTS),
 ) -> Iterator[RealAirflow]:
     """Start an Airflow for as long as the block takes."""
-    airflow = RealAirflow(settings, metadata, executor)
+    airflow = RealAirflow(settings, metadata, executor, components)
     try:
         airflow.start()
         yield airflow

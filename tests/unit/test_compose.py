@@ -17,26 +17,18 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
+from tests.support.compose import COMPOSE, SERVICES, VARIABLE, interpolated, load
 
 import waybill
 from waybill.settings import Settings
 from waybill.stack import seaweed
 
 ROOT = Path(__file__).parents[2]
-COMPOSE = ROOT / "docker-compose.yaml"
 DOCKER = ROOT / "include" / "docker"
-# ${NAME}, ${NAME:?message}, ${NAME:-default}; $$ is a dollar sign.
-VARIABLE = re.compile(r"\$\$|\$\{(?P<name>\w+)(?P<rest>:[-?][^}]*)?\}")
 PINNED = re.compile(r"[a-z0-9.\-/]+:v?\d+\.\d+(\.\d+)?[a-zA-Z0-9._-]*")
-SECRET = re.compile(r"PASSWORD|SECRET|ACCESS_KEY|FERNET|DSN|SQL_ALCHEMY_CONN|BROKER_URL|BACKEND")
-
-
-def load() -> dict[str, Any]:
-    return yaml.safe_load(COMPOSE.read_text())
-
-
-SERVICES: dict[str, Any] = load()["services"]
+SECRET = re.compile(
+    r"PASSWORD|SECRET|ACCESS_KEY|FERNET|DSN|SQL_ALCHEMY_CONN|BROKER_URL|BACKEND|AIRFLOW_CONN"
+)
 WITH_SETTINGS = sorted(
     name
     for name, service in SERVICES.items()
@@ -53,19 +45,6 @@ def schema() -> dict[str, Any]:
 def violations(document: Any) -> list[str]:
     checker = jsonschema.validators.validator_for(schema())(schema())
     return [f"{error.json_path}: {error.message}" for error in checker.iter_errors(document)]
-
-
-def interpolated(text: str, values: dict[str, str]) -> str:
-    """What compose makes of a value."""
-
-    def replace(found: re.Match[str]) -> str:
-        if found[0] == "$$":
-            return "$"
-        rest = found["rest"] or ""
-        default = rest[2:] if rest.startswith(":-") else ""
-        return values.get(found["name"]) or default
-
-    return VARIABLE.sub(replace, text)
 
 
 def test_it_fits_the_compose_specification():
@@ -336,6 +315,23 @@ def test_a_spool_that_nobody_looks_at_is_unhealthy(tmp_path, age_s, healthy):
         os.utime(tmp_path / "a.parquet", (time.time() - age_s,) * 2)
     done = subprocess.run(["sh", "-c", command], check=False, timeout=60)
     assert (done.returncode == 0) is healthy
+
+
+def test_who_runs_tasks_or_shows_them_has_the_connection_to_their_logs():
+    """That logs go there and are shown from there: tests/faults/test_airflow_campaign.py."""
+    running = [name for name in SERVICES if name.startswith("airflow-")]
+    assert {"airflow-api-server", "airflow-triggerer", "airflow-stream-worker"} < set(running)
+    values = {"S3_ACCESS_KEY": "abc", "S3_SECRET_KEY": "def"}
+    for name in [*running, "waybill-init"]:
+        given = SERVICES[name]["environment"]
+        assert given["AIRFLOW__LOGGING__REMOTE_LOGGING"] == "true", name
+        connection_id = given["AIRFLOW__LOGGING__REMOTE_LOG_CONN_ID"]
+        found = json.loads(interpolated(given[f"AIRFLOW_CONN_{connection_id.upper()}"], values))
+        assert (found["conn_type"], found["login"], found["password"]) == ("aws", "abc", "def")
+        assert found["extra"]["endpoint_url"] == given["WAYBILL_S3__ENDPOINT_URL"]
+        folder = given["AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER"]
+        assert folder.startswith("s3://")
+        assert not folder.startswith(f"s3://{given['WAYBILL_S3__BUCKET']}/"), "no bucket of events"
 
 
 def test_upkeep_is_on():

@@ -128,6 +128,16 @@ def read_group(tracker: TrackerStore, partition_id: int) -> ParkedGroup:
     return ParkedGroup(*row)
 
 
+def read_groups_of(tracker: TrackerStore, ids: Sequence[int]) -> list[ParkedGroup]:
+    """Return the partitions with these ids, by id; see ``Parking.partitions_of``."""
+    if not ids:
+        return []
+    given = any_(cast(list(ids), ARRAY(BigInteger)))
+    query = _select(partitions.c.id == given).order_by(partitions.c.id)
+    with tracker.transaction() as connection:
+        return [ParkedGroup(*row) for row in connection.execute(query)]
+
+
 def find_group(
     tracker: TrackerStore, pipeline: str, *, event_name: str, stage: str, error_type: str
 ) -> ParkedGroup:

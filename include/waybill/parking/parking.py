@@ -151,6 +151,10 @@ class Parking:
         """
         return groups.read_group(self._tracker, partition_id)
 
+    def partitions_of(self, ids: Sequence[int]) -> list[ParkedGroup]:
+        """Return the partitions with these ids, by id, in one query; an id of none is left out."""
+        return groups.read_groups_of(self._tracker, ids)
+
     def find(self, pipeline: str, *, event_name: str, stage: str, error_type: str) -> ParkedGroup:
         """Return the partition with these names.
 

@@ -9,7 +9,7 @@ Who dies when: the run's next try goes on with the groups that have no outcome. 
 goes first, and is resumed from the log; one that had ended, and whose outcome was not written, is
 known by its replay. A group whose error may pass ends the try, which its row says: so it goes last
 in the next one, and holds nobody up. A run whose groups all have outcomes, and that is cleared,
-tries those that failed.
+tries those that failed, the one that was tried last at the end.
 
 A group that was cancelled, held, taken by another run, or of which nothing is parked any more when
 its turn comes, is left out with the reason. A cancelled campaign leaves out those that have not
@@ -23,10 +23,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, func, null, select, update
+from sqlalchemy import Connection, Row, case, func, null, select, update
 
 from waybill.errors import InputError, WaybillError
 from waybill.replay.campaigns import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _DEEPEST = 4
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _LONGEST = 2_000
 """Characters of a text in a report."""
 _NAMED = 10
@@ -68,6 +70,8 @@ class BatchGroup:
     state: str
     outcome: str
     report: dict[str, Any] | None
+    tried_at: datetime | None
+    """When it ended, or ended a try after that."""
 
     @property
     def shares(self) -> tuple[str, bool]:
@@ -99,7 +103,8 @@ class Batch:
         without = [group for group in self.groups if group.state != "ended"]
         if without:
             return sorted(without, key=lambda group: group.report is not None)
-        return [group for group in self.groups if group.outcome != SUCCESS]
+        failed = [group for group in self.groups if group.outcome != SUCCESS]
+        return sorted(failed, key=lambda group: group.tried_at or _LONG_AGO)
 
     def request_of(self, group: BatchGroup) -> ReplayRequest:
         """Return the replay of one group."""
@@ -177,6 +182,7 @@ def _select() -> Any:
         groups.c.state,
         groups.c.outcome,
         groups.c.report,
+        groups.c.ended_at,
     ).select_from(
         groups.join(partitions, partitions.c.id == groups.c.partition_id).outerjoin(
             pipelines, pipelines.c.id == partitions.c.pipeline_id
@@ -301,14 +307,15 @@ def _why(group: BatchGroup) -> str:
 
 
 def _note(tracker: TrackerStore, batch: Batch, group: BatchGroup, error: Exception) -> None:
-    """Write down why a group ended a try; it has no outcome."""
+    """Write down why a group ended a try: it has no outcome, or failed before it was cleared."""
     name = type(error).__name__
     # What others say may quote values of events: it is in the task's log alone.
     words = f"{name}: {error}" if isinstance(error, WaybillError) else name
     _LOG.warning("group %s ends this try, and goes last in the next: %s", group.names, words)
     failed = _update(batch, group).where(groups.c.outcome != SUCCESS)
     with tracker.transaction() as connection:
-        connection.execute(failed.values(report=_json({"error": words})))
+        tried_at = case((groups.c.state == "ended", func.clock_timestamp()))
+        connection.execute(failed.values(report=_json({"error": words}), ended_at=tried_at))
 
 
 def _update(batch: Batch, group: BatchGroup) -> Any:

@@ -116,7 +116,7 @@ def probe_held(
     return ProbeReport(
         probes,
         [hold.pipeline for hold in read_holds(tracker)],
-        [parking.partition(number) for number in to_replay(tracker)],
+        parking.partitions_of(to_replay(tracker)),
     )
 
 

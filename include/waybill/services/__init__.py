@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from waybill.services.reconciliation import name_breaches as name_breaches
     from waybill.services.reconciliation import run_audit as run_audit
     from waybill.services.reconciliation import tell_task_failed as tell_task_failed
+    from waybill.services.reconciliation import trace_table_updates as trace_table_updates
     from waybill.services.reconciliation import trace_tables as trace_tables
     from waybill.services.reconciliation import watch as watch
     from waybill.services.replay import replay_outcome as replay_outcome
@@ -213,6 +214,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "name_breaches",
             "run_audit",
             "tell_task_failed",
+            "trace_table_updates",
             "trace_tables",
             "watch",
         ],

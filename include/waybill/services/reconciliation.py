@@ -230,3 +230,15 @@ def trace_tables(settings: Settings, *, since_day: str | None = None) -> list[st
     from waybill.tracing import table_statements
 
     return table_statements(settings, open_owned_objects(settings), since_day=since_day)
+
+
+def trace_table_updates(settings: Settings) -> list[str]:
+    """Return the statements that make those tables, or bring them up to date; in their order.
+
+    Raises:
+        InputError: the bucket's or the database's name is none that can stand in a statement.
+        RetryError: the store is away.
+    """
+    from waybill.tracing import table_updates
+
+    return table_updates(settings, open_owned_objects(settings))

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from waybill.tracing.shipping import trace_spool as trace_spool
     from waybill.tracing.sql import MINUTE_SCHEMA as MINUTE_SCHEMA
     from waybill.tracing.sql import table_statements as table_statements
+    from waybill.tracing.sql import table_updates as table_updates
     from waybill.tracing.trace import OUTCOMES as OUTCOMES
     from waybill.tracing.trace import PHASES as PHASES
     from waybill.tracing.trace import THROUGH as THROUGH
@@ -72,7 +73,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "recorder": ["Recorder", "open_recorder"],
         "backends": ["open_traces"],
         "shipping": ["TracePacker", "run_shipper", "trace_spool"],
-        "sql": ["MINUTE_SCHEMA", "table_statements"],
+        "sql": ["MINUTE_SCHEMA", "table_statements", "table_updates"],
         "trace": ["OUTCOMES", "PHASES", "THROUGH", "TRACE_SCHEMA", "Trace", "traces"],
     },
 )

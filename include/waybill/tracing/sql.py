@@ -12,6 +12,7 @@ DuckDB is given the objects, Athena prunes by ``bucket``, ``dt`` and ``hour``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
+from waybill.errors import InputError
 from waybill.tracing.layout import (
     NEW_BUCKETS,
     PREFIX,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 BY_ID = "traces_by_id"
 BY_TIME = "traces_by_time"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _SQL_TYPES = {
     pa.string(): "string",
     pa.int32(): "int",
@@ -80,6 +83,11 @@ class Projection:
             f"LOCATION '{self.location}'\n"
             f"TBLPROPERTIES (\n{properties}\n)"
         )
+
+    def update(self, database: str) -> str:
+        """Return the statement that brings a table which is there already to these partitions."""
+        properties = ",\n".join(f"  '{key}' = '{value}'" for key, value in self.properties.items())
+        return f"ALTER TABLE `{database}`.`{self.table}` SET TBLPROPERTIES (\n{properties}\n)"
 
     @property
     def properties(self) -> dict[str, str]:
@@ -130,14 +138,41 @@ def table_statements(
         since_day: first day to look for, YYYY-MM-DD; None: the first one that has traces.
 
     Raises:
+        InputError: the bucket's or the database's name is none that can stand in a statement.
         RetryError: the store is away.
 
     Cost: without a day, a listing of two buckets.
     """
+    tables = _tables(settings, store, since_day)
+    return [table.ddl(settings.traces.athena_database) for table in tables]
+
+
+def table_updates(settings: Settings, store: TraceStore) -> list[str]:
+    """Return the statements that make what is missing of both tables, and bring them up to date.
+
+    In their order; run again, or not to their end, they do no harm. A table that is there gets the
+    store's buckets, and its first day; columns are not added. Raises and costs as
+    ``table_statements``.
+    """
+    database = settings.traces.athena_database
+    tables = _tables(settings, store, None)
+    return [text for table in tables for text in (table.ddl(database), table.update(database))]
+
+
+def _tables(
+    settings: Settings, store: TraceStore, since_day: str | None
+) -> tuple[Projection, Projection]:
+    for name, value in (
+        ("WAYBILL_TRACES__ATHENA_DATABASE", settings.traces.athena_database),
+        ("WAYBILL_S3__BUCKET", settings.s3.bucket),
+    ):
+        if not _PLAIN_NAME.fullmatch(value):
+            raise InputError(
+                f"{name} is {value!r}: letters, digits, '_', '-' and '.' can stand in a statement"
+            )
     layout = stated_layout(store) or Layout(settings.traces.buckets or NEW_BUCKETS)
     day = since_day or _first_day(store, layout)
-    tables = projections(settings.s3.bucket, buckets=layout.buckets, since_day=day)
-    return [table.ddl(settings.traces.athena_database) for table in tables]
+    return projections(settings.s3.bucket, buckets=layout.buckets, since_day=day)
 
 
 def _first_day(store: TraceStore, layout: Layout) -> str:

@@ -62,18 +62,39 @@ class WaybillHook(BaseHook):
             of its fields is wrong: named, as is the connection.
         :raises pydantic.ValidationError: the environment is wrong.
         """
-        from waybill.settings import Settings, secret_values
+        from waybill.settings import secret_values
 
-        settings = Settings()
-        name = self.waybill_conn_id or settings.airflow.connection_id
-        connection = _read_connection(name)
-        if connection is not None:
-            settings = _settings_of(name, connection)
+        settings = self._given()
         if settings.s3.connection_id:
             settings = _with_aws_keys(settings)
         for secret in secret_values(settings):
             mask_secret(secret)
         return settings
+
+    def aws_connection_id(self) -> str | None:
+        """Return the connection of AWS that the settings name; ``None``: the usual AWS chain.
+
+        :raises: as ``get_conn``, or ``waybill.errors.InputError``: keys of AWS are in the settings
+            themselves, where the amazon provider does not find them.
+        """
+        from waybill.errors import InputError
+
+        s3 = self._given().s3
+        if s3.access_key and s3.endpoint_url is None:
+            raise InputError(
+                "WAYBILL_S3__ACCESS_KEY holds keys of AWS: give them to a connection of type aws, "
+                "and name it in WAYBILL_S3__CONNECTION_ID"
+            )
+        return s3.connection_id or None
+
+    def _given(self) -> Settings:
+        """Return the settings without the keys that a connection of AWS gives."""
+        from waybill.settings import Settings
+
+        settings = Settings()
+        name = self.waybill_conn_id or settings.airflow.connection_id
+        connection = _read_connection(name)
+        return settings if connection is None else _settings_of(name, connection)
 
     def test_connection(self) -> tuple[bool, str]:
         """Ask the tracker, Kafka and the object store; say what was reached, and what was not."""
