@@ -1,4 +1,5 @@
-"""A whole Airflow of its own, with the DAGs of campaigns only: to be killed, frozen, started again.
+"""A whole Airflow of its own, with few DAGs, most often those of campaigns: to be killed, frozen,
+started again.
 
 The same processes as of ``waybill up``, with thresholds that let it notice a death in seconds: see
 ``SOONER``. With the CeleryExecutor a Redis and workers are beside them; what they need is no
@@ -148,15 +149,22 @@ class RealAirflow:
         settings: of Waybill, over servers that run.
         metadata: makes its database.
         executor: of its tasks.
+        files: of DAGs, by stem; those of ``DAGS`` among them.
     """
 
-    def __init__(self, settings: Settings, metadata: AirflowMetadata, executor: Executor) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metadata: AirflowMetadata,
+        executor: Executor,
+        files: Sequence[str] = DAGS,
+    ) -> None:
         self.home = servers.new_home()
         self.executor = executor
         self.dsn = metadata.copy(f"airflow_{self.home.name.replace('-', '_')}".lower())
         dags = self.home / "dags"
         dags.mkdir()
-        for name in DAGS:
+        for name in files:
             shutil.copy(ROOT / "dags" / f"{name}.py", dags)
         stack = servers.random_ports()
         own = settings.model_copy(update={"home": self.home, "dags_dir": dags, "stack": stack})
@@ -180,7 +188,7 @@ class RealAirflow:
             one.start_timeout_s = _START_S
         with ThreadPoolExecutor(len(self.components)) as pool:
             list(pool.map(lambda one: one.start(), self.components.values()))
-        servers.wait_for(lambda: set(self._known()) == set(DAGS), _START_S)
+        servers.wait_for(lambda: set(self._known()) >= set(DAGS), _START_S)
 
     def _known(self) -> list[str]:
         query = "SELECT dag_id FROM dag WHERE NOT is_stale"
@@ -279,10 +287,13 @@ def _signal(processes: Sequence[psutil.Process], number: int) -> None:
 
 @contextmanager
 def started(
-    settings: Settings, metadata: AirflowMetadata, executor: Executor = "LocalExecutor"
+    settings: Settings,
+    metadata: AirflowMetadata,
+    executor: Executor = "LocalExecutor",
+    files: Sequence[str] = DAGS,
 ) -> Iterator[RealAirflow]:
     """Start an Airflow for as long as the block takes."""
-    airflow = RealAirflow(settings, metadata, executor)
+    airflow = RealAirflow(settings, metadata, executor, files)
     try:
         airflow.start()
         yield airflow
