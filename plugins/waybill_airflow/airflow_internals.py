@@ -6,6 +6,9 @@ what                               what breaks when Airflow moves it
 ``core_api.security``: `get_user`  our pages: nobody can be told from anybody, so they do not start
 and its two schemes
 ``api_fastapi.app.cached_app``     replays and dry runs from the page, and the state of their runs
+requests to parse a file, the DAG  a deployed pipeline has its DAG with the next parse of its file,
+of a file beside it, the auth      in minutes, not seconds (Airflow's own route is only for files
+manager                            that have DAGs already)
 ``SparkSubmitHook._connection``    applications by a connection of Spark: none starts; those that
                                    run go on
 ``…._build_spark_submit_command``  the same, in client mode
@@ -23,6 +26,8 @@ other module does so. Imports are late: workers need not what the API server doe
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,6 +56,41 @@ def web_application() -> FastAPI:
     # The same argument as the server's own: another would build a second application.
     application: FastAPI = cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
     return application
+
+
+def may_change_dag(user: BaseUser, dag_id: str) -> bool:
+    """Tell whether Airflow lets a user change a DAG, be it there or not; in the API server."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+
+    details = DagDetails(id=dag_id)
+    allowed: bool = get_auth_manager().is_authorized_dag(method="PUT", details=details, user=user)
+    return allowed
+
+
+def request_parse(file: str, *, beside: str) -> bool:
+    """Have the DAG processor parse a file next, whether or not it has DAGs; in the API server.
+
+    One that is asked for already is not asked for twice. Cost: two statements.
+
+    :param file: its name.
+    :param beside: a DAG whose file lies in the same folder.
+    :return: False: Airflow does not know that DAG yet.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbag import DagPriorityParsingRequest
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+    from sqlalchemy.exc import IntegrityError
+
+    columns = (DagModel.bundle_name, DagModel.relative_fileloc)
+    with suppress(IntegrityError), create_session(scoped=False) as session:
+        known = session.execute(select(*columns).where(DagModel.dag_id == beside)).one_or_none()
+        if known is None or known.relative_fileloc is None:
+            return False
+        place = str(PurePosixPath(known.relative_fileloc).with_name(file))
+        session.add(DagPriorityParsingRequest(known.bundle_name, place))
+    return True
 
 
 def spark_connection(hook: SparkSubmitHook) -> Mapping[str, Any]:
@@ -102,6 +142,8 @@ def task_instance() -> Any:
 
 __all__ = [
     "kill_submitted",
+    "may_change_dag",
+    "request_parse",
     "spark_connection",
     "spark_submit_command",
     "start_run",

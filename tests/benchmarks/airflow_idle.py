@@ -38,6 +38,8 @@ WINDOW_S, QUICK_WINDOW_S = 300.0, 90.0
 ROUNDS, QUICK_ROUNDS = 100, 30
 TRIES = 4
 WARM_ROUNDS = 10
+QUIET_S = 75.0
+"""After so long without events a query of the streams is idle."""
 WORDS = {
     "idle_core_share": "of a core: what Waybill adds to idle servers",
     "idle_total_core_share": "of a core: the whole idle stack",
@@ -45,7 +47,7 @@ WORDS = {
     "idle_tracker_share": "of it PostgreSQL for the tracker",
     "idle_parses_share": "of it the DAG processor's parses",
     "idle_shipper_share": "of it the trace shipper",
-    "idle_streams_share": "of it two Spark applications without topics",
+    "idle_streams_share": "of it two Spark applications, no events in their topics",
     "idle_scheduler_share": "of a core: Airflow's scheduler, without the shift",
     "idle_dag_processor_share": "of a core: Airflow's DAG processor, without parses",
     "idle_triggerer_share": "of a core: Airflow's triggerer",
@@ -96,6 +98,8 @@ def run(home: Path, *, quick: bool) -> dict[str, Any]:
         if not quick:
             stack_of.start_streams()
         stack_of.wait_for_upkeep()
+        if not quick:
+            time.sleep(QUIET_S)
         figures = stack_of.idle(QUICK_WINDOW_S if quick else WINDOW_S)
         figures["upkeep_task_cpu_s"] = stack_of.task_cpu_s()
         return figures | stack_of.rounds(QUICK_ROUNDS if quick else ROUNDS)

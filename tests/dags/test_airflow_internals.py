@@ -113,3 +113,29 @@ def test_sparks_provider_kills_what_another_process_submitted(
     )
     airflow_internals.kill_submitted(operator, external_id)
     assert killed == [kept]
+
+
+def test_the_dag_processor_takes_the_requests_that_are_written():
+    """Else a deploy has its DAG only with the next parse of the file."""
+    from airflow.dag_processing import manager
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbag import DagPriorityParsingRequest
+
+    one = DagPriorityParsingRequest("dags-folder", "ingest_00.py")
+    assert (one.bundle_name, one.relative_fileloc) == ("dags-folder", "ingest_00.py")
+    assert DagModel.bundle_name and DagModel.relative_fileloc
+    claiming = inspect.getsource(manager.DagFileProcessorManager._claim_priority_files)
+    assert "select(DagPriorityParsingRequest)" in claiming
+    assert "session.delete(request)" in claiming
+
+
+def test_airflow_says_who_may_change_a_dag():
+    """Else nobody can ask for a parse."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.base_auth_manager import BaseAuthManager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+
+    assert callable(get_auth_manager)
+    assert DagDetails(id="ingest_orders").id == "ingest_orders"
+    asked = inspect.signature(BaseAuthManager.is_authorized_dag).parameters
+    assert {"method", "user", "details"} <= asked.keys()

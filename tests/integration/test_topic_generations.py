@@ -645,5 +645,10 @@ def test_one_of_two_who_grow_it_does_and_it_ends_where_kafka_does_while_nobody_e
     assert draining.end([shop.topic]) == []
     assert log.held == [False], "Kafka did not answer: it is not asked again at once"
     log.away = False
-    assert Draining(shop.tracker, log).end([shop.topic]) == [shop.topic]
+    topics = [shop.topic, "events.else.warehouse"]
+    before = draining.names_to_read(topics)
+    assert before == {topic: topic for topic in topics}, "half a minute is not over"
+    after = Draining(shop.tracker, log).names_to_read(topics)
+    assert after[shop.topic].startswith("events-g2."), "the first one is drained, and ended"
+    assert after.keys() == before.keys()
     assert log.held == [False, False, True]

@@ -35,6 +35,7 @@ NO_TEAM = {
     "/api/me",
     "/api/catalogue",
     "/api/cluster-history",
+    "/api/declarations/{name}/parse",
     "/api/openapi.json",
 }
 """Routes that tell nothing about any team's events."""

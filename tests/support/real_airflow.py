@@ -1,9 +1,10 @@
-"""A whole Airflow of its own, with the DAGs of campaigns only: to be killed, frozen, started again.
+"""A whole Airflow of its own, with few DAGs: to be killed, frozen, started again.
 
 The same processes as of ``waybill up``, with thresholds that let it notice a death in seconds: see
 ``SOONER``. Its database is a copy in which the DAGs are known already, so the DAG processor may be
-left out. Task logs go to the object store, as ``docker-compose.yaml`` says. With the CeleryExecutor a Redis and workers are beside them; what they need is no
-requirement of Waybill, and lies in a folder of its own: ``make celery``.
+left out. Task logs go to the object store, as ``docker-compose.yaml`` says. With the CeleryExecutor
+a Redis and workers are beside them; what they need is no requirement of Waybill, and lies in a folder
+of its own: ``make celery``.
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ class RealAirflow:
         metadata: makes its database.
         executor: of its tasks.
         components: that it has.
+        files: of DAGs, by stem; those of ``DAGS`` among them.
     """
 
     def __init__(
@@ -170,15 +172,18 @@ class RealAirflow:
         metadata: AirflowMetadata,
         executor: Executor,
         components: Sequence[str] = tuple(COMPONENTS),
+        files: Sequence[str] = DAGS,
     ) -> None:
         self.home = servers.new_home()
         self.executor = executor
         self.dsn = metadata.copy(f"airflow_{self.home.name.replace('-', '_')}".lower())
         dags = self.home / "dags"
         dags.mkdir()
-        for name in DAGS:
+        for name in files:
             text = (ROOT / "dags" / f"{name}.py").read_text()
-            (dags / f"{name}.py").write_text(_MANY_TRIES.sub(f'"retries": {_TRIES}', text))
+            if name in DAGS:
+                text = _MANY_TRIES.sub(f'"retries": {_TRIES}', text)
+            (dags / f"{name}.py").write_text(text)
         stack = servers.random_ports()
         own = settings.model_copy(update={"home": self.home, "dags_dir": dags, "stack": stack})
         self.airflow = _Airflow(own, self.dsn, executor, stack.s3_port)
@@ -347,9 +352,10 @@ def started(
     metadata: AirflowMetadata,
     executor: Executor = "LocalExecutor",
     components: Sequence[str] = tuple(COMPONENTS),
+    files: Sequence[str] = DAGS,
 ) -> Iterator[RealAirflow]:
     """Start an Airflow for as long as the block takes."""
-    airflow = RealAirflow(settings, metadata, executor, components)
+    airflow = RealAirflow(settings, metadata, executor, components, files)
     try:
         airflow.start()
         yield airflow

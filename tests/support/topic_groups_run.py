@@ -281,6 +281,25 @@ def by_need(application: Application) -> None:
     assert application.sql(staged) == {"rows": sum(wanted.values())}
 
 
+def idle(application: Application) -> None:
+    """A query without data looks less often; what comes is read, and it looks as usual again."""
+    north = application.passed()["north"] + 3
+    application.groups = application.fresh_groups()
+    application.until(lambda: bool(application.groups._read()), "it is read", ["north"])
+    [slot] = application.groups._slots
+    assert slot.group is not None
+    assert slot.query is not None
+    executor = slot.query._jsq.streamingQuery().triggerExecutor()
+    usual_ms = application.settings.spark.trigger_ms
+    assert executor.nextBatchTime(1) == usual_ms
+    slot.group._trigger._after_s = 0.5
+    application.until(lambda: executor.nextBatchTime(1) == 2_000, "it is idle", ["north"])
+    slot.group._trigger._after_s = 120.0
+    application.send("north", range(280, 283))
+    application.until(lambda: application.passed()["north"] == north, "read", ["north"])
+    assert executor.nextBatchTime(1) == usual_ms
+
+
 def slow_alone(application: Application) -> None:
     """A neighbour of a topic whose code is slow does not wait for it; none of it is lost."""
     application.groups.stop()
@@ -381,6 +400,7 @@ def main(settings: Settings) -> None:
         died_and_fenced(application)
         committed_apart(application)
         by_need(application)
+        idle(application)
         slow_alone(application)
         shared(application)
         ends_after_its_batch(application)

@@ -1,9 +1,11 @@
-"""A small client of Airflow's public REST API: unpause, trigger, follow runs."""
+"""A small client of Airflow's public REST API: unpause, trigger, follow runs; renew DAGs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -18,6 +20,19 @@ _HEALTH_S = 10.0
 _PAGE = 100
 """Airflow gives no more at once, unless it is told to."""
 END_STATES = frozenset({"success", "failed"})
+_ASK_AGAIN_S = 3.0
+"""The DAG processor drops a request for a file that it is just parsing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedDag:
+    """How far Airflow is with a DAG that it was asked to make anew."""
+
+    exists: bool
+    is_current: bool
+    """Whether it was made since it was asked for."""
+    interval_s: int
+    """How often its file is parsed without being asked for."""
 
 
 class AirflowClient:
@@ -27,6 +42,7 @@ class AirflowClient:
         settings: where Airflow is, and who signs in.
         tell: gets a line when Airflow does not answer and is waited for.
         patience_s: how long a call waits for an Airflow that is away.
+        timeout_s: of one request.
     """
 
     def __init__(
@@ -35,11 +51,12 @@ class AirflowClient:
         tell: Callable[[str], None] = lambda _words: None,
         *,
         patience_s: float = _PATIENCE_S,
+        timeout_s: float = 30.0,
     ) -> None:
         self._patience_s = patience_s
         self._settings = settings
         self._tell = tell
-        self._client = httpx.Client(base_url=settings.url, timeout=30.0)
+        self._client = httpx.Client(base_url=settings.url, timeout=timeout_s)
         self._token = ""
 
     def __enter__(self) -> Self:
@@ -66,6 +83,38 @@ class AirflowClient:
                 words = "; ".join(f"{e['filename']}: {e['stack_trace'][-300:]}" for e in errors)
                 raise RetryError(f"Airflow does not know {sorted(missing)}. {words}")
             time.sleep(1.0)
+
+    def renew_dag(self, folder: str, dag_id: str, *, limit_s: float, absent_s: float) -> RenewedDag:
+        """Have the DAG of a declaration made anew, and wait until it is.
+
+        Args:
+            folder: of the declaration, by name.
+            dag_id: of its DAG.
+            limit_s: longest wait.
+            absent_s: longest wait while there is no such DAG.
+
+        Raises:
+            InputError: Airflow refused, or has no plugin of Waybill.
+            AwayError: it does not answer.
+        """
+        asked = self._ask_parse(folder)
+        since = datetime.fromisoformat(asked["asked_at"])
+        began = asked_at = time.monotonic()
+        while True:
+            dag = self._call("GET", _path("dags", dag_id), fine=(httpx.codes.NOT_FOUND,))
+            exists = bool(dag) and not dag["is_stale"]
+            is_current = exists and _is_parsed_since(dag, since)
+            now = time.monotonic()
+            if is_current or now - began >= (limit_s if exists else absent_s):
+                return RenewedDag(exists, is_current, int(asked["interval_s"]))
+            if now - asked_at > _ASK_AGAIN_S:
+                asked_at = now
+                self._ask_parse(folder)
+            time.sleep(0.25)
+
+    def _ask_parse(self, folder: str) -> dict[str, Any]:
+        path = _path("declarations", folder, "parse", root="/waybill/api")
+        return self._call("POST", path, {})
 
     def unpause(self, dag_id: str) -> None:
         """Let a DAG's runs be scheduled."""
@@ -182,7 +231,18 @@ class AirflowClient:
             return {}
         if answer.is_error:
             raise InputError(f"Airflow refused {method} {path}: {answer.status_code} {answer.text}")
-        found: dict[str, Any] = answer.json()
+        return self._read(answer)
+
+    def _read(self, answer: httpx.Response) -> dict[str, Any]:
+        try:
+            found = answer.raise_for_status().json()
+        except (ValueError, httpx.HTTPStatusError):
+            found = None
+        if not isinstance(found, dict):
+            raise InputError(
+                f"what answers at {self._settings.url} is no Airflow: {answer.status_code}, "
+                f"{answer.text[:80]!r}; check WAYBILL_AIRFLOW__URL"
+            )
         return found
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
@@ -190,13 +250,15 @@ class AirflowClient:
         told = False
         while True:
             try:
-                headers = {"Authorization": f"Bearer {self._signed_in()}"}
-                answer = self._client.request(method, path, json=body, headers=headers)
+                answer = self._signed_in()
+                if answer is None:
+                    headers = {"Authorization": f"Bearer {self._token}"}
+                    answer = self._client.request(method, path, json=body, headers=headers)
                 if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
                     return answer
                 words = f"{answer.status_code} {answer.text[:200]}"
             except httpx.TransportError as error:
-                words = str(error)
+                words = str(error) or type(error).__name__
             said = f"Airflow at {self._settings.url} does not answer: {words}"
             if time.monotonic() > deadline:
                 raise AwayError(said, setting="WAYBILL_AIRFLOW__URL")
@@ -205,30 +267,50 @@ class AirflowClient:
                 self._tell(f"waiting up to {self._patience_s:.0f} s: {said}")
             time.sleep(1.0)
 
-    def _signed_in(self) -> str:
-        if not self._token:
-            password = self._settings.password
-            secret = "" if password is None else password.get_secret_value()
-            answer = self._client.post(
-                "/auth/token", json={"username": self._settings.user, "password": secret}
+    def _signed_in(self) -> httpx.Response | None:
+        """Have a token; return the answer that brought none because the server failed."""
+        if self._token:
+            return None
+        password = self._settings.password
+        secret = "" if password is None else password.get_secret_value()
+        answer = self._client.post(
+            "/auth/token", json={"username": self._settings.user, "password": secret}
+        )
+        if answer.is_server_error:
+            return answer
+        if answer.is_client_error:
+            raise InputError(
+                f"Airflow at {self._settings.url} refused user {self._settings.user!r}; check "
+                "WAYBILL_AIRFLOW__USER and WAYBILL_AIRFLOW__PASSWORD"
             )
-            if answer.is_client_error:
-                raise InputError(
-                    f"Airflow at {self._settings.url} refused user {self._settings.user!r}; check "
-                    "WAYBILL_AIRFLOW__USER and WAYBILL_AIRFLOW__PASSWORD"
-                )
-            answer.raise_for_status()
-            self._token = str(answer.json()["access_token"])
-        return self._token
+        self._token = str(self._read(answer).get("access_token", ""))
+        return None
 
 
-def _path(*parts: str) -> str:
+def _is_parsed_since(dag: dict[str, Any], since: datetime) -> bool:
+    """Tell whether the parse that a DAG comes from began at a time, or later."""
+    if dag["last_parsed_time"] is None:
+        return False
+    ended = datetime.fromisoformat(dag["last_parsed_time"])
+    return ended - timedelta(seconds=dag["last_parse_duration"] or 0.0) >= since
+
+
+def _path(*parts: str, root: str = "/api/v2") -> str:
     """Return a path of the API; what stands in a part stays in it.
 
     Raises:
         InputError: a part can be no name of Airflow's. Its server takes a quoted "/" for a "/".
     """
     for part in parts:
-        if part in {"", ".", ".."} or "/" in part:
+        if part in {"", ".", ".."} or "/" in part or not _is_text(part):
             raise InputError(f"Airflow has nothing by the name {part!r}")
-    return "/".join(["/api/v2", *(quote(part, safe="") for part in parts)])
+    return "/".join([root, *(quote(part, safe="") for part in parts)])
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether a name has a form in UTF-8; one of a file may have none."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

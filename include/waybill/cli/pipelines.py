@@ -7,6 +7,7 @@ listed; on standard error, but for ``check --json``.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,10 @@ From = Annotated[
 _DECLARATION = "pipeline.yaml"
 _UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
 HeldName = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
+_RENEWED_S = 15.0
+"""How long `deploy` waits for its DAG."""
+_AIRFLOW_S = 10.0
+"""How long one answer of Airflow may take meanwhile."""
 _SEND_BACK = frozenset({"upkeep", "replay"})
 """DAGs: the first finds what waits after a release, by a job; the other sends it."""
 _FINDER = "probe_held_pipelines"
@@ -265,20 +270,72 @@ def deploy(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Check a declaration and make it active; applications take it with their next batch."""
+    """Check a declaration and make it active; applications take it with their next batch.
+
+    Its DAG is there, or anew, within seconds. Where Airflow is away the deploy holds all the same.
+    """
     from waybill.services import current_user, run_deploy
     from waybill.settings import Settings
 
-    report = run_deploy(Settings(), folder_named(directory), who=current_user())
+    settings, folder = Settings(), folder_named(directory)
+    report = run_deploy(settings, folder, who=current_user())
+    dag_id = f"ingest_{report.pipeline}"
+    note = _renew_dag(settings, folder.resolve(), dag_id)
     if as_json:
-        print_json(report.to_json())
+        dag = {"id": dag_id, "is_current": not note, "note": note}
+        print_json(report.to_json() | {"dag": dag})
     elif report.changed:
         number = f"(number {report.number})"
         typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
     else:
         typer.echo(f"{report.pipeline}: version {report.version} was active already")
+    console = Console(stderr=True)
     for warning in report.warnings:
-        Console(stderr=True).print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+    if note:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+    elif not as_json:
+        typer.echo(f"{dag_id} is up to date in Airflow")
+
+
+def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> str:
+    """Have Airflow make a pipeline's DAG anew; return when that is done, "": it is."""
+    from waybill.cli.airflow_client import AirflowClient
+    from waybill.errors import WaybillError
+    from waybill.stack.airflow import PARSE_INTERVAL_S
+
+    is_declared = folder.parent == settings.pipelines_dir.resolve()
+    try:
+        with AirflowClient(settings.airflow, patience_s=0.0, timeout_s=_AIRFLOW_S) as client:
+            found = client.renew_dag(
+                folder.name,
+                dag_id,
+                limit_s=_RENEWED_S,
+                absent_s=_RENEWED_S if is_declared else 0.0,
+            )
+            down = "" if found.is_current else " and ".join(client.unhealthy())
+    except WaybillError as error:
+        return (
+            f"Airflow makes {dag_id} anew when it next parses its files, "
+            f"{_within(PARSE_INTERVAL_S)} where it runs as `waybill up` and compose set it; it was "
+            f"not asked to do so now: {error}"
+        )
+    if found.is_current:
+        return ""
+    if not (found.exists or is_declared):
+        return (
+            f"Airflow has no {dag_id}: it has DAGs for what is in its own WAYBILL_PIPELINES_DIR, "
+            f"and looks there again {_within(found.interval_s)}"
+        )
+    why = f"; its {down} gives no sign of life" if down else ""
+    return (
+        f"Airflow was asked to make {dag_id} anew and did not within {_RENEWED_S:.0f} s{why}; "
+        f"it parses that file {_within(found.interval_s)} anyway"
+    )
+
+
+def _within(seconds: int) -> str:
+    return f"within {counted(math.ceil(seconds / 60), 'minute')}"
 
 
 def holds(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -137,10 +137,7 @@ class ServedTopics:
 
         Cost: three statements, two more where something was deployed; no declaration is parsed.
         """
-        return self.read_names(self.read_topics())
-
-    def read_names(self, topics: Mapping[str, str]) -> dict[str, str]:
-        """Return {topic: its destination} with each topic as Kafka names the generation to read."""
+        topics = self.read_topics()
         with self._tracker.transaction() as connection:
             names = live_names(connection, topics)
         return {names[topic][0]: destination for topic, destination in topics.items()}

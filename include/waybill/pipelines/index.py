@@ -1,6 +1,6 @@
 """What declarations say of the DAGs that are made of them, kept from one parse to the next.
 
-Airflow parses the files of the ``ingest`` family every half minute. Checking a declaration costs 2
+Airflow parses the files of the ``ingest`` family every few minutes. Checking a declaration costs 2
 ms, one of 300 event names a second; so what came out is kept in the state folder, a file a shard of
 the family: ``declarations/00.json``.
 

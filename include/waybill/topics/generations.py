@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -333,8 +333,19 @@ class Draining:
         Raises:
             RetryError: the tracker does not answer.
         """
-        with self._tracker.transaction() as connection:
-            names = live_names(connection, topics)
+        return self._end(self._names(topics))
+
+    def names_to_read(self, topics: Collection[str]) -> dict[str, str]:
+        """Return {topic: the generation to read}, by name; ends those that are drained as ``end``.
+
+        Cost and errors: as ``end``.
+        """
+        names = self._names(topics)
+        if self._end(names):
+            names = self._names(topics)
+        return {topic: own[0] for topic, own in names.items()}
+
+    def _end(self, names: Mapping[str, Sequence[str]]) -> list[str]:
         ended = []
         for topic in sorted(names, key=lambda topic: self._due.get(topic, 0.0)):
             own = names[topic]
@@ -347,6 +358,10 @@ class Draining:
                 self._due[topic] = time.monotonic() + _AGAIN_S
                 break
         return ended
+
+    def _names(self, topics: Collection[str]) -> dict[str, list[str]]:
+        with self._tracker.transaction() as connection:
+            return live_names(connection, topics)
 
 
 def _end(tracker: TrackerStore, log: KafkaLog, topic: str) -> bool:

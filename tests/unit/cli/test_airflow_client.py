@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from waybill.cli import airflow_client
 from waybill.cli.airflow_client import AirflowClient
-from waybill.errors import RetryError
+from waybill.errors import AwayError, InputError, RetryError
 from waybill.settings import AirflowSettings
 
 HEALTH = {
@@ -31,6 +31,11 @@ class Airflow(HTTPServer):
         super().__init__(("127.0.0.1", 0), Answers)
         self.states = states
         self.left: dict[str, str] = {}
+        self.parses: list[str] = []
+        """By when each that is asked for begins; none begins after the last."""
+        self.asked: list[str] = []
+        self.token: Any = {"access_token": "t"}
+        self.token_status = 200
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -42,6 +47,11 @@ class Answers(BaseHTTPRequestHandler):
         elif "/xcomEntries/" in self.path:
             left = self.server.left.get(self.path.rpartition("/")[2])
             self.answer({"value": left} if left else {}, 200 if left else 404)
+        elif "/dags/" in self.path and "/dagRuns/" not in self.path:
+            parses, number = self.server.parses, len(self.server.asked)
+            at = parses[number - 1] if number <= len(parses) else ""
+            dag = {"is_stale": False, "last_parsed_time": at, "last_parse_duration": 5.0}
+            self.answer(dag if at else {}, 200 if at else 404)
         else:
             states = self.server.states
             self.answer({"state": states.pop(0) if len(states) > 1 else states[0]})
@@ -50,7 +60,11 @@ class Answers(BaseHTTPRequestHandler):
         self.answer({})
 
     def do_POST(self) -> None:
-        self.answer({"access_token": "t"})
+        if self.path.endswith("/parse"):
+            self.server.asked.append(self.path)
+            self.answer({"asked_at": "2026-01-01T00:01:00Z", "interval_s": 300}, 202)
+        else:
+            self.answer(self.server.token, self.server.token_status)
 
     def answer(self, value: Any, status: int = 200) -> None:
         body = json.dumps(value).encode()
@@ -124,3 +138,45 @@ def test_a_failed_replay_says_why_on_the_command_line(
     conf = {"pipeline": "orders", "error_type": "null_value"}
     state, _, reason = replays._launch(settings, conf, follow=True)
     assert (state, reason) == ("failed", "the canary stopped: of 10")
+
+
+def test_a_dag_is_current_once_a_parse_made_it_that_began_after_it_was_asked_for(
+    client: AirflowClient, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(airflow_client, "_ASK_AGAIN_S", 0.0)  # the first request is dropped
+    airflow.parses = ["2026-01-01T00:01:04Z", "2026-01-01T00:01:05Z"]
+    found = client.renew_dag("my orders", "ingest_orders", limit_s=30, absent_s=30)
+    assert (found.exists, found.is_current, found.interval_s) == (True, True, 300)
+    assert airflow.asked == ["/waybill/api/declarations/my%20orders/parse"] * 2
+
+
+def test_a_dag_that_is_not_made_is_not_waited_for_longer_than_said(
+    client: AirflowClient, airflow: Airflow
+) -> None:
+    airflow.parses = ["2026-01-01T00:01:04Z"]
+    found = client.renew_dag("orders", "ingest_orders", limit_s=0, absent_s=30)
+    assert (found.exists, found.is_current) == (True, False)
+    airflow.parses, airflow.asked = [], []
+    found = client.renew_dag("orders", "ingest_orders", limit_s=30, absent_s=0)
+    assert (found.exists, found.is_current) == (False, False)
+    with pytest.raises(InputError, match="nothing by the name"):
+        client.renew_dag("\udcff", "ingest_x", limit_s=0, absent_s=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "error", "words"),
+    [
+        (200, ["a list"], InputError, "no Airflow: 200.*check WAYBILL_AIRFLOW__URL"),
+        (302, {}, InputError, "no Airflow: 302"),
+        (401, {}, InputError, "check WAYBILL_AIRFLOW__USER and WAYBILL_AIRFLOW__PASSWORD"),
+        (503, {}, AwayError, "does not answer: 503"),
+    ],
+)
+def test_what_answers_and_is_no_airflow_or_refuses_is_named(
+    airflow: Airflow, status: int, answer: Any, error: type[Exception], words: str
+) -> None:
+    airflow.token, airflow.token_status = answer, status
+    url = f"http://127.0.0.1:{airflow.server_port}"
+    with AirflowClient(AirflowSettings(url=url), patience_s=0.0) as client:
+        with pytest.raises(error, match=words):
+            client.renew_dag("orders", "ingest_orders", limit_s=0, absent_s=0)

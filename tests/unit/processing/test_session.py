@@ -8,7 +8,7 @@ import pytest
 
 from waybill.clusters import SET_BY_WAYBILL
 from waybill.errors import StopError
-from waybill.processing.spark import executor_watch
+from waybill.processing.spark import executor_watch, session
 from waybill.processing.spark.executor_watch import FIRST_S, LOST_S, ExecutorWatch, has_executors
 from waybill.processing.spark.session import session_options
 from waybill.settings import SparkSettings
@@ -72,3 +72,18 @@ def test_executors_that_are_not_needed_now_are_not_missed(executors: Executors) 
 def test_a_local_master_works_in_the_driver() -> None:
     masters = ["local", "local[2,4]", "local[*]", "local-cluster[2,1,1024]", "spark://a:1", "yarn"]
     assert [has_executors(one) for one in masters] == [False] * 3 + [True] * 3
+
+
+def test_a_drivers_java_idles_cheaply_unless_somebody_chose_its_collector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in session._JAVA_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    name = "spark.driver.defaultJavaOptions"
+    assert session._java_options({}, is_light=False) == {name: "-XX:-UsePerfData -XX:+UseSerialGC"}
+    light = session._java_options({}, is_light=True)[name]
+    assert light.split()[1:] == ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    own = {"spark.driver.extraJavaOptions": "-Dx=1 -XX:+UseZGC"}
+    assert session._java_options(own, is_light=False) == {name: "-XX:-UsePerfData"}
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xshare:auto -XX:+UseG1GC")
+    assert session._java_options({}, is_light=False) == {name: "-XX:-UsePerfData"}

@@ -65,6 +65,9 @@ class Group:
         self.ending = False
         """No batch has an effect any more."""
 
+    def look(self) -> None:
+        pass
+
     def take_apart(self) -> set[str]:
         apart, self.apart = self.apart, set()
         return apart

@@ -29,6 +29,7 @@ from waybill.processing.spark import (
     BatchGate,
     Consumers,
     ExecutorSettings,
+    IdleTrigger,
     Stopping,
     checkpoint_location,
     fresh_checkpoints,
@@ -76,6 +77,7 @@ class LoadingConsumer:
         self._pool = pool or f"load-{loader.name}"
         self._position = load_position(tracker, loader.name)
         self._gate = BatchGate()
+        self._trigger = IdleTrigger(settings.spark.trigger_ms, settings.spark.idle_trigger_ms)
         self.error: WaybillError | None = None
         """What its last batch failed with."""
 
@@ -84,7 +86,7 @@ class LoadingConsumer:
         _LOG.info("%s: starts after commit %d", self._loader.consumer, self._position)
         # The query's thread inherits the pool of the thread that starts it.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
-        return (
+        query = (
             spark.readStream.format("waybill_staged")
             .option("destination", self._name)
             .load()
@@ -94,9 +96,12 @@ class LoadingConsumer:
             .trigger(processingTime=f"{self._settings.spark.trigger_ms} milliseconds")
             .start()
         )
+        self._trigger.watch(query)
+        return query
 
     def look(self) -> None:
         """See whether a destination that is waited for answers, when nothing else asks it."""
+        self._trigger.look()
         self._patience.look()
 
     @property
@@ -121,6 +126,7 @@ class LoadingConsumer:
         with self._gate.batch() as is_wanted:
             if not is_wanted:
                 return
+            self._trigger.worked()
             try:
                 self._load(frame, spark_batch_id)
             except Exception as error:
@@ -240,6 +246,7 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             max_cores=settings.spark.loading_max_cores,
             memory_mb=own.memory_mb,
             conf=own.spark_conf,
+            is_light=True,
         )
         reporting.callback(stop_session, spark)
         spark.dataSource.register(StagedSource)

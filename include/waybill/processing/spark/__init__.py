@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from waybill.processing.spark.executor_settings import ExecutorSettings as ExecutorSettings
     from waybill.processing.spark.executor_watch import has_executors as has_executors
     from waybill.processing.spark.executor_watch import watch_executors as watch_executors
+    from waybill.processing.spark.idle_trigger import IdleTrigger as IdleTrigger
     from waybill.processing.spark.memory import give_memory_back as give_memory_back
     from waybill.processing.spark.session import open_session as open_session
     from waybill.processing.spark.session import stop_session as stop_session
@@ -43,6 +44,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "consumers": ["BatchGate", "Consumers", "Stopping", "keep_running"],
         "executor_settings": ["ExecutorSettings"],
         "executor_watch": ["has_executors", "watch_executors"],
+        "idle_trigger": ["IdleTrigger"],
         "memory": ["give_memory_back"],
         "session": ["open_session", "stop_session"],
     },

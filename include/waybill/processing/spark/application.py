@@ -122,8 +122,8 @@ def read_served(served: ServedTopics, draining: Draining) -> dict[str, str]:
         RetryError: the tracker does not answer.
     """
     topics = served.read_topics()
-    draining.end(topics)
-    return served.read_names(topics)
+    names = draining.names_to_read(topics)
+    return {names[topic]: destination for topic, destination in topics.items()}
 
 
 class Handover:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +26,9 @@ _PLACED = (
     "spark.local.dir",
 )
 """What a submission, or a cluster that runs the driver, knows better."""
+_EXTRA_JAVA = "spark.driver.extraJavaOptions"
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 _WORDS = 400
 """Most characters of what Spark says of a start that failed."""
 
@@ -36,6 +40,7 @@ def open_session(
     max_cores: int | None = None,
     memory_mb: int | None = None,
     conf: Mapping[str, str] | None = None,
+    is_light: bool = False,
 ) -> SparkSession:
     """Start Spark. Nothing listens but on loopback, and no UI is served.
 
@@ -49,6 +54,7 @@ def open_session(
             effect on a master ``local[n]``.
         memory_mb: of an executor, in MiB; ``None``: Spark's default.
         conf: more of Spark's configuration, of a virtual cluster; what Waybill sets wins.
+        is_light: the driver's Java does little; its code is compiled once, and not again for speed.
 
     Raises:
         InputError: the connector's jars are not there, or ``spark.speculation`` is on.
@@ -64,6 +70,7 @@ def open_session(
         options = _beside_submitted(options, submitted)
     else:
         options["spark.master"] = master
+        conf = {**_java_options(conf or {}, is_light=is_light), **(conf or {})}
     builder = SparkSession.builder.appName(name).config(map={**(conf or {}), **options})
     try:
         session = builder.getOrCreate()
@@ -75,6 +82,20 @@ def open_session(
         ) from error
     _refuse_speculation(session)
     return session
+
+
+def _java_options(conf: Mapping[str, str], *, is_light: bool) -> dict[str, str]:
+    """Return the options of a driver's Java that idles cheaply; others, such as a cluster's, win.
+
+    One that chooses a garbage collector keeps it: Java refuses two.
+    """
+    chosen = [conf.get(_EXTRA_JAVA, ""), *(os.environ.get(name, "") for name in _JAVA_VARIABLES)]
+    options = ["-XX:-UsePerfData"]
+    if not any(_COLLECTOR.search(one) for one in chosen):
+        options.append("-XX:+UseSerialGC")  # no threads of its own: the heap is small
+    if is_light:
+        options.append("-XX:TieredStopAtLevel=1")
+    return {"spark.driver.defaultJavaOptions": " ".join(options)}
 
 
 def _first_words(error: Exception) -> str:

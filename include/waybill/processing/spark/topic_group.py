@@ -41,6 +41,7 @@ from waybill.processing.spark.batches import (
     unread_of,
 )
 from waybill.processing.spark.consumers import BatchGate
+from waybill.processing.spark.idle_trigger import IdleTrigger
 from waybill.processing.spark.learning_reports import is_cut, learned_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.task_shares import shares_of
@@ -93,6 +94,8 @@ class TopicGroup:
         self._checkpoint = checkpoint
         self._pool = pool or name
         self._gate = BatchGate()
+        spark_settings = parts.settings.spark
+        self._trigger = IdleTrigger(spark_settings.trigger_ms, spark_settings.idle_trigger_ms)
         self._left_out: set[str] = set()
         """Topics whose share of a batch was not committed: this query reads no more of them."""
         self.errors: dict[str, WaybillError] = {}
@@ -121,13 +124,19 @@ class TopicGroup:
         )
         # The query's thread inherits the pool of the thread that starts it.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
-        return (
+        query = (
             frame.writeStream.queryName(self.name)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", checkpoint_location(self._checkpoint))
             .trigger(processingTime=f"{settings.spark.trigger_ms} milliseconds")
             .start()
         )
+        self._trigger.watch(query)
+        return query
+
+    def look(self) -> None:
+        """Do what is due beside the batches."""
+        self._trigger.look()
 
     def end(self, query: StreamingQuery) -> bool:
         """Stop the query, unless a batch runs: see `BatchGate.end`."""
@@ -151,6 +160,7 @@ class TopicGroup:
         with self._gate.batch() as is_wanted:
             if not is_wanted:  # Spark forgets this batch with its checkpoint: it is read again
                 return
+            self._trigger.worked()
             offsets = read_offsets(self._checkpoint, spark_batch_id)
             self._parts_before = PartsBefore()
             with self._parts.at_work.batch(self.name):

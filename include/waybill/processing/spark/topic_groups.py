@@ -125,6 +125,8 @@ class TopicGroups:
         for slot in list(self._slots):
             self._part(slot)
             self._reunite(slot)
+            if slot.group is not None:
+                slot.group.look()
         self._restart()
         self._open(names)
         self._restart()
