@@ -9,8 +9,8 @@ import uvicorn
 from pydantic import SecretStr
 from tests.support import web_app
 
-from waybill.cli.airflow_client import AirflowClient
 from waybill.errors import InputError, RetryError
+from waybill.services.airflow_client import AirflowClient
 from waybill.settings import AirflowSettings
 
 pytestmark = pytest.mark.serves

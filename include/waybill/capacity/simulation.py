@@ -33,6 +33,8 @@ STORM_TEAM = "team-0"
 _MOST_READ = 500
 """Waiting tasks that a look reads, the oldest first: as the monitor does."""
 _RATE_STEP_S = 10
+_MOST_TASKS = 3_000_000
+_RIVAL_HIGH, _RIVAL_LOW, _RIVAL_REST_S = 0.7, 0.3, 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,10 @@ class Workload:
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"{name} must be from {low:g} to {high:g}")
         peak = self.tasks_per_s * (self.factor if self.kind == "storm" else 5)
-        if (tasks := peak * self.hours * 3600) > 3_000_000:
-            raise InputError(f"{tasks:,.0f} tasks are too many to simulate: at most 3,000,000")
+        if (tasks := peak * self.hours * 3600) > _MOST_TASKS:
+            raise InputError(
+                f"{tasks:,.0f} tasks are too many to simulate: at most {_MOST_TASKS:,}"
+            )
 
     def arrivals(self, random_: random.Random) -> list[tuple[float, str]]:
         """Return when tasks come in, and whose, in order; the rate is taken each 10 s."""
@@ -142,10 +146,10 @@ class ThresholdScaler:
 
     def __call__(self, seen: Observation) -> int:
         """Decide."""
-        if seen.at_s - self._changed_s < 300 or not seen.units:
+        if seen.at_s - self._changed_s < _RIVAL_REST_S or not seen.units:
             return seen.nodes
         share = seen.busy / seen.units
-        after = seen.nodes + (share > 0.7) - (share < 0.3)
+        after = seen.nodes + (share > _RIVAL_HIGH) - (share < _RIVAL_LOW)
         after = min(max(after, self._limits.min_nodes), self._limits.max_nodes)
         if after != seen.nodes:
             self._changed_s = seen.at_s

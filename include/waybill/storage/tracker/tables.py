@@ -1003,8 +1003,9 @@ its enhancer saw last, ``waybill.capacity.NodeReport``."""
 task_waits = Table(
     "task_waits",
     METADATA,
-    time_column("at", now=True, primary_key=True),
+    time_column("at", now=True),
     Column("report", JSONB, nullable=False),
+    PrimaryKeyConstraint("at"),
 )
 """What the delay monitor saw: ``waybill.capacity.DelayReport``."""
 

@@ -34,9 +34,7 @@ def upgrade() -> None:
             for name in ("reported_at", "draining_at", "gone_at")
         ],
         required("report", JSONB(), "'{}'::jsonb"),
-        sa.CheckConstraint(
-            "kind IN ('ingestion', 'spark')", name=op.f("ck_capacity_nodes_kind")
-        ),
+        sa.CheckConstraint("kind IN ('ingestion', 'spark')", name=op.f("ck_capacity_nodes_kind")),
         sa.CheckConstraint(
             "state IN ('active', 'draining', 'gone')", name=op.f("ck_capacity_nodes_state")
         ),
