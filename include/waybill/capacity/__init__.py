@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from waybill.capacity.records import read_nodes as read_nodes
     from waybill.capacity.records import write_report as write_report
     from waybill.capacity.records import write_waits as write_waits
+    from waybill.capacity.request import SimulationRequest as SimulationRequest
     from waybill.capacity.simulation import WORKLOADS as WORKLOADS
     from waybill.capacity.simulation import FixedScaler as FixedScaler
     from waybill.capacity.simulation import PolicyScaler as PolicyScaler
@@ -92,6 +93,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "plot": ["svg_plot", "terminal_plot"],
         "policy": ["decide"],
         "records": ["Node", "NodeReport", "read_nodes", "write_report", "write_waits"],
+        "request": ["SimulationRequest"],
         "simulation": [
             "FixedScaler",
             "PolicyScaler",

@@ -334,7 +334,14 @@ def simulate(
             target = scaler(seen)
             fleet.resize(target, now, workload.start_s)
             minutes.append(
-                Minute(now, target, seen.ready, report.busy, report.waiting, report.p95_s)
+                Minute(
+                    now,
+                    target,
+                    seen.ready,
+                    report.busy,
+                    report.waiting + report.unseen,
+                    report.p95_s,
+                )
             )
     late = [wait - objective_s for _, wait in waits if wait > objective_s]
     left = [now - at - objective_s for queue in fleet.queues.values() for at in queue]

@@ -1,13 +1,14 @@
-"""``waybill capacity show|decisions|simulate|enhance``: nodes, waits, decisions, the policy tried."""
+"""``waybill capacity show|decisions|simulate|enhance``: nodes, waits, decisions, simulations."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.options import AsJson
+from waybill.capacity import SimulationRequest
+from waybill.cli.options import AsJson, takes
 from waybill.cli.output import plain, print_folded, print_json, print_line
 
 if TYPE_CHECKING:
@@ -64,24 +65,9 @@ def decisions(
 
 
 @app.command()
+@takes(SimulationRequest, argument="workload")
 def simulate(
-    workload: Annotated[
-        Literal["homogeneous", "bursty", "seasonal", "storm"], typer.Argument(help="What comes in.")
-    ] = "storm",
-    rival: Annotated[
-        Literal["fixed", "threshold"] | None,
-        typer.Option(
-            help="What to judge instead: as many nodes as at first, or a plain autoscaler."
-        ),
-    ] = None,
-    thresholds: Annotated[
-        str,
-        typer.Option(
-            help='JSON: {"max_nodes": 8, …}; else 60 nodes, 16 at a step.', show_default=False
-        ),
-    ] = "{}",
-    hours: Annotated[float, typer.Option(help="Simulated.")] = 6.0,
-    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 1,
+    request: SimulationRequest,
     svg: Annotated[Path | None, typer.Option(help="Draw into this file as well.")] = None,
     *,
     as_json: AsJson = False,
@@ -89,19 +75,23 @@ def simulate(
     """Try the policy on a simulated clock and workload, and draw what becomes of it."""
     from waybill import capacity
 
-    limits = _thresholds(thresholds)
-    work = capacity.Workload(workload, hours=hours, seed=seed)
+    limits = _thresholds(request.thresholds)
+    work = capacity.Workload(request.workload, hours=request.hours, seed=request.seed)
     first = capacity.nodes_for(work, limits)
-    scalers: dict[str | None, capacity.Scaler] = {
-        None: capacity.PolicyScaler(limits),
+    scalers: dict[str, capacity.Scaler] = {
+        "none": capacity.PolicyScaler(limits),
         "fixed": capacity.FixedScaler(first),
         "threshold": capacity.ThresholdScaler(limits),
     }
     run = capacity.simulate(
-        work, scalers[rival], first_nodes=first, objective_s=limits.wait_objective_s
+        work,
+        scalers[request.rival],
+        first_nodes=first,
+        objective_s=limits.wait_objective_s,
     )
     if svg is not None:
-        _write(svg, capacity.svg_plot(run, f"{workload}, {rival or 'policy'}, seed {seed}"))
+        judged = "the policy" if request.rival == "none" else request.rival
+        _write(svg, capacity.svg_plot(run, f"{request.workload}, {judged}, seed {request.seed}"))
     if as_json:
         print_json(run.to_json())
         return
