@@ -12,6 +12,8 @@ a task 20 s.
 ``sim_vs_threshold``   cost against a plain threshold autoscaler (over 70 % busy one node more, under
                        30 % one less, five minutes apart)
 ``…_calm``             the same without the storm
+``enhancer_io_speedup``  tasks a second of a node with an enhancer against one without, where tasks wait
+``enhancer_cpu_ratio``   the same where they burn CPU: ``tests/benchmarks/capacity_node.py``
 
 Cost is node hours and the hours that tasks waited beyond the objective, summed up.
 ``QUICK=1``: one seed. Exit code 1 where a figure is beyond its limit.
@@ -23,6 +25,8 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+
+from tests.benchmarks import capacity_node
 
 from waybill.capacity.model import Thresholds
 from waybill.capacity.simulation import (
@@ -39,6 +43,7 @@ from waybill.capacity.simulation import (
 THRESHOLDS = Thresholds(max_nodes=60, most_added=16)
 FIXED = (4, 5, 6, 8, 12, 18, 26, 38)
 MOST_REVERSALS = 1
+LEAST_IO_SPEEDUP, LEAST_CPU_RATIO = 1.5, 0.95
 
 
 def cost(run: Run) -> float:
@@ -72,7 +77,7 @@ def run(quick: bool) -> dict[str, float]:
     every = [one for kind in WORKLOADS for one in costs[kind]]
     calm = [one for kind in WORKLOADS if kind != "storm" for one in costs[kind]]
     never = 6 * 3600.0
-    return {
+    return capacity_node.run(quick) | {
         "sim_recovery_s": max(never if r.recovery_s is None else r.recovery_s for r in storms),
         "sim_reversals": max(r.reversals for r in storms),
         "sim_vs_fixed": _ratio(every, 1),
@@ -92,6 +97,8 @@ if __name__ == "__main__":
     print(json.dumps(figures))
     sys.exit(
         figures["sim_reversals"] > MOST_REVERSALS
+        or figures["enhancer_io_speedup"] < LEAST_IO_SPEEDUP
+        or figures["enhancer_cpu_ratio"] < LEAST_CPU_RATIO
         or figures["sim_vs_fixed"] > 1
         or figures["sim_vs_threshold"] > 1
     )

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from waybill.capacity.enhancer import EnhancerLimits as EnhancerLimits
     from waybill.capacity.enhancer import EnhancerState as EnhancerState
     from waybill.capacity.enhancer import MachineUsage as MachineUsage
-    from waybill.capacity.enhancer import ProcessUsage as ProcessUsage
     from waybill.capacity.enhancer import Usage as Usage
     from waybill.capacity.enhancer import WorkerPool as WorkerPool
     from waybill.capacity.enhancer import adjust as adjust
@@ -84,7 +83,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "EnhancerLimits",
             "EnhancerState",
             "MachineUsage",
-            "ProcessUsage",
             "Usage",
             "WorkerPool",
             "adjust",

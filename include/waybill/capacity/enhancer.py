@@ -201,52 +201,6 @@ class MachineUsage:
         return Usage(_share(1 - idle - io_wait), _share(io_wait), memory)
 
 
-class ProcessUsage:
-    """How much of some cores the children of a process use, since the call before.
-
-    For nodes that share a machine, and for containers with a limit of cores: there the machine's
-    own figures say nothing of a node.
-
-    Args:
-        pid: whose children, and theirs; itself as well.
-        cores: that the node may use.
-        clock: in seconds.
-    """
-
-    def __init__(self, pid: int, cores: float, clock: Callable[[], float]) -> None:
-        self._pid, self._cores, self._clock = pid, cores, clock
-        self._before: dict[tuple[int, float], float] = {}
-        self._at = clock()
-        self()
-
-    def __call__(self) -> Usage:
-        """Return it; a process that ended between two calls counts no more."""
-        import psutil
-
-        now: dict[tuple[int, float], float] = {}
-        for process in self._processes():
-            try:
-                times = process.cpu_times()
-                now[process.pid, process.create_time()] = times.user + times.system
-            except psutil.NoSuchProcess:
-                continue
-        at = self._clock()
-        passed, self._at = max(at - self._at, 0.001), at
-        used = sum(spent - self._before.get(key, 0.0) for key, spent in now.items())
-        self._before = now
-        memory = psutil.virtual_memory().percent / 100
-        return Usage(_share(used / passed / self._cores), 0.0, memory)
-
-    def _processes(self) -> Collection[Any]:
-        import psutil
-
-        try:
-            root = psutil.Process(self._pid)
-            return [root, *root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-
-
 class AirflowPool:
     """The slots of one of Airflow's pools, through its public API: for the LocalExecutor.
 
@@ -337,7 +291,6 @@ __all__ = [
     "EnhancerLimits",
     "EnhancerState",
     "MachineUsage",
-    "ProcessUsage",
     "Usage",
     "WorkerPool",
     "adjust",

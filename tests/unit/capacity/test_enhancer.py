@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-import psutil
 import pytest
 
-from waybill.capacity import Enhancer, EnhancerLimits, EnhancerState, ProcessUsage, Usage, adjust
+from waybill.capacity import Enhancer, EnhancerLimits, EnhancerState, Usage, adjust
 from waybill.errors import InputError
 
 LIMITS = EnhancerLimits(configured=4, most=8)
@@ -91,16 +89,3 @@ def test_a_node_that_drains_gets_no_worker_and_takes_no_task():
     for _ in range(4):
         report = enhancer.look(drains=True)
     assert (pool.workers, pool.drained, report.why) == (4, 4, "it drains: no new task is taken")
-
-
-def test_the_usage_of_a_process_is_its_own_whatever_else_the_machine_does():
-    usage = ProcessUsage(psutil.Process().pid, 1.0, time.monotonic)
-    time.sleep(0.3)
-    idle = usage()
-    until = time.process_time() + 0.2
-    began = time.monotonic()
-    while time.process_time() < until:
-        pass
-    took = time.monotonic() - began
-    assert idle.cpu < 0.5
-    assert usage().cpu >= min(1.0, 0.2 / took) * 0.5
