@@ -28,12 +28,14 @@ OF_A_TEAM = ("{partition_id}", "{pipeline_id}", "{breach_id}", "{campaign_id}")
 NO_TEAM = {
     "/parked",
     "/balance",
+    "/capacity",
     "/clusters",
     "/pipelines",
     "/trails",
     "/static/{name}",
     "/api/me",
     "/api/catalogue",
+    "/api/capacity-history",
     "/api/cluster-history",
     "/api/openapi.json",
 }
@@ -45,6 +47,7 @@ LISTS = {
     "/api/audit": "entries",
     "/api/balance": "pipelines",
     "/api/breaches": "breaches",
+    "/api/capacity": "waits",
     "/api/clusters": "clusters",
     "/api/clusters/{name}": "clusters",
     "/api/pipelines": "pipelines",

@@ -83,7 +83,7 @@ WORDS = {
     "traces.athena_workgroup": "With backend `athena`: its workgroup.",
     "notices.smtp_port": "Port of the mail server.",
     "capacity.variable": "With store `airflow`: the Variable's name.",
-    "capacity.consul_url": "With store `consul`: address of its agent.",
+    "capacity.consul_url": "With store `consul`: address of its agent, on port 8500 by default.",
     "capacity.consul_key": "With store `consul`: the key's path.",
     "capacity.consul_token": "With store `consul`: an ACL token that may read the key.",
     "airflow.url": "Address of Airflow's API server. `waybill up` sets it.",

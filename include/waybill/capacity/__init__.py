@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from waybill.capacity.enhancer import Usage as Usage
     from waybill.capacity.enhancer import WorkerPool as WorkerPool
     from waybill.capacity.enhancer import adjust as adjust
+    from waybill.capacity.history import CapacityHistory as CapacityHistory
+    from waybill.capacity.history import HistorySpan as HistorySpan
+    from waybill.capacity.history import capacity_history as capacity_history
     from waybill.capacity.model import KINDS as KINDS
     from waybill.capacity.model import Decision as Decision
     from waybill.capacity.model import NodeKind as NodeKind
@@ -87,6 +90,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "WorkerPool",
             "adjust",
         ],
+        "history": ["CapacityHistory", "HistorySpan", "capacity_history"],
         "model": ["KINDS", "Decision", "NodeKind", "Observation", "PolicyState", "Thresholds"],
         "plot": ["svg_plot", "terminal_plot"],
         "policy": ["decide"],

@@ -240,6 +240,8 @@ def _store(settings: Settings) -> ThresholdStore:
 
     own = settings.capacity
     if own.store == "consul":
+        if not own.consul_url:
+            raise InputError("WAYBILL_CAPACITY__STORE is consul: set WAYBILL_CAPACITY__CONSUL_URL")
         token = own.consul_token.get_secret_value() if own.consul_token else ""
         return ConsulThresholds(own.consul_url, own.consul_key, token)
     if own.store == "airflow":

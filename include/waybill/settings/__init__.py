@@ -270,7 +270,7 @@ class CapacitySettings(Section):
     thresholds: dict[str, dict[str, float]] = {}
     """JSON by kind of node: see [Capacity](capacity.md#thresholds)."""
     variable: str = "waybill_capacity"
-    consul_url: Address = "http://127.0.0.1:8500"
+    consul_url: Address = ""
     consul_key: str = "waybill/capacity"
     consul_token: SecretStr | None = None
     ingestion_group: str = ""
