@@ -163,7 +163,8 @@ def test_the_delay_monitor_sees_what_waits_runs_and_ended_in_the_pool(url, tasks
         report = services.measure_delays(settings)
     assert report is not None
     assert (report.waiting, report.busy, report.unseen) == (2, 1, 0)
-    assert (round(report.service_s), round(report.oldest_s, -1)) == (60, 300)
+    assert round(report.service_s) == 60
+    assert 300 <= report.oldest_s < 900
     [group] = report.groups
     assert (group.team, group.connector, group.queue, group.waiting) == ("", "replay", "default", 2)
 

@@ -37,6 +37,7 @@ ENHANCE = """
 import json, os, sys, time
 import tasks
 from waybill.capacity import CeleryPool, Enhancer, EnhancerLimits, Usage
+from waybill.errors import RetryError
 
 pool = CeleryPool(os.environ["BROKER"], "celery@node", ["default"])
 found = {}
@@ -55,17 +56,29 @@ def settled(what, seconds=60):
         time.sleep(0.2)
     return pool.read()
 
-results = [tasks.wait.delay(30) for _ in range(2)]
+results = [tasks.wait.delay(60) for _ in range(2)]
 settled(lambda seen: seen[1] == 2)
 enhancer = Enhancer(pool, lambda: Usage(0.1, 0.0, 0.2), EnhancerLimits(2, 4))
 reports = [enhancer.look() for _ in range(2)]
 found["grown"] = settled(lambda seen: seen[0] == 3)
-pool.resize(2, now=3)
+until = time.monotonic() + 60
+while True:
+    try:
+        pool.resize(2, now=3)
+        break
+    except RetryError as error:
+        assert "busy" in str(error), error
+        assert time.monotonic() < until, error
+        time.sleep(0.5)
 found["shrunk"] = settled(lambda seen: seen[0] == 2)
 found["at_work"] = pool.read()[1]
 enhancer.look(drains=True)
 time.sleep(1)
 late = tasks.wait.delay(0)
+try:
+    pool.resize(1, now=2)
+except RetryError as error:
+    found["refused"] = str(error)
 found["pids"] = len({one.get(timeout=120) for one in results})
 time.sleep(3)
 found["late"] = late.state
@@ -115,5 +128,6 @@ def test_a_worker_grows_shrinks_no_further_than_its_tasks_and_drains(environment
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["first"] == [2, 0]
     assert (found["grown"][0], found["shrunk"][0], found["at_work"]) == (3, 2, 2)
+    assert "All processes busy" in found["refused"], "tasks that run are not cut off"
     assert found["pids"] == 2, "both tasks went to their end"
     assert (found["late"], found["left"]) == ("PENDING", 0), "a node that drains takes no new task"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from waybill.capacity.records import NodeReport
@@ -24,6 +25,7 @@ _AGREEING = 2
 """So many looks in a row must want the same step,"""
 _IDLE_AGREEING = 6
 """and so many that a worker is not needed."""
+_CELERY_ANSWER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,28 +258,37 @@ class CeleryPool:
         return workers, len(self._asked("active")) + len(self._asked("reserved"))
 
     def resize(self, workers: int, *, now: int) -> None:
-        """Grow or shrink; Celery takes an idle process away first."""
-        if workers > now:
-            self._app.control.pool_grow(workers - now, destination=self._to)
-        else:
-            self._app.control.pool_shrink(now - workers, destination=self._to)
+        """Grow or shrink; Celery takes idle processes away only, and refuses where all are busy."""
+        control = self._app.control
+        ask = control.pool_grow if workers > now else control.pool_shrink
+        given = {"destination": self._to, "reply": True, "timeout": _CELERY_ANSWER_S}
+        answers = _answered(lambda: ask(abs(workers - now), **given))
+        answer = {name: said for one in answers for name, said in one.items()}.get(self._to[0], {})
+        if "ok" not in answer:
+            why = answer.get("error", "it does not answer")
+            raise RetryError(f"Celery's worker {self._to[0]} keeps its {now} processes: {why}")
 
     def drain(self) -> None:
         """Have it take tasks from no queue."""
         for queue in self._queues:
-            self._app.control.cancel_consumer(queue, destination=self._to)
+            cancel = partial(self._app.control.cancel_consumer, queue, destination=self._to)
+            _answered(cancel)
 
     def _asked(self, method: str) -> Any:
-        from kombu.exceptions import OperationalError
-
-        inspect = self._app.control.inspect(destination=self._to, timeout=5.0)
-        try:
-            answers = getattr(inspect, method)()
-        except (OperationalError, OSError) as error:
-            raise RetryError(f"Celery's broker does not answer: {error}") from error
+        inspect = self._app.control.inspect(destination=self._to, timeout=_CELERY_ANSWER_S)
+        answers = _answered(getattr(inspect, method))
         if not answers or self._to[0] not in answers:
             raise RetryError(f"the Celery worker {self._to[0]} does not answer")
         return answers[self._to[0]]
+
+
+def _answered(ask: Callable[[], Any]) -> Any:
+    from kombu.exceptions import OperationalError
+
+    try:
+        return ask()
+    except (OperationalError, OSError) as error:
+        raise RetryError(f"Celery's broker does not answer: {error}") from error
 
 
 def _share(value: float) -> float:
