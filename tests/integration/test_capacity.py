@@ -18,6 +18,7 @@ from tests.support.books import open_books
 from tests.support.children import was_killed
 from typer.testing import CliRunner
 
+from waybill import services
 from waybill.capacity import (
     KINDS,
     CapacityWatcher,
@@ -32,10 +33,10 @@ from waybill.capacity import (
     write_report,
     write_waits,
 )
-from waybill.capacity.records import read_nodes
+from waybill.capacity.records import drain_nodes, read_nodes
 from waybill.cli import app
-from waybill.errors import AwayError, InputError
-from waybill.settings import TrackerSettings
+from waybill.errors import AwayError, InputError, RetryError
+from waybill.settings import CapacitySettings, Settings, TrackerSettings, WalSettings
 from waybill.storage import TrackerStore
 
 pytestmark = pytest.mark.serves
@@ -386,6 +387,66 @@ def test_consul_that_refuses_or_is_away_or_has_no_json_says_so(consul):
         watched(consul, "wrong").read()
     with pytest.raises(AwayError, match="is not read"):
         ConsulThresholds("http://127.0.0.1:1", "waybill/capacity").read()
+
+
+class Pool:
+    """A node's workers, in memory."""
+
+    def __init__(self) -> None:
+        self.workers, self.running, self.drains = 2, 2, False
+        self.away = 0
+
+    def read(self) -> tuple[int, int]:
+        if self.away > 0:
+            self.away -= 1
+            raise RetryError("the executor does not answer")
+        return self.workers, self.running
+
+    def resize(self, workers: int, *, now: int) -> None:
+        self.workers = workers
+
+    def drain(self) -> None:
+        self.drains = True
+
+
+def test_an_enhancer_declares_its_node_follows_announcements_and_drains_it(tracker, monkeypatch):
+    pool, looks = Pool(), 0
+    pool.away = 1
+    monkeypatch.setattr("waybill.services.capacity._pool", lambda _settings: pool)
+    monkeypatch.setattr("waybill.capacity.CapacityWatcher.wait", lambda *_: False)
+
+    def is_stopped() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 8:
+            with tracker.transaction() as connection:
+                drain_nodes(connection, ["node-7"])
+        return looks > 14
+
+    settings = Settings(
+        tracker=TrackerSettings(dsn=tracker.dsn),
+        wal=WalSettings(node="node-7"),
+        capacity=CapacitySettings(workers=2, max_workers=3),
+    )
+    services.run_enhancer(settings, is_stopped=is_stopped)
+    with tracker.transaction() as connection:
+        [node] = read_nodes(connection)
+    assert (node.name, node.kind, node.units, node.state) == ("node-7", "ingestion", 2, "draining")
+    assert node.report is not None
+    assert pool.drains
+    assert node.report.why == "it drains: no new task is taken"
+
+
+def test_an_enhancer_that_lacks_what_it_needs_says_which_setting(tracker):
+    dsn = TrackerSettings(dsn=tracker.dsn)
+    with pytest.raises(InputError, match="WAYBILL_AIRFLOW__PASSWORD"):
+        services.run_enhancer(Settings(tracker=dsn), is_stopped=lambda: True)
+    celery = CapacitySettings(executor="celery")
+    with pytest.raises(InputError, match="WAYBILL_CAPACITY__CELERY_BROKER"):
+        services.run_enhancer(Settings(tracker=dsn, capacity=celery), is_stopped=lambda: True)
+    consul = CapacitySettings(store="consul")
+    with pytest.raises(InputError, match="WAYBILL_CAPACITY__CONSUL_URL"):
+        services.scale_nodes(Settings(tracker=dsn, capacity=consul))
 
 
 def test_the_commands_show_nodes_waits_thresholds_and_decisions(tracker):

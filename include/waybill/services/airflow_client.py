@@ -100,8 +100,10 @@ class AirflowClient:
 
     def set_pool_slots(self, pool: str, slots: int) -> None:
         """Give a pool so many slots; what else it has stays."""
-        body = {"name": pool, "slots": slots}
-        self._call("PATCH", f"{_path('pools', pool)}?update_mask=slots", body)
+        kept = self._call("GET", _path("pools", pool))["include_deferred"]  # Airflow asks for it
+        body = {"name": pool, "slots": slots, "include_deferred": kept}
+        mask = "update_mask=slots&update_mask=include_deferred"
+        self._call("PATCH", f"{_path('pools', pool)}?{mask}", body)
 
     def variable(self, key: str) -> str | None:
         """Return the text of a Variable; ``None``: there is none."""

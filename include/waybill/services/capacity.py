@@ -230,7 +230,9 @@ def _backends(settings: Settings) -> dict[NodeKind, NodeBackend]:
     if group := settings.capacity.ingestion_group:
         import boto3
 
-        client = boto3.client("autoscaling", region_name=settings.s3.region)
+        # of its own session: the default one is not safe for the threads of upkeep
+        session = boto3.session.Session(region_name=settings.s3.region)
+        client = session.client("autoscaling")
         found["ingestion"] = AutoScalingNodes(group, client)
     return found
 
