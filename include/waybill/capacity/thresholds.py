@@ -97,7 +97,8 @@ class ConsulThresholds:
             query |= {"index": str(self._index), "wait": f"{max(1, round(wait_s))}s"}
         timeout = httpx.Timeout(_ANSWER_S, read=wait_s * 17 / 16 + _ANSWER_S)
         try:
-            answer = httpx.get(self._path, params=query, headers=self._headers, timeout=timeout)
+            with httpx.Client(headers=self._headers, timeout=timeout) as client:
+                answer = client.get(self._path, params=query)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._away(str(error)) from error
         if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:

@@ -229,10 +229,10 @@ def _backends(settings: Settings) -> dict[NodeKind, NodeBackend]:
     found: dict[NodeKind, NodeBackend] = {kind: DryRunNodes() for kind in _kinds()}
     if group := settings.capacity.ingestion_group:
         import boto3
+        from botocore.config import Config
 
-        # of its own session: the default one is not safe for the threads of upkeep
-        session = boto3.session.Session(region_name=settings.s3.region)
-        client = session.client("autoscaling")
+        limits = Config(connect_timeout=10, read_timeout=30, retries={"max_attempts": 2})
+        client = boto3.client("autoscaling", region_name=settings.s3.region, config=limits)
         found["ingestion"] = AutoScalingNodes(group, client)
     return found
 
