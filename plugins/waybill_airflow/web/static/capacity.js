@@ -51,7 +51,7 @@ function draw(found, history) {
       chart({ key: "tasks", title: "Tasks", grid: history, lines: [{ look: "busy", words: "waiting", values: waits.waiting }, { look: "needed", words: "running", values: waits.running }], shown: (one) => one.toFixed(0) })]),
     Object.entries(history.nodes).map(([kind, one]) => card(`${kind === "spark" ? "Spark" : "Ingestion"} nodes`, [
       chart({ key: `nodes ${kind}`, title: "Nodes", grid: history, marks: marks(kind), lines: [{ look: "busy", words: "at work", values: one.ready }, { look: "needed", words: "wanted", values: one.wanted }], shown: (value) => value.toFixed(0) }),
-      chart({ key: `units ${kind}`, title: UNITS[kind], grid: history, marks: marks(kind), lines: [{ look: "busy", words: "busy", values: one.busy }, { look: "needed", words: UNITS[kind], values: one.units }], shown: (value) => value.toFixed(1) }),
+      chart({ key: `units ${kind}`, title: kind === "spark" ? "Cores" : "Workers", grid: history, marks: marks(kind), lines: [{ look: "busy", words: "busy", values: one.busy }, { look: "needed", words: UNITS[kind], values: one.units }], shown: (value) => value.toFixed(1) }),
       chart({ key: `cpu ${kind}`, title: "Utilisation", grid: history, lines: [{ look: "busy", words: "CPU", values: one.utilisation }], shown: percent })])));
   fill(parts.waits, h("h2", { id: "waits" }, "Who waits"), waitTable(found.waits));
   fill(parts.nodes, found.nodes.length > 0 && [h("h2", {}, "Nodes"), nodeTable(found.nodes)]);
