@@ -8,6 +8,8 @@
 | `probe_held_pipelines` | tries whether held pipelines may go on, and replays what was held |
 | `auto_replay` | replays marked groups whose cause has changed |
 | `coordinate` | decides which virtual cluster serves which team, and what each needs |
+| `measure_delays` | sees how long tasks wait that may run |
+| `scale_nodes` | decides how many nodes there are to be, and asks for them |
 
 `upkeep` runs each in a thread of its own, so a long one delays no other. Each has its own record:
 `waybill upkeep list`, or the page *Balance*. A job that fails is told and tried again, and the
@@ -36,6 +38,8 @@ JOBS = (
     ("probe_held_pipelines", "replay"),
     ("auto_replay", "replay"),
     ("coordinate", "maintenance"),
+    ("measure_delays", "maintenance"),
+    ("scale_nodes", "maintenance"),
 )
 
 with DAG(

@@ -45,6 +45,13 @@ class WaybillPlugin(AirflowPlugin):
             "category": "browse",
         },
         {
+            "name": "Capacity",
+            "href": "waybill/capacity",
+            "destination": "nav",
+            "url_route": "waybill-capacity",
+            "category": "browse",
+        },
+        {
             "name": "Where is that event?",
             "href": "waybill/trails",
             "destination": "nav",

@@ -278,7 +278,7 @@ class _Stack:
             return connection.execute(query).fetchall()
 
     def _airflow(self) -> Any:
-        from waybill.cli.airflow_client import AirflowClient
+        from waybill.services.airflow_client import AirflowClient
 
         return AirflowClient(self._settings().airflow)
 

@@ -34,6 +34,8 @@ PARAMS = {
     "audit": set(),
     "watch": set(),
     "coordinate": set(),
+    "measure_delays": set(),
+    "scale_nodes": set(),
     "stream_default": set(),
     "stream_clusters": set(),
     "ingest_flights": set(),
@@ -55,6 +57,8 @@ SCHEDULES = {
     "audit": "None",
     "watch": "None",
     "coordinate": "None",
+    "measure_delays": "None",
+    "scale_nodes": "None",
     "stream_default": "@continuous",
     "stream_clusters": "* * * * *",
 }

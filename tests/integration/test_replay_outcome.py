@@ -13,11 +13,12 @@ from tests.support.replays import run_replay
 from typer.testing import CliRunner
 
 from waybill import services
-from waybill.cli import airflow_client, app
+from waybill.cli import app
 from waybill.errors import InputError
 from waybill.events import decode, encode
 from waybill.replay import ReplayRequest
 from waybill.replay.outcome import became
+from waybill.services import airflow_client
 
 pytestmark = pytest.mark.serves
 NAMES = {

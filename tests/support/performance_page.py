@@ -52,6 +52,10 @@ SHOWN = {
         "move_pause_p95_s", "unmanaged_p95_lag_ratio", "grouped_p95_lag_ratio",
         "single_p95_lag_ratio",
     ),
+    "bench-capacity": (
+        "sim_recovery_s", "sim_reversals", "sim_vs_fixed", "sim_vs_threshold", "sim_vs_fixed_calm",
+        "sim_vs_threshold_calm", "enhancer_io_speedup", "enhancer_cpu_ratio",
+    ),
     "bench-cli": ("help_cpu_s", "parked_list_cpu_s", "python_cpu_s", "airflow_help_cpu_s"),
     "bench-airflow": (
         "shard_build_cpu_s", "shard_build_cold_cpu_s", "shard_serialise_cpu_s", "task_parse_ms",

@@ -36,6 +36,7 @@ TITLES = {
     "notices": "Being told",
     "audit": "The auditor",
     "airflow": "Airflow",
+    "capacity": "Capacity that follows the work",
     "access": "Access to parked events in Airflow",
     "stack": "Embedded stack",
 }
@@ -81,6 +82,10 @@ WORDS = {
     "traces.athena_database": "With backend `athena`: its database.",
     "traces.athena_workgroup": "With backend `athena`: its workgroup.",
     "notices.smtp_port": "Port of the mail server.",
+    "capacity.variable": "With store `airflow`: the Variable's name.",
+    "capacity.consul_url": "With store `consul`: address of its agent, on port 8500 by default.",
+    "capacity.consul_key": "With store `consul`: the key's path.",
+    "capacity.consul_token": "With store `consul`: an ACL token that may read the key.",
     "airflow.url": "Address of Airflow's API server. `waybill up` sets it.",
     "airflow.user": "User that the command line signs in as.",
     "airflow.password": "Password of that user.",
@@ -199,7 +204,9 @@ def _default(field: FieldInfo) -> str:
     if value is None or value in ("", ()):
         return "empty"
     if isinstance(value, tuple):
-        said = json.dumps([item.model_dump() for item in value])
+        said = json.dumps(
+            [one.model_dump() if isinstance(one, BaseModel) else one for one in value]
+        )
         return f"`{said}`"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

@@ -84,6 +84,10 @@ COMMANDS = {
         "Virtual clusters: list, show, create, set, drain; pin and move teams.",
         "waybill.cli.clusters:app",
     ),
+    "capacity": LazyCommand(
+        "Capacity that follows the work: show, decisions, simulate, enhance.",
+        "waybill.cli.capacity:app",
+    ),
     "notices": LazyCommand("Notices to owners: list, send, test.", "waybill.cli.notices:app"),
     "traces": LazyCommand(
         "Event traces: ship and compact them; tables for Athena.", "waybill.cli.traces:app"

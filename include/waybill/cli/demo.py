@@ -25,10 +25,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from waybill.cli.airflow_client import END_STATES, AirflowClient
 from waybill.cli.lazy import AWAY_ADVICE
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.services import balance, deployed_pipelines, parked_partitions
+from waybill.services.airflow_client import END_STATES, AirflowClient
 from waybill.settings import Settings
 from waybill.waiting import answered
 

@@ -6,7 +6,16 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from annotated_types import Ge, Le
@@ -121,5 +130,7 @@ def _parameter(
 
 def _plain(field: FieldInfo) -> Any:
     """Return the type that is not None of ``X | None``."""
+    if get_origin(field.annotation) is Literal:
+        return field.annotation
     kinds = get_args(field.annotation)
     return next((one for one in kinds if one is not NoneType), field.annotation)

@@ -300,7 +300,7 @@ def deploy(
 
 def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> str:
     """Have Airflow make a pipeline's DAG anew; return when that is done, "": it is."""
-    from waybill.cli.airflow_client import AirflowClient
+    from waybill.services.airflow_client import AirflowClient
     from waybill.errors import WaybillError
     from waybill.stack.airflow import PARSE_INTERVAL_S
 
@@ -388,9 +388,9 @@ def _change_hold(verb: str, name: str, who: str | None, why: str, *, as_json: bo
 
 def _goes_back() -> str:
     """Return when what waits goes back, by whether the DAGs and the job that do it are on."""
-    from waybill.cli.airflow_client import AirflowClient
     from waybill.errors import WaybillError
     from waybill.services import upkeep_jobs
+    from waybill.services.airflow_client import AirflowClient
     from waybill.settings import Settings
 
     settings = Settings()

@@ -97,7 +97,7 @@ def replay(
 
 def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str, str]:
     """Start the run and return (its state, its id, why it failed: empty if it did not)."""
-    from waybill.cli.airflow_client import AirflowClient
+    from waybill.services.airflow_client import AirflowClient
 
     with AirflowClient(settings.airflow, _warn) as client:
         client.unpause("replay")

@@ -146,8 +146,8 @@ def _show_paused() -> None:
 
 def _upkeep() -> Check:
     """Ask Airflow whether Waybill's DAGs are on; paused ones are fine where the settings say so."""
-    from waybill.cli.airflow_client import AirflowClient
     from waybill.errors import WaybillError
+    from waybill.services.airflow_client import AirflowClient
     from waybill.settings import Settings
     from waybill.stack import Check
 
@@ -192,8 +192,8 @@ def _show_jobs() -> None:
 
 def _pools() -> Check:
     """Ask Airflow whether the pools of ingestion and replays are there."""
-    from waybill.cli.airflow_client import AirflowClient
     from waybill.errors import WaybillError
+    from waybill.services.airflow_client import AirflowClient
     from waybill.settings import Settings
     from waybill.stack import Check
     from waybill.stack.airflow import pool_sizes

@@ -59,6 +59,15 @@ GROWTH: dict[str, Growth] = {
     "breaches": _lasts("breach", "lasts: what did not add up, and how it ended"),
     "campaign_groups": Growth("parked group in a campaign", f"{_BOOKS} after its campaign ended"),
     "campaigns": _lasts("campaign", "lasts: who asked for what, and what came of it in numbers"),
+    "capacity_acks": _lasts("application that follows the announced nodes", _NAMES),
+    "capacity_nodes": Growth(
+        "node that declared its capacity", "the delay monitor, three days after it is gone"
+    ),
+    "capacity_rounds": Growth(
+        "kind of node and minute", "the delay monitor: after 90 days, without a change after three"
+    ),
+    "capacity_thresholds": _lasts("kind of node", _NAMES),
+    "capacity_versions": Growth("change of the nodes", "the infra coordinator: 100 are kept"),
     "cluster_assignments": Growth("change of who serves whom", "the coordinator: 100 are kept"),
     "cluster_loads": Growth("cluster and minute", "the coordinator, after three days"),
     "cluster_pins": _lasts("team that is pinned to a cluster", _NAMES),
@@ -107,6 +116,7 @@ GROWTH: dict[str, Growth] = {
     "staged_objects": Growth(
         "task that passed events on, in a batch", f"{_BOOKS} after its load, once it is deleted"
     ),
+    "task_waits": Growth("minute", "the delay monitor, after three days"),
     "team_loads": Growth("team and minute", "the coordinator, after a day"),
     "topic_looks": Growth("topic", "the coordinator, a day after it answered last"),
     "topic_generations": _lasts("generation of a topic", "lasts: no name comes back"),

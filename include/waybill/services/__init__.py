@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from waybill.services.campaigns import replay_campaign as replay_campaign
     from waybill.services.campaigns import replay_campaigns as replay_campaigns
     from waybill.services.campaigns import resume_campaign as resume_campaign
+    from waybill.services.capacity import capacity_status as capacity_status
+    from waybill.services.capacity import measure_delays as measure_delays
+    from waybill.services.capacity import run_enhancer as run_enhancer
+    from waybill.services.capacity import scale_nodes as scale_nodes
     from waybill.services.clusters import cluster_status as cluster_status
     from waybill.services.clusters import create_cluster as create_cluster
     from waybill.services.clusters import delete_cluster as delete_cluster
@@ -146,6 +150,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "replay_campaigns",
             "resume_campaign",
         ],
+        "capacity": ["capacity_status", "measure_delays", "run_enhancer", "scale_nodes"],
         "clusters": [
             "cluster_status",
             "create_cluster",

@@ -105,6 +105,8 @@ def _shift(settings: Settings, parts: UpkeepParts, tracker: TrackerStore) -> Shi
         "probe_held_pipelines": lambda: _probe_held_pipelines(settings, parts.launcher),
         "auto_replay": lambda: _auto_replay(settings, parts.launcher),
         "coordinate": lambda: _coordinate(settings),
+        "measure_delays": lambda: _measure_delays(settings),
+        "scale_nodes": lambda: _scale_nodes(settings),
     }
     holder = f"{parts.holder} on {socket.gethostname()}, process {os.getpid()}"
     return Shift(tracker, work, holder=holder, tell=tell, words_of=parts.words_of)
@@ -164,6 +166,33 @@ def _coordinate(settings: Settings) -> dict[str, Any]:
         "growths": len(report.growths),
         "problems": len(report.problems),
     }
+
+
+def _measure_delays(settings: Settings) -> dict[str, Any]:
+    """Look how long tasks wait; without a user for Airflow's API there is nothing to look at."""
+    report = services.measure_delays(settings)
+    if report is None:
+        return {"off": "WAYBILL_AIRFLOW__PASSWORD is not set"}
+    return {
+        "waiting": report.waiting + report.unseen,
+        "running": report.busy,
+        "p95_s": round(report.p95_s, 1),
+        "oldest_s": round(report.oldest_s, 1),
+    }
+
+
+def _scale_nodes(settings: Settings) -> dict[str, Any]:
+    """Run a round; what it cannot do fails nothing."""
+    report = services.scale_nodes(settings)
+    for problem in report.problems:
+        _LOG.warning("%s", problem)
+    changes: dict[str, Any] = {
+        kind: f"{one.before} -> {one.after}"
+        for kind, one in report.decisions.items()
+        if one.action != "hold"
+    }
+    counts = {"version": report.version, "removed": len(report.removed)}
+    return changes | counts | {"problems": len(report.problems)}
 
 
 def _probe_held_pipelines(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]:

@@ -241,6 +241,45 @@ class AirflowSettings(Section):
     `dags_are_paused_at_creation` says. A DAG that Airflow knows already stays as it is."""
 
 
+class CapacitySettings(Section):
+    """What this node can do at once, and how nodes follow the work: `waybill capacity`."""
+
+    node_kind: Literal["ingestion", "spark"] = "ingestion"
+    """Of this node, whose name is `WAYBILL_WAL__NODE`, or its host's."""
+    workers: int = Field(0, ge=0, le=10_000)
+    """Capacity of an ingestion node: tasks that it runs at once. 0: as
+    `WAYBILL_AIRFLOW__INGEST_SLOTS`."""
+    cores: int = Field(0, ge=0, le=10_000)
+    """Capacity of a Spark node. 0: the machine's."""
+    max_workers: int = Field(64, ge=1, le=10_000)
+    """To so many `waybill capacity enhance` goes where tasks wait for a network or a disk."""
+    look_s: float = Field(10.0, ge=1, le=60)
+    """How often it looks."""
+    executor: Literal["local", "celery"] = "local"
+    """How it adds and takes workers: by the slots of Airflow's pool `pool`, or by `pool_grow` and
+    `pool_shrink` of this node's Celery worker."""
+    pool: str = "waybill_ingest"
+    """Airflow's pool of the tasks that capacity follows."""
+    celery_broker: SecretStr | None = None
+    """Address of Celery's broker, as Airflow's `AIRFLOW__CELERY__BROKER_URL`."""
+    celery_worker: str = ""
+    """Name of this node's worker; empty: `celery@` and the host name."""
+    celery_queues: tuple[str, ...] = ("default",)
+    """A JSON list: the queues that it takes tasks from; it leaves them when the node drains."""
+    store: Literal["settings", "airflow", "consul"] = "settings"
+    """Where thresholds are: `thresholds` below, Airflow's Variable `variable`, or Consul's key
+    `consul_key`, which is watched for change."""
+    thresholds: dict[str, dict[str, float]] = {}
+    """JSON by kind of node: see [Capacity](capacity.md#thresholds)."""
+    variable: str = "waybill_capacity"
+    consul_url: Address = ""
+    consul_key: str = "waybill/capacity"
+    consul_token: SecretStr | None = None
+    ingestion_group: str = ""
+    """Auto Scaling group of AWS that gives ingestion nodes, whose names are instance ids. Empty:
+    a dry run, which only says what would be done."""
+
+
 class StackSettings(Section):
     """Ports and sizes of the embedded stack; all on loopback.
 
@@ -564,6 +603,7 @@ class Settings(BaseSettings):
     destinations: dict[str, DestinationSettings] = {}
     airflow: AirflowSettings = AirflowSettings()
     access: AccessSettings = AccessSettings()
+    capacity: CapacitySettings = CapacitySettings()
     stack: StackSettings = StackSettings()
 
     def __init__(self, **values: Any) -> None:

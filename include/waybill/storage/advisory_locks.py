@@ -28,6 +28,8 @@ class AdvisoryLock(StrEnum):
     """Taking a pipeline's source over; its scope: pipeline id."""
     CLUSTER_ASSIGNMENT = "waybill assignment"
     """Making the next version of which cluster serves which team."""
+    CAPACITY = "waybill capacity"
+    """Deciding about nodes, and announcing them."""
     CAMPAIGN = "waybill campaign"
     """Freezing the parked groups of a campaign: no group is in two that are at work."""
     DESTINATION_BOOKS = "waybill books"

@@ -1,7 +1,7 @@
 """The jobs of upkeep, and the record of each: its lease, its last runs, whether it is paused.
 
 Each change is one statement, so a process that is killed leaves no half of one. All times are the
-tracker's clock. Cost: a statement on a table of six rows.
+tracker's clock. Cost: a statement on a table of a few rows.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ JOBS = (
     Job("probe_held_pipelines", "tries whether held pipelines may go on", limit_s=900),
     Job("auto_replay", "replays marked groups whose cause has changed"),
     Job("coordinate", "measures teams, or moves them between virtual clusters"),
+    Job("measure_delays", "sees how long tasks wait that may run"),
+    Job("scale_nodes", "decides how many nodes there are to be, or ends those that drained"),
 )
 
 

@@ -15,6 +15,7 @@ from waybill.errors import InputError, RetryError, WaybillError
 from waybill_airflow.web import (
     balance,
     campaigns,
+    capacity,
     clusters,
     decisions,
     declarations,
@@ -127,7 +128,7 @@ def make_app() -> FastAPI:
     app = FastAPI(
         title="Waybill",
         description="Parked events: look, dry-run, replay, discard, download. The balance, "
-        "pipelines, clusters. Where events are.",
+        "pipelines, clusters, capacity. Where events are.",
         version="1",
         docs_url=None,
         redoc_url=None,
@@ -147,6 +148,7 @@ def make_app() -> FastAPI:
         runs,
         campaigns,
         balance,
+        capacity,
         clusters,
         pipelines,
         destinations,

@@ -50,6 +50,14 @@ def clusters_page(_access: Viewer) -> HTMLResponse:
 
 
 @router.get(
+    "/capacity", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of capacity"
+)
+def capacity_page(_access: Viewer) -> HTMLResponse:
+    """Return the page "Capacity", which Airflow shows in a frame."""
+    return HTMLResponse(_file("capacity.html").read_text(encoding="utf-8"))
+
+
+@router.get(
     "/pipelines", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of pipelines"
 )
 def pipelines_page(_access: Viewer) -> HTMLResponse:

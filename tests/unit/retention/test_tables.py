@@ -17,6 +17,9 @@ ELSEWHERE = {
     "audit_minutes": "reconciliation/queue.py",
     "audit_rounds": "reconciliation/queue.py",
     "cluster_assignments": "clusters/records.py",
+    "capacity_nodes": "capacity/records.py",
+    "capacity_rounds": "capacity/records.py",
+    "capacity_versions": "capacity/records.py",
     "cluster_loads": "clusters/records.py",
     "delivered_minutes": "ledger/balance.py",
     "notice_messages": "notices/outbox.py",
@@ -24,6 +27,7 @@ ELSEWHERE = {
     "parked_objects": "retention/rows.py",
     "replay_entries": "retention/rows.py",
     "replay_outcomes": "retention/rows.py",
+    "task_waits": "capacity/records.py",
     "team_loads": "clusters/records.py",
     "topic_looks": "clusters/records.py",
 }

@@ -27,6 +27,8 @@ SHOWN = {
     "notices.smtp_host", "notices.smtp_user", "notices.smtp_from", "notices.fallback_to",
     "kafka.bootstrap_servers", "s3.endpoint_url", "s3.connection_id", "airflow.connection_id", "airflow.database_connection_id", "airflow.url", "wal.node",
     "destinations.marked.kind", "spark.connection_id", "spark.jobs_uri",
+    "capacity.pool", "capacity.celery_worker", "capacity.variable", "capacity.consul_url",
+    "capacity.consul_key", "capacity.ingestion_group",
 }  # fmt: skip
 """Texts that messages may quote. A new one is a `SecretStr`, or is named here on purpose."""
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import batches as batches
     from waybill.storage.tracker.tables import campaign_groups as campaign_groups
     from waybill.storage.tracker.tables import campaigns as campaigns
+    from waybill.storage.tracker.tables import capacity_acks as capacity_acks
+    from waybill.storage.tracker.tables import capacity_nodes as capacity_nodes
+    from waybill.storage.tracker.tables import capacity_rounds as capacity_rounds
+    from waybill.storage.tracker.tables import capacity_thresholds as capacity_thresholds
+    from waybill.storage.tracker.tables import capacity_versions as capacity_versions
     from waybill.storage.tracker.tables import cluster_assignments as cluster_assignments
     from waybill.storage.tracker.tables import cluster_loads as cluster_loads
     from waybill.storage.tracker.tables import cluster_pins as cluster_pins
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import replays as replays
     from waybill.storage.tracker.tables import segments as segments
     from waybill.storage.tracker.tables import staged_objects as staged_objects
+    from waybill.storage.tracker.tables import task_waits as task_waits
     from waybill.storage.tracker.tables import team_loads as team_loads
     from waybill.storage.tracker.tables import topic_generations as topic_generations
     from waybill.storage.tracker.tables import topic_looks as topic_looks
@@ -72,6 +78,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "batches",
             "campaign_groups",
             "campaigns",
+            "capacity_acks",
+            "capacity_nodes",
+            "capacity_rounds",
+            "capacity_thresholds",
+            "capacity_versions",
             "cluster_assignments",
             "cluster_loads",
             "cluster_pins",
@@ -96,6 +107,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "replays",
             "segments",
             "staged_objects",
+            "task_waits",
             "team_loads",
             "topic_looks",
             "topic_generations",

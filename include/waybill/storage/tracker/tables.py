@@ -13,6 +13,8 @@ Audit         breaches, audit_minutes, audit_rounds
 Notices       notices, notice_messages, notice_digests, digested_partitions
 Clusters      virtual_clusters, cluster_pins, cluster_assignments, team_loads, cluster_loads,
               applications
+Capacity      capacity_nodes, task_waits, capacity_rounds, capacity_versions, capacity_acks,
+              capacity_thresholds
 Deployment    deployment, audit_log, upkeep_jobs
 """
 
@@ -980,6 +982,76 @@ cluster_loads = Table(
 )
 """What a cluster needed in a minute: ``waybill.clusters.ClusterCapacity``. Null: not measured.
 ``hot``: teams and partitions, ``waybill.clusters.loads.HotSpot``."""
+
+# Capacity
+
+capacity_nodes = Table(
+    "capacity_nodes",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("units", Integer, nullable=False),
+    *[time_column(name) for name in ("reported_at", "draining_at", "gone_at")],
+    Column("report", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    CheckConstraint("kind IN ('ingestion', 'spark')", name="kind"),
+    CheckConstraint("state IN ('active', 'draining', 'gone')", name="state"),
+)
+"""A node that declared its capacity. ``units``: workers or cores, as configured. ``report``: what
+its enhancer saw last, ``waybill.capacity.NodeReport``."""
+
+task_waits = Table(
+    "task_waits",
+    METADATA,
+    time_column("at", now=True),
+    Column("report", JSONB, nullable=False),
+    PrimaryKeyConstraint("at"),
+)
+"""What the delay monitor saw: ``waybill.capacity.DelayReport``."""
+
+capacity_rounds = Table(
+    "capacity_rounds",
+    METADATA,
+    Column("id", BigInteger, primary_key=True),
+    time_column("at", now=True),
+    Column("kind", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("observation", JSONB, nullable=False),
+    Column("decision", JSONB, nullable=False),
+    Column("state", JSONB, nullable=False),
+    Index("ix_capacity_rounds_at", "at"),
+    Index("ix_capacity_rounds_kind_id", "kind", "id"),
+)
+"""A decision about nodes of a kind, also to leave them as they are; ``state``: what the policy
+remembers."""
+
+capacity_versions = Table(
+    "capacity_versions",
+    METADATA,
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    time_column("at", now=True),
+    Column("nodes", JSONB, nullable=False),
+)
+"""Which nodes there are, as announced: {name: {kind, state, units}}."""
+
+capacity_acks = Table(
+    "capacity_acks",
+    METADATA,
+    Column("application", Text, primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    time_column("at", now=True),
+)
+"""The version that an application follows."""
+
+capacity_thresholds = Table(
+    "capacity_thresholds",
+    METADATA,
+    Column("kind", Text, primary_key=True),
+    Column("thresholds", JSONB, nullable=False),
+    Column("source", Text, nullable=False),
+    time_column("read_at", now=True),
+)
+"""The last thresholds that were read and hold: in force also while their store is away."""
 
 # The deployment
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from waybill.cli import airflow_client
-from waybill.cli.airflow_client import AirflowClient
 from waybill.errors import AwayError, InputError, RetryError
+from waybill.services import airflow_client
+from waybill.services.airflow_client import AirflowClient
 from waybill.settings import AirflowSettings
 
 HEALTH = {

@@ -142,6 +142,36 @@ class AirflowClient:
         answer = self._call("GET", f"{_path('pools')}?pool_name_pattern=waybill_%25&limit={_PAGE}")
         return {pool["name"] for pool in answer["pools"]}
 
+    def pool_slots(self, pool: str) -> tuple[int, int]:
+        """Return (slots of a pool, slots of tasks that run or are about to)."""
+        found = self._call("GET", _path("pools", pool))
+        return int(found["slots"]), int(found["running_slots"]) + int(found["queued_slots"])
+
+    def set_pool_slots(self, pool: str, slots: int) -> None:
+        """Give a pool so many slots; what else it has stays."""
+        kept = self._call("GET", _path("pools", pool))["include_deferred"]  # Airflow asks for it
+        body = {"name": pool, "slots": slots, "include_deferred": kept}
+        mask = "update_mask=slots&update_mask=include_deferred"
+        self._call("PATCH", f"{_path('pools', pool)}?{mask}", body)
+
+    def variable(self, key: str) -> str | None:
+        """Return the text of a Variable; ``None``: there is none."""
+        found = self._call("GET", _path("variables", key), fine=(httpx.codes.NOT_FOUND,))
+        value = found.get("value")
+        return None if value is None else str(value)
+
+    def task_instances(self, query: str, *, most: int) -> tuple[list[dict[str, Any]], int]:
+        """Return the first task instances of all DAGs that a query string names, and how many."""
+        found: list[dict[str, Any]] = []
+        path = _path("dags", "~", "dagRuns", "~", "taskInstances")
+        while True:
+            page = f"limit={min(_PAGE, most)}&offset={len(found)}"
+            answer = self._call("GET", f"{path}?{page}&{query}")
+            found += answer["task_instances"]
+            total = int(answer["total_entries"])
+            if not answer["task_instances"] or len(found) >= min(total, most):
+                return found, total
+
     def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> str:
         """Start a run; one with this id that exists already is kept. Returns the run id."""
         body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}

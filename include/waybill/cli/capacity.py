@@ -1,0 +1,220 @@
+"""``waybill capacity show|decisions|simulate|enhance``: nodes, waits, decisions, simulations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waybill.capacity import SimulationRequest
+from waybill.cli.options import AsJson, takes
+from waybill.cli.output import plain, print_folded, print_json, print_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from waybill.capacity import CapacityStatus
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Capacity that follows the work: nodes, waits, decisions; a node's enhancer.",
+)
+_GROUPS = 10
+
+
+@app.command()
+def show(*, as_json: AsJson = False) -> None:
+    """Show nodes, how long tasks wait, the thresholds in force, and what was decided last."""
+    from waybill.services import capacity_status
+    from waybill.settings import Settings
+
+    found = capacity_status(Settings())
+    if as_json:
+        print_json(found.to_json())
+        return
+    _show_nodes(found)
+    _show_waits(found.waits)
+    for kind, thresholds in found.thresholds.items():
+        own = ", ".join(
+            f"{name} {value:g}" for name, value in thresholds.items() if name != "source"
+        )
+        print_folded([f"{kind} thresholds, of {thresholds['source']}: {own}"])
+    for kind, one in found.last.items():
+        print_folded([f"{kind}, {one['at']:%H:%M} UTC: {_words(one)}"])
+
+
+@app.command()
+def decisions(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 20,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List what changed the number of nodes, the newest first, with the reasons."""
+    from waybill.services import capacity_status
+    from waybill.settings import Settings
+
+    found = capacity_status(Settings(), decisions=limit)
+    if as_json:
+        print_json(found.to_json()["decisions"])
+        return
+    for one in found.decisions:
+        print_folded([f"{one['at']:%Y-%m-%d %H:%M} UTC  {one['kind']}: {_words(one)}"])
+    if not found.decisions:
+        print_line("nothing was decided yet that changes the number of nodes")
+
+
+@app.command()
+@takes(SimulationRequest, argument="workload")
+def simulate(
+    request: SimulationRequest,
+    svg: Annotated[Path | None, typer.Option(help="Draw into this file as well.")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Try the policy on a simulated clock and workload, and draw what becomes of it."""
+    from waybill import capacity
+
+    limits = _thresholds(request.thresholds)
+    work = capacity.Workload(request.workload, hours=request.hours, seed=request.seed)
+    first = capacity.nodes_for(work, limits)
+    scalers: dict[str, capacity.Scaler] = {
+        "none": capacity.PolicyScaler(limits),
+        "fixed": capacity.FixedScaler(first),
+        "threshold": capacity.ThresholdScaler(limits),
+    }
+    run = capacity.simulate(
+        work,
+        scalers[request.rival],
+        first_nodes=first,
+        objective_s=limits.wait_objective_s,
+    )
+    if svg is not None:
+        judged = "the policy" if request.rival == "none" else request.rival
+        _write(svg, capacity.svg_plot(run, f"{request.workload}, {judged}, seed {request.seed}"))
+    if as_json:
+        print_json(run.to_json())
+        return
+    for line in capacity.terminal_plot(run):
+        print_line(line)
+    recovery = "" if run.recovery_s is None else f"; recovered after {run.recovery_s:.0f} s"
+    print_folded(
+        [
+            f"{run.tasks:,} tasks, p95 wait {run.p95_s:.0f} s, {run.node_hours:.1f} node hours, "
+            f"{run.late_s / 3600:.1f} h of waits over {limits.wait_objective_s:g} s, "
+            f"{run.reversals} reversals{recovery}"
+        ]
+    )
+
+
+@app.command()
+def enhance() -> None:
+    """Look after the workers of this node until it is stopped: add where there is room."""
+    import logging
+    import signal
+    import threading
+
+    from waybill.services import run_enhancer
+    from waybill.settings import Settings
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    stopped = threading.Event()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda *_: stopped.set())
+    run_enhancer(Settings(), is_stopped=stopped.is_set)
+
+
+def _thresholds(text: str) -> Any:
+    import json
+
+    from waybill.capacity import Thresholds
+    from waybill.errors import InputError
+
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--thresholds is no JSON: {error}") from error
+    return Thresholds.read({"max_nodes": 60, "most_added": 16} if value == {} else value)
+
+
+def _write(path: Path, text: str) -> None:
+    from waybill.errors import InputError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} is not written: {error.strerror}") from error
+
+
+def _show_nodes(found: CapacityStatus) -> None:
+    rows = []
+    for node in found.nodes:
+        report = node.report if node.is_heard else None
+        state = node.state if node.is_heard else f"{node.state}, not heard of"
+        seen = (
+            (report.workers, report.running, f"{report.cpu:.0%}", f"{report.io_wait:.0%}",
+             f"{report.memory:.0%}")
+            if report
+            else ("", "", "", "", "")
+        )  # fmt: skip
+        rows.append((node.name, node.kind, state, node.units, *seen))
+    if not rows:
+        print_line("no node has declared its capacity: `waybill capacity enhance` does, on a node")
+        return
+    heads = ("node", "kind", "state", "units", "workers", "running", "CPU", "I/O wait", "memory")
+    _print_table(heads, rows)
+    behind = [name for name, version in found.acknowledged.items() if version < found.version]
+    print_line(
+        f"version {found.version} is announced; acknowledged by "
+        f"{len(found.acknowledged) - len(behind)} of {len(found.acknowledged)} applications"
+    )
+
+
+def _show_waits(waits: Mapping[str, Any] | None) -> None:
+    if waits is None:
+        print_folded(
+            ["how long tasks wait is not known: see `waybill upkeep list`, measure_delays"]
+        )
+        return
+    print_folded(
+        [
+            f"{waits['waiting'] + waits['unseen']:,} tasks wait and {waits['busy']:,} run; waits: "
+            f"p50 {waits['p50_s']:.0f} s, p95 {waits['p95_s']:.0f} s, oldest "
+            f"{waits['oldest_s']:.0f} s"
+        ]
+    )
+    rows = [
+        (
+            one["team"] or "-",
+            one["connector"],
+            one["queue"],
+            one["waiting"],
+            *(f"{one[name]:.0f}" for name in ("p50_s", "p95_s", "oldest_s")),
+        )
+        for one in waits["groups"][:_GROUPS]
+    ]
+    if rows:
+        _print_table(("team", "connector", "queue", "waiting", "p50 s", "p95 s", "oldest s"), rows)
+
+
+def _words(one: Mapping[str, Any]) -> str:
+    reasons = "; ".join(map(plain, one["reasons"]))
+    if one["action"] == "hold":
+        return f"{one['before']} nodes stay: {reasons}"
+    return f"{one['before']} -> {one['after']} nodes: {reasons}"
+
+
+def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
+        table.add_row(*map(Text, cells))
+    Console(highlight=False).print(table)
