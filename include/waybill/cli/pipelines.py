@@ -300,8 +300,8 @@ def deploy(
 
 def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> str:
     """Have Airflow make a pipeline's DAG anew; return when that is done, "": it is."""
-    from waybill.services.airflow_client import AirflowClient
     from waybill.errors import WaybillError
+    from waybill.services.airflow_client import AirflowClient
     from waybill.stack.airflow import PARSE_INTERVAL_S
 
     is_declared = folder.parent == settings.pipelines_dir.resolve()
