@@ -148,6 +148,7 @@ def _rfc3339(moments: pa.Array) -> pa.Array:
     return pc.if_else(is_whole, short, pc.strftime(moments, "%Y-%m-%dT%H:%M:%SZ"))
 
 
+_NAMES = {",": "a comma", "\t": "a tab"}
 MAX_LINES = 1000
 """A quoted field that spans more lines is taken for a stray quote."""
 _FIELD_LIMIT = 2**31 - 1
@@ -184,23 +185,26 @@ class _Lines:
         return self.lines[self.next - 1].decode("latin-1")
 
 
-def read_records(body: bytes, *, width: int, first_line: int) -> Iterator[CsvRecord]:
+def read_records(
+    body: bytes, *, width: int, first_line: int, delimiter: str = ","
+) -> Iterator[CsvRecord]:
     """Yield every record of a file's body, in order.
 
     Args:
         body: what follows the header.
         width: number of fields in the header.
         first_line: the file's line at which the body begins.
+        delimiter: between two fields.
     """
     csv.field_size_limit(_FIELD_LIMIT)
     lines = _Lines(body)
     while lines.next < len(lines.lines):
         begin = lines.next
         lines.stop = begin + MAX_LINES
-        fields = next(csv.reader(lines), [])
+        fields = next(csv.reader(lines, delimiter=delimiter), [])
         raw = b"".join(lines.lines[begin : lines.next])
         if lines.next - begin > 1 or raw.count(b'"') % 2:
-            said = _malformed(raw, fields, width)
+            said = _malformed(raw, fields, width, delimiter)
             if said:
                 lines.next = begin + 1
                 raw = lines.lines[begin].rstrip(b"\r\n")
@@ -210,13 +214,14 @@ def read_records(body: bytes, *, width: int, first_line: int) -> Iterator[CsvRec
             yield _record(first_line + begin, raw.rstrip(b"\r\n"), fields, width)
 
 
-def _malformed(raw: bytes, fields: list[str], width: int) -> str:
+def _malformed(raw: bytes, fields: list[str], width: int, delimiter: str) -> str:
     """Return what is wrong with a record that holds line ends or an odd number of quotes."""
     text = raw.decode("latin-1")
     try:
-        next(csv.reader(text.splitlines(keepends=True), strict=True), None)
+        lines = text.splitlines(keepends=True)
+        next(csv.reader(lines, delimiter=delimiter, strict=True), None)
     except csv.Error as error:
-        return f"expected a closing quote, then a comma; found: {error}"
+        return f"expected a closing quote, then {_NAMES.get(delimiter, delimiter)}; found: {error}"
     return "" if len(fields) == width else _wrong_width(len(fields), width)
 
 
