@@ -6,7 +6,12 @@ import json
 from itertools import islice
 
 import pytest
-from tests.support.connector_sources import KINDS, KINDS_ON_SERVERS, SourceOfRows
+from tests.support.connector_sources import (
+    KINDS,
+    KINDS_OF_CAMPAIGNS,
+    KINDS_ON_SERVERS,
+    SourceOfRows,
+)
 
 from waybill.errors import InputError
 from waybill.ingestion.connectors import Page
@@ -16,6 +21,10 @@ ALL = [
     *(
         pytest.param(kind, id=name, marks=pytest.mark.serves)
         for name, kind in KINDS_ON_SERVERS.items()
+    ),
+    *(
+        pytest.param(kind, id=name, marks=pytest.mark.campaign)
+        for name, kind in KINDS_OF_CAMPAIGNS.items()
     ),
 ]
 
