@@ -50,6 +50,11 @@ _ALL: list[ErrorType] = [
         ("source_value_invalid", "A value does not fit its declared source type", _FIX_SOURCE),
         ("key_missing", "A field of the primary key is missing or null", _FIX_SOURCE),
         ("source_version_invalid", "The version field is not a 64-bit number or time", _FIX_SOURCE),
+        (
+            "event_undeclared",
+            "The source gives an event name that the pipeline does not declare",
+            "Declare the event, deploy, and read the source again; or discard the record.",
+        ),
         ("payload_not_json", "The payload has no JSON form (NaN, unknown type)", _FIX_SOURCE),
         ("payload_too_large", "The payload is larger than the limit", _FIX_SOURCE),
         ("payload_too_deep", "The payload is nested too deeply", _FIX_SOURCE),
@@ -212,7 +217,6 @@ _YOURS = "only your code: it says so with a `ParkError`, or in the column `_erro
 NOT_RAISED: dict[str, str] = {
     "record_invalid": _YOURS,
     "record_inconsistent": _YOURS,
-    "payload_too_large": "your code; a payload too large for Kafka goes through the object store",
     "object_store_unreachable": "your code; Waybill itself waits for the object store",
     "kafka_unreachable": "your code; Waybill itself keeps the event in the write-ahead log",
     "pipeline_held": "Waybill, for the events of a pipeline that is held",
