@@ -7,6 +7,7 @@ Sources, the first that has a value wins: ``WAYBILL_*`` variables (``__`` betwee
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import os
 import re
@@ -116,6 +117,25 @@ class SourceSettings(Section):
                 f"each must be an absolute folder (it begins with /); found {relative}"
             )
         return roots
+
+
+class EgressSettings(Section):
+    """Where sources may connect to, beside the public internet."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """A JSON list of hosts inside of your own network, as declarations write them, each with or
+    without a port: `["crm.internal:8443", "10.0.0.7"]`. Sources of every pipeline reach them,
+    whatever addresses they have."""
+    allowed_networks: tuple[str, ...] = ()
+    """A JSON list of networks, as in `["10.20.0.0/16", "fd00:20::/32"]`. Private, loopback,
+    link-local, reserved and multicast addresses are closed to sources otherwise."""
+
+    @field_validator("allowed_networks")
+    @classmethod
+    def _refuse_no_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for text in networks:
+            ipaddress.ip_network(text)
+        return networks
 
 
 class WalSettings(Section):
@@ -551,6 +571,7 @@ class Settings(BaseSettings):
     s3: S3Settings = S3Settings()
     tracker: TrackerSettings = TrackerSettings()
     sources: SourceSettings = SourceSettings()
+    egress: EgressSettings = EgressSettings()
     wal: WalSettings = WalSettings()
     spark: SparkSettings = SparkSettings()
     sandbox: SandboxSettings = SandboxSettings()
