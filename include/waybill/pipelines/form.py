@@ -73,6 +73,8 @@ def _refuse_impossible(text: str) -> None:
 
 CONNECTORS: Mapping[str, str] = {
     "csv": "waybill.ingestion.connectors.csv_file:CsvConnector",
+    "dlt": "waybill.ingestion.connectors.dlt_source:DltConnector",
+    "singer": "waybill.ingestion.connectors.singer_tap:SingerConnector",
 }
 """Those that are part of Waybill, each with what opens one: imported when one is opened."""
 OF_FILES = ("csv",)

@@ -43,6 +43,7 @@ def infer_mappings(
         settings.sources.roots,
         events=pipeline.events,
         connections=Connections(settings.sources.connections),
+        settings=settings,
     )
     with closing_connector(connector):
         sample = take_sample(pipeline, connector, number, code=shared_sandbox(settings))

@@ -113,6 +113,21 @@ class SourceSettings(Section):
     (`postgres://user:password@host:5432/shop`) or JSON, in Airflow's form. One of this name in
     Airflow, or in `AIRFLOW_CONN_<NAME>`, is taken where there is none here."""
 
+    taps: dict[str, tuple[str, ...]] = Field(default={})
+    """Singer taps that pipelines may run: a JSON object of names and commands, as in `{"jsonl":
+    ["/opt/taps/jsonl/bin/tap-jsonl"]}`. A tap runs as this user, and connects to what it wants;
+    its files are closed but for its own, the pipeline's folder and `roots`."""
+    quiet_s: float = Field(900.0, ge=1)
+    """A source that runs as a process of its own (dlt, Singer) and gives nothing for this long is
+    ended; the next run goes on."""
+
+    @field_validator("taps")
+    @classmethod
+    def _refuse_no_program(cls, taps: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        if wrong := sorted(name for name, one in taps.items() if not one or one[0][:1] != "/"):
+            raise ValueError(f"{wrong[0]!r} needs a command that begins with an absolute path")
+        return taps
+
     @field_validator("roots")
     @classmethod
     def _refuse_relative(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from waybill.errors import InputError
 from waybill.ingestion.connectors.connections import Connection, Connections
 from waybill.pipelines import EventDeclaration, Source, hint, shown_name
+from waybill.settings import Settings
 
 _LOGIN = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
@@ -41,6 +42,8 @@ class Opening:
     events: Mapping[str, EventDeclaration] = field(default_factory=dict)
     """The pipeline's event names; empty where only the source is looked at."""
     connections: Connections = field(default_factory=Connections)
+    settings: Settings | None = None
+    """For connectors that start processes; None: those of the environment."""
 
     def options(self, model: type[Given]) -> Given:
         """Return the declared options, checked.
