@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from waybill.errors import InputError, RetryError
-from waybill.ingestion.connectors import Connections, open_connector
+from waybill.ingestion.connectors import Connections, Discovered, open_connector
 from waybill.pipelines import Source
 from waybill.settings import Settings, SourceSettings
 
@@ -101,15 +101,8 @@ def test_the_catalog_tells_key_cursor_and_types(tmp_path, tap):
             "events": {"orders": "order"},
         },
     )
-    assert connector.discover() == [
-        {
-            "name": "orders",
-            "event": "order",
-            "key": ["id"],
-            "cursor": "at",
-            "types": {"id": "int64", "at": "timestamp", "note": "string"},
-        }
-    ]
+    types = {"id": "int64", "at": "timestamp", "note": "string"}
+    assert connector.discover() == [Discovered("orders", "order", ("id",), "at", types)]
 
 
 def test_only_taps_of_the_operator_run(tmp_path, tap):

@@ -242,7 +242,7 @@ def _moves_within(incremental: Any) -> bool:
 class _Iterated:
     """A source's selected resources, iterated as dlt's own extraction does; the state is ours."""
 
-    def __init__(self, source: Any, state: dict[str, Any]) -> None:
+    def __init__(self, source: Any, state: Any) -> None:
         from dlt.common.configuration.container import Container
         from dlt.common.configuration.inject import inject_section  # type: ignore[attr-defined]
         from dlt.common.pipeline import StateInjectableContext
@@ -251,7 +251,7 @@ class _Iterated:
 
         section, *others = contexts = [
             source._get_config_section_context(),  # noqa: SLF001 - as DltSource.__iter__
-            StateInjectableContext(state=state),  # type: ignore[call-arg]
+            StateInjectableContext(state=state),
             SourceInjectableContext(source),
             SourceSchemaInjectableContext(source.schema),
         ]
@@ -259,7 +259,8 @@ class _Iterated:
             stack.enter_context(inject_section(section))
             for context in others:
                 stack.enter_context(Container().injectable_context(context))
-            self._items: Any = ManagedPipeIterator.from_pipes(source.resources.selected_pipes)
+            iterator: Any = ManagedPipeIterator
+            self._items = iterator.from_pipes(source.resources.selected_pipes)
         self._items.set_context(contexts)
 
     def pipe(self, name: str) -> Any:

@@ -31,9 +31,9 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from waybill.errors import InputError, RetryError
 from waybill.events import loads
-from waybill.ingestion.connectors.base import BadRow, Cursor, Page, Record, Row
+from waybill.ingestion.connectors.base import BadRow, Cursor, Discovered, Page, Record, Row
 from waybill.ingestion.connectors.dlt_process import LENGTH_BYTES, Order
-from waybill.ingestion.connectors.opening import Opening, Options
+from waybill.ingestion.connectors.opening import Opening, Options, with_options
 from waybill.ingestion.connectors.references import filled_in, has_references
 from waybill.ingestion.connectors.source_process import SourceProcess, new_source_folder
 from waybill.processing.sandbox import Limits
@@ -140,16 +140,23 @@ class DltConnector:
         """Return None: no source of dlt says how many rows it has."""
         return
 
-    def discover(self) -> list[dict[str, Any]]:
-        """Return what each resource says of itself: name, key, cursor, types; no row is read.
+    def discover(self) -> list[Discovered]:
+        """Return what each resource says of itself; no row is read.
 
         Raises:
             InputError, RetryError: as ``read``.
         """
+        found: list[Discovered] = []
         for frame in self._frames(None, describe=True):
-            if frame is not None:
-                return [{**one, "event": self._event(one["table"])} for one in frame["resources"]]
-        return []
+            for one in () if frame is None else frame["resources"]:
+                event = self._event(one["table"])
+                key = tuple(one["key"])
+                found.append(Discovered(one["name"], event, key, one["cursor"], one["types"]))
+        return found
+
+    def only(self, name: str) -> DltConnector:
+        """Return a connector of one resource."""
+        return DltConnector(with_options(self._opening, resources=[name]))
 
     def _event(self, table: str) -> str:
         return self._options.events.get(table, table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,6 +94,12 @@ class Opening:
     def event(self) -> EventDeclaration | None:
         """The declaration of the source's own event name; None where it is not known."""
         return self.events.get(self.source.event)
+
+
+def with_options(opening: Opening, **options: Any) -> Opening:
+    """Return an opening of which some options are others."""
+    source = opening.source.model_copy(update={"options": {**opening.source.options, **options}})
+    return replace(opening, source=source)
 
 
 def _logins(value: Any, place: str) -> Iterator[str]:

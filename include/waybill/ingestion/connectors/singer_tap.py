@@ -27,8 +27,8 @@ from pydantic import Field, JsonValue
 
 from waybill.errors import InputError, RetryError
 from waybill.events import dumps, loads
-from waybill.ingestion.connectors.base import Cursor, Page
-from waybill.ingestion.connectors.opening import Opening, Options
+from waybill.ingestion.connectors.base import Cursor, Discovered, Page
+from waybill.ingestion.connectors.opening import Opening, Options, with_options
 from waybill.ingestion.connectors.references import filled_in, has_references
 from waybill.ingestion.connectors.singer_launcher import Places
 from waybill.ingestion.connectors.singer_messages import SingerPages, lines_of
@@ -101,25 +101,30 @@ class SingerConnector:
         """Return None: no tap says how many rows it has."""
         return
 
-    def discover(self) -> list[dict[str, Any]]:
-        """Return what the tap's catalog says of each stream: name, key, cursor, types.
+    def discover(self) -> list[Discovered]:
+        """Return what the tap's catalog says of each stream.
 
         Raises:
             InputError, RetryError: as ``read``.
         """
-        wanted = self._options.streams
+        wanted, keys = self._options.streams, self._options.replication_keys
         found = [one for one in self._streams() if not wanted or _stream_id(one) in wanted]
         return [
-            {
-                "name": _stream_id(one),
-                "event": self._event(str(one.get("stream", _stream_id(one)))),
-                "key": _of_catalog(one, "key_properties", "table-key-properties") or [],
-                "cursor": self._options.replication_keys.get(_stream_id(one))
-                or _of_catalog(one, "replication_key", "replication-key"),
-                "types": _types(one),
-            }
+            Discovered(
+                _stream_id(one),
+                self._event(str(one.get("stream", _stream_id(one)))),
+                tuple(_of_catalog(one, "key_properties", "table-key-properties") or ()),
+                keys.get(_stream_id(one)) or _of_catalog(one, "replication_key", "replication-key"),
+                _types(one),
+            )
             for one in found
         ]
+
+    def only(self, name: str) -> SingerConnector:
+        """Return a connector of one stream."""
+        keys = self._options.replication_keys
+        own: Any = {name: keys[name]} if name in keys else {}
+        return SingerConnector(with_options(self._opening, streams=[name], replication_keys=own))
 
     def _event(self, stream: str) -> str:
         return self._options.events.get(stream, stream)
