@@ -35,10 +35,10 @@ def list_kinds(*, as_json: AsJson = False) -> None:
 
     kinds = source_kinds(Settings())
     if as_json:
-        print_json([{"kind": kind, "from": place, "reads": words} for kind, place, words in kinds])
+        print_json([{"kind": kind, "from": place, "does": words} for kind, place, words in kinds])
         return
     grid = Table(header_style="bold")
-    for name in ("kind", "from", "reads"):
+    for name in ("kind", "from", "does"):
         grid.add_column(name, overflow="fold")
     for row in kinds:
         grid.add_row(*(Text(plain(cell)) for cell in row))

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 63
 """Bytes of a name that a declaration takes."""
-_SUMMARY = {"dlt": "any dlt resource or source, and REST by description", "singer": "a Singer tap"}
 Lookup = Callable[[str], str | None]
 
 
@@ -55,15 +56,22 @@ class SourceTrial:
 
 
 def source_kinds(settings: Settings) -> list[tuple[str, str, str]]:
-    """Return (kind, who brings it, what it reads) of each connector; of taps the names."""
-    from waybill.pipelines import CONNECTORS, OF_FILES, brought_connectors
+    """Return (kind, who brings it, what it does) of each connector; of taps the names."""
+    from waybill.pipelines import CONNECTORS, brought_connectors
 
     taps = ", ".join(sorted(settings.sources.taps)) or "none is installed"
     kinds = []
-    for name in CONNECTORS:
-        words = _SUMMARY.get(name, "a file" if name in OF_FILES else "")
-        kinds.append((name, "waybill", f"{words} ({taps})" if name == "singer" else words))
+    for name, place in CONNECTORS.items():
+        words = _summary(place)
+        kinds.append((name, "waybill", f"{words} (taps: {taps})" if name == "singer" else words))
     return kinds + [(name, one.value, "") for name, one in sorted(brought_connectors().items())]
+
+
+def _summary(place: str) -> str:
+    """Return the beginning of what a connector says of itself."""
+    module, _, name = place.partition(":")
+    words = getdoc(getattr(import_module(module), name)) or ""
+    return words.partition("\n")[0].partition(";")[0].rstrip(".")
 
 
 def discover_source(

@@ -102,7 +102,7 @@ class DltOptions(Options):
 
 
 class DltConnector:
-    """Reads a dlt source."""
+    """Reads any dlt resource or source, or a REST API by its description."""
 
     def __init__(self, opening: Opening) -> None:
         self._opening = opening
