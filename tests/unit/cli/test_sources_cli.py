@@ -73,7 +73,14 @@ def test_kinds_and_taps_are_listed(folder):
     assert "Reads a Singer tap" in said
 
 
-@pytest.mark.parametrize("events", ["", "events:\n", "events:   # none yet\n"])
+@pytest.mark.parametrize(
+    "events",
+    [
+        "",
+        pytest.param("events:\n", marks=pytest.mark.campaign),
+        pytest.param("events:   # none yet\n", marks=pytest.mark.campaign),
+    ],
+)
 def test_discovered_events_are_written_and_every_other_line_stays(folder, events):
     before = declare(folder, events)
     said = sources("discover", str(folder), "--write")

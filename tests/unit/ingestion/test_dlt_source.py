@@ -315,6 +315,7 @@ def test_a_rest_source_is_read_over_pages_a_429_a_500_and_on_from_its_cursor(tmp
         assert [row.data["id"] for page in again for row in page.rows] == [10]
 
 
+@pytest.mark.campaign
 def test_a_token_that_expired_is_told_and_not_shown(tmp_path, caplog):
     caplog.set_level("INFO")
     with serving(RestSource([], token="another")) as source:

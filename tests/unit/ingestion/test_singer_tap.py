@@ -161,3 +161,47 @@ def test_a_tap_ends_with_all_that_it_started_when_its_reader_is_killed(tmp_path,
     reader.stdout.close()
     _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
+
+
+@pytest.mark.campaign
+def test_a_real_tap_of_pypi_is_read_killed_and_gone_on_with(tmp_path):
+    """tap-jsonl, made with the Meltano SDK, from the registry into an environment of its own."""
+    home = tmp_path / "tap"
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, home], check=True)
+    python = home / "bin" / "python"
+    subprocess.run(
+        [uv, "pip", "install", "--quiet", "--python", python, "tap-jsonl==0.3.1"], check=True
+    )
+    folder = tmp_path / "pipeline"
+    folder.mkdir()
+    file = folder / "orders.jsonl"
+    total = 30_000
+    file.write_text("".join(f'{{"id": {n}, "name": "x"}}\n' for n in range(total)))
+    config = {
+        "stream_name": "orders",
+        "path": str(file),
+        "primary_keys": ["id"],
+        "emit_state_every": 1000,
+    }
+    settings = Settings(sources=SourceSettings(taps={"jsonl": (str(home / "bin" / "tap-jsonl"),)}))
+    options: dict[str, Any] = {"tap": "jsonl", "config": config}
+    source = Source(connector="singer", event="orders", options=options, page_rows=5000)
+    connector = open_connector(source, folder, settings=settings)
+    assert connector.discover()[0].key == ("id",)
+    pages = []
+    with pytest.raises(RetryError, match="status 137"):
+        for page in connector.read(None):
+            if page is None:
+                continue
+            pages.append(page)
+            if len(pages) == 2:
+                running = psutil.Process().children(recursive=True)
+                [tap] = [one for one in running if one.exe().startswith(str(python.resolve()))][-1:]
+                tap.kill()
+    assert 0 < len(set(ids(pages))) < total
+    rest = read(connector, pages[-1].cursor)
+    assert set(ids(pages)) | set(ids(rest)) == set(range(total))
+    again = [row.data for page in read(connector, rest[-1].cursor) for row in page.rows]
+    known = {row.data["id"]: row.data for page in [*pages, *rest] for row in page.rows}
+    assert all(row == known[row["id"]] for row in again)  # the tap gives its last file once more
