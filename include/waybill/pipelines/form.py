@@ -75,6 +75,8 @@ CONNECTORS: Mapping[str, str] = {
     "csv": "waybill.ingestion.connectors.csv_file:CsvConnector",
     "dlt": "waybill.ingestion.connectors.dlt_source:DltConnector",
     "singer": "waybill.ingestion.connectors.singer_tap:SingerConnector",
+    "files": "waybill.ingestion.connectors.files:FilesConnector",
+    "sql": "waybill.ingestion.connectors.sql_table:SqlConnector",
 }
 """Those that are part of Waybill, each with what opens one: imported when one is opened."""
 OF_FILES = ("csv",)
