@@ -6,13 +6,22 @@ import json
 from itertools import islice
 
 import pytest
-from tests.support.connector_sources import KINDS, KINDS_ON_SERVERS, SourceOfRows
+from tests.support.connector_sources import (
+    KINDS,
+    KINDS_IN_PROCESSES,
+    KINDS_ON_SERVERS,
+    SourceOfRows,
+)
 
 from waybill.errors import InputError
 from waybill.ingestion.connectors import Page
 
 ALL = [
     *(pytest.param(kind, id=name) for name, kind in KINDS.items()),
+    *(
+        pytest.param(kind, id=name, marks=pytest.mark.campaign)
+        for name, kind in KINDS_IN_PROCESSES.items()
+    ),
     *(
         pytest.param(kind, id=name, marks=pytest.mark.serves)
         for name, kind in KINDS_ON_SERVERS.items()

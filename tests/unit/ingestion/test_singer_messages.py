@@ -41,8 +41,14 @@ def read_pages(*given: bytes, **settings: Any) -> list[Page]:
 def test_a_page_ends_with_the_state_that_covers_it():
     found = read_pages(record(1), record(2), record(3), state({"n": 3}), record(4), state({"n": 4}))
     assert [[row.data["id"] for row in page.rows] for page in found] == [[1, 2, 3], [4]]
-    assert [page.cursor for page in found] == [{"state": None}, {"state": {"n": 4}}]
-    assert [page.start for page in found] == [None, {"state": None}]
+    assert [page.cursor for page in found] == [{"state": {"n": 3}}, {"state": {"n": 4}}]
+    assert [page.start for page in found] == [None, {"state": {"n": 3}}]
+
+
+def test_more_rows_than_a_page_takes_without_a_state_keep_the_one_before():
+    found = read_pages(state(0), *map(record, range(7)), state(7))
+    assert [len(page.rows) for page in found] == [3, 3, 1]
+    assert [page.cursor["state"] for page in found] == [0, 0, 7]
 
 
 def test_a_state_ends_a_page_that_has_enough():

@@ -6,6 +6,9 @@ never runs ``pipeline.run``: resources are iterated, and dlt's state is kept by 
 What dlt promises of its state is that it is right once all was read. Within a resource it moves on
 only where that is right too (``_moves_within``): the resource is incremental in ascending order.
 Else what is read again from the state before is recognised by its id and version.
+
+A page ends where an item of dlt does, and only there the state moves: an item (what the source
+yields at once, such as the rows of an answer) of more rows than a page takes makes several pages.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import msgspec
 
 from waybill.egress import EgressGuard, ForbiddenAddressError, guard_process
 from waybill.errors import InputError
-from waybill.events import dumps, loads
+from waybill.events import dumps
 from waybill.processing.sandbox import Confinement, Limits
 from waybill.settings import EgressSettings
 
@@ -309,7 +312,9 @@ class _Reading:
         self._state: dict[str, Any] = {} if kept is None else json.typed_loadb(dumps(kept))
         self._done: list[str] = list(given.get("done", ()))
         """Resources that this round has read to their end."""
-        self._told: Any = kept
+        self._told = dumps(kept)
+        """The state of the last place that can be gone on from, as JSON."""
+        self._sent = (self._told, self._done)
         self._page = _Page([], [])
         self._numbers: dict[str, int] = {}
 
@@ -326,7 +331,7 @@ class _Reading:
             is_last = number + 1 == len(waiting)
             self._done = [] if is_last else [*self._done, *group]
             self._told = self._snapshot()
-            self._flush(at_end=True)
+            self._flush()
 
     def _group(self, names: list[str], resources: Sequence[Any]) -> None:
         deleting = {
@@ -337,13 +342,15 @@ class _Reading:
             moves = len(names) == 1 and _moves_within(_incremental(found.pipe(names[0])))
             for table, items in found:
                 marked = deleting[table if table in deleting else names[0]]
-                for rows in _slices(items, self._order.page_rows):
+                if self._count() + _length(items) > self._order.page_rows:
                     self._flush()
+                for rows in _slices(items, self._order.page_rows):
                     for row in rows:
+                        self._flush_full()
                         self._add(table, row, marked)
-                if moves and self._is_full():
+                if moves:
                     self._told = self._snapshot()
-                self._flush()
+                self._flush_full()
 
     def _add(self, name: str, row: Any, deleting: tuple[str, bool] | None) -> None:
         number = self._numbers[name] = self._numbers.get(name, 0) + 1
@@ -360,29 +367,52 @@ class _Reading:
         self._page.rows.append(body)
         self._page.bytes += len(body)
 
-    def _is_full(self) -> bool:
-        count = len(self._page.rows) + len(self._page.bad)
-        return count >= self._order.page_rows or self._page.bytes >= _FLUSH_BYTES
+    def _count(self) -> int:
+        return len(self._page.rows) + len(self._page.bad)
 
-    def _flush(self, *, at_end: bool = False) -> None:
-        """Send a page if it is full; at an end, whatever there is, and if only the state moved."""
-        if not at_end and not self._is_full():
-            return
+    def _flush_full(self) -> None:
+        """Send a page that is full."""
+        if self._count() >= self._order.page_rows or self._page.bytes >= _FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send what there is, and the state; nothing, if there is neither a row nor a new state."""
         page, self._page = self._page, _Page([], [])
-        head = {"kind": "page", "bad": page.bad, "dlt": self._told, "done": self._done}
-        body = dumps(head)[:-1] + b',"rows":[' + b",".join(page.rows) + b"]}"
+        state = (self._told, self._done)
+        if not page.rows and not page.bad and state == self._sent:
+            return
+        self._sent = state
+        head = dumps({"kind": "page", "bad": page.bad, "done": self._done})[:-1]
+        rows = b",".join(page.rows)
+        body = b'%b,"dlt":%b,"rows":[%b]}' % (head, self._told, rows)
         self._output.write(len(body).to_bytes(LENGTH_BYTES, "big"))
         self._output.write(body)
         self._output.flush()
 
-    def _snapshot(self) -> Any:
-        text = self._json.typed_dumpb(self._state)
+    def _snapshot(self) -> bytes:
+        _sort_hashes(self._state)
+        text: bytes = self._json.typed_dumpb(self._state)
         if len(text) > _MOST_STATE_BYTES:
             raise InputError(
                 f"dlt's state has {len(text) // 1024**2} MiB, more than is kept; a cursor that many"
                 " rows share grows it: declare range_start: open, or a finer cursor"
             )
-        return loads(text)
+        return text
+
+
+def _sort_hashes(state: Any) -> None:
+    """Bring dlt's hashes of the rows at a cursor into an order: it writes down a set."""
+    for name, inner in state.items() if isinstance(state, dict) else ():
+        if name == "unique_hashes" and isinstance(inner, list):
+            inner.sort()
+        else:
+            _sort_hashes(inner)
+
+
+def _length(items: Any) -> int:
+    if hasattr(items, "num_rows"):
+        return int(items.num_rows)
+    return len(items) if isinstance(items, list) or hasattr(items, "iloc") else 1
 
 
 def _slices(items: Any, count: int) -> Iterator[Sequence[Any]]:

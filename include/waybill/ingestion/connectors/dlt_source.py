@@ -5,9 +5,10 @@ dlt source, a dlt resource, or rows; ``rest_api`` is the dict of dlt's source of
 resource's table is an event name. The cursor is ``{"dlt": dlt's state, "done": [resources]}``:
 ``done`` are those that the round has read to their end, until it has read all.
 
-The same cursor gives the same page where the source answers the same. Where the state stands still
-within a resource (see ``dlt_process``), a run that died gives the resource's rows again from its
-beginning; they are recognised by id and version.
+The same cursor gives the same rows in the same order where the source does, and the same page where
+its items fall alike: one that is asked from another row on may cut its answers elsewhere. Where the
+state stands still within a resource (see ``dlt_process``), a run that died gives the resource's
+rows again from its beginning. What comes again is recognised by id and version.
 
 The source runs in a process of its own, confined as transformations are, with the network open to
 what the settings let sources connect to. Nothing of the platform's is in it but the order: options,
@@ -127,12 +128,14 @@ class DltConnector:
         source's own work.
         """
         start = None if cursor is None else dict(cursor)
+        seen: set[str] = set()
         for frame in self._frames(cursor, describe=False):
             if frame is None:
                 yield None
                 continue
             after = {"dlt": frame["dlt"], "done": frame["done"]}
             if frame["rows"] or frame["bad"] or after != start:
+                self._require_keys(frame, seen)
                 yield self._page(frame, after, start)
                 start = after
 
@@ -164,10 +167,13 @@ class DltConnector:
     def _page(
         self, frame: dict[str, Any], after: dict[str, Any], start: dict[str, Any] | None
     ) -> Page:
+        own = self._opening.source.event
         rows: list[Row] = []
         places: list[str] = []
         for table, number, op, row in frame["rows"]:
-            rows.append(Record(row, event=self._event(table), op=op))
+            event = self._event(table)
+            is_plain = event == own and op == "upsert"
+            rows.append(row if is_plain else Record(row, event=event, op=op))
             places.append(f"resource {table}, record {number} of the run")
         bad = [
             BadRow(
@@ -180,6 +186,27 @@ class DltConnector:
             for one in frame["bad"]
         ]
         return Page(rows, bad, cursor=after, start=start, place=places.__getitem__)
+
+    def _require_keys(self, frame: dict[str, Any], seen: set[str]) -> None:
+        """Refuse an event of which no row of its first page has a field of the key.
+
+        Raises:
+            InputError: names what the rows have instead.
+        """
+        fields: dict[str, set[str]] = {}
+        for table, _, _, row in frame["rows"]:
+            if table not in seen:
+                fields.setdefault(table, set()).update(row)
+        seen.update(fields)
+        for table, names in fields.items():
+            event = self._event(table)
+            declared = self._opening.events.get(event)
+            lacking = [one for one in declared.key if one not in names] if declared else []
+            if lacking:
+                raise InputError(
+                    f"resource {table!r}: no row has the field {lacking[0]!r}, which the key of"
+                    f" event {event!r} names; they have {', '.join(sorted(names)[:20])}"
+                )
 
     def _frames(self, cursor: Cursor | None, *, describe: bool) -> Iterator[dict[str, Any] | None]:
         """Yield the frames of one process; None while it is silent."""

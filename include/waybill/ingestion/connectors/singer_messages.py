@@ -69,6 +69,8 @@ class SingerPages:
     keys: Mapping[str, tuple[str, ...]]
     event_of: Callable[[str], str]
     start: dict[str, Any] | None
+    own: str = ""
+    """The event name whose rows are plain."""
     schemas: dict[str, Any] = field(default_factory=dict)
     """Of each stream, as the tap sent the last one."""
     _rows: list[Row] = field(default_factory=list)
@@ -94,10 +96,13 @@ class SingerPages:
             self._line += 1
             if not line.strip():
                 continue
-            is_state = self._take(line)
+            message = _parsed(line)
+            is_state = message is not None and message["type"] == "STATE"
             count = len(self._rows) + len(self._bad)
-            enough = min(self.page_rows, _SMALL_PAGE) if is_state else self.page_rows
-            if count >= enough or self._bytes >= _PAGE_BYTES:
+            if not is_state and (count >= self.page_rows or self._bytes >= _PAGE_BYTES):
+                yield self._page()
+            self._take(line, message)
+            if is_state and count >= min(self.page_rows, _SMALL_PAGE):
                 yield self._page()
         if self._rows or self._bad or self._cursor() != (self.start or {"state": None}):
             yield self._page()
@@ -113,24 +118,17 @@ class SingerPages:
         self.start = after
         return page
 
-    def _take(self, line: bytes) -> bool:
-        """Take one message; tell whether it is a STATE."""
-        try:
-            message = loads(line)
-            kind = message["type"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+    def _take(self, line: bytes, message: dict[str, Any] | None) -> None:
+        if message is None:
             self._refuse(line, "expected a message of Singer: JSON with a type")
-            return False
-        if kind == "RECORD":
+        elif message["type"] == "RECORD":
             self._record(line, message)
-        elif kind == "SCHEMA":
+        elif message["type"] == "SCHEMA":
             self._schema(message)
-        elif kind == "STATE":
+        elif message["type"] == "STATE":
             self._state = message.get("value")
-            return True
         else:
-            self._other(kind, message)
-        return False
+            self._other(message["type"], message)
 
     def _record(self, line: bytes, message: Mapping[str, Any]) -> None:
         stream, row = message.get("stream"), message.get("record")
@@ -138,7 +136,9 @@ class SingerPages:
             self._refuse(line, "expected a RECORD with a stream and a record")
             return
         op: Any = "upsert" if row.get(_DELETED) is None else "delete"
-        self._rows.append(Record(row, event=self.event_of(stream), op=op))
+        event = self.event_of(stream)
+        is_plain = event == self.own and op == "upsert"
+        self._rows.append(row if is_plain else Record(row, event=event, op=op))
         self._places.append(f"stream {stream[:80]}, line {self._line} of the tap")
         self._bytes += len(line)
 
@@ -174,6 +174,15 @@ class SingerPages:
             )
         else:
             _LOG.warning("%s: a message of type %s is left out", self.name, ascii(kind)[:100])
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    """Return a message, or None: it is none."""
+    try:
+        message = loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) and "type" in message else None
 
 
 def _fields(schema: Mapping[str, Any]) -> Mapping[str, Any]:

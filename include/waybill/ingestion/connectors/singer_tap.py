@@ -85,6 +85,7 @@ class SingerConnector:
             {name: declared.key for name, declared in events.items()},
             self._event,
             start,
+            self._opening.source.event,
         )
         folder = new_source_folder()
         arguments = ["--config", self._write(folder, "config.json", self._config())]
