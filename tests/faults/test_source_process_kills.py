@@ -7,6 +7,7 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.support import children
@@ -38,7 +39,7 @@ def rows(start):
 @dlt.source
 def shop(order="asc"):
     @dlt.resource(primary_key="id")
-    def orders(seq=dlt.sources.incremental("seq", row_order=order)):
+    def orders(seq=dlt.sources.incremental("seq", row_order=order or None)):
         yield from rows(seq.start_value or 0)
 
     @dlt.resource
@@ -49,7 +50,7 @@ def shop(order="asc"):
 DECLARATION = """
 id: shop-orders
 name: orders
-team: shop
+team: {team}
 owner: shop@example.com
 source: {source}
 events:
@@ -62,7 +63,7 @@ SOURCES = {
     "dlt in order": {**DLT, "options": {"resource": "shop:shop"}},
     "dlt without order": {
         **DLT,
-        "options": {"resource": "shop:shop", "arguments": {"order": None}},
+        "options": {"resource": "shop:shop", "arguments": {"order": ""}},
     },
     "singer": {
         "connector": "singer",
@@ -85,7 +86,9 @@ def settings(request, stack_settings, tmp_path) -> Settings:
     (folder / "small_tap.py").write_text(TAP.read_text())
     (folder / "transformation.py").write_text("def transform(event):\n    return event\n")
     source = json.dumps(SOURCES[request.param])
-    (folder / "pipeline.yaml").write_text(DECLARATION.format(source=source))
+    (folder / "pipeline.yaml").write_text(
+        DECLARATION.format(source=source, team=f"shop-{uuid4().hex[:12]}")
+    )
     taps = {"small": (sys.executable, str(folder / "small_tap.py"))}
     settings = stack_settings.model_copy(
         update={"pipelines_dir": tmp_path / "pipelines", "sources": SourceSettings(taps=taps)}

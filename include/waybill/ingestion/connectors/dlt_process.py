@@ -34,7 +34,7 @@ import msgspec
 
 from waybill.egress import EgressGuard, ForbiddenAddressError, guard_process
 from waybill.errors import InputError
-from waybill.events import dumps
+from waybill.events import dumps, loads
 from waybill.processing.sandbox import Confinement, Limits
 from waybill.settings import EgressSettings
 
@@ -314,7 +314,7 @@ class _Reading:
         """Resources that this round has read to their end."""
         self._told = dumps(kept)
         """The state of the last place that can be gone on from, as JSON."""
-        self._sent = (self._told, self._done)
+        self._sent = (_canonical(self._told), self._done)
         self._page = _Page([], [])
         self._numbers: dict[str, int] = {}
 
@@ -378,19 +378,18 @@ class _Reading:
     def _flush(self) -> None:
         """Send what there is, and the state; nothing, if there is neither a row nor a new state."""
         page, self._page = self._page, _Page([], [])
-        state = (self._told, self._done)
+        state = (_canonical(self._told), self._done)
         if not page.rows and not page.bad and state == self._sent:
             return
         self._sent = state
         head = dumps({"kind": "page", "bad": page.bad, "done": self._done})[:-1]
         rows = b",".join(page.rows)
-        body = b'%b,"dlt":%b,"rows":[%b]}' % (head, self._told, rows)
+        body = b'%b,"dlt":%b,"rows":[%b]}' % (head, state[0], rows)
         self._output.write(len(body).to_bytes(LENGTH_BYTES, "big"))
         self._output.write(body)
         self._output.flush()
 
     def _snapshot(self) -> bytes:
-        _sort_hashes(self._state)
         text: bytes = self._json.typed_dumpb(self._state)
         if len(text) > _MOST_STATE_BYTES:
             raise InputError(
@@ -400,13 +399,26 @@ class _Reading:
         return text
 
 
-def _sort_hashes(state: Any) -> None:
-    """Bring dlt's hashes of the rows at a cursor into an order: it writes down a set."""
-    for name, inner in state.items() if isinstance(state, dict) else ():
-        if name == "unique_hashes" and isinstance(inner, list):
-            inner.sort()
-        else:
-            _sort_hashes(inner)
+def _canonical(state: bytes) -> bytes:
+    """Return dlt's state such that the same place in the source has the same one.
+
+    The hashes of the rows at the cursor are a set; where the run began that wrote the state is
+    told beside it, and read by nothing.
+    """
+    value = loads(state)
+    _make_canonical(value)
+    return dumps(value)
+
+
+def _make_canonical(state: Any) -> None:
+    if not isinstance(state, dict):
+        return
+    if {"last_value", "unique_hashes", "start_value"} <= state.keys():
+        state["unique_hashes"].sort()
+        state["start_value"] = state["initial_value"]
+        return
+    for inner in state.values():
+        _make_canonical(inner)
 
 
 def _length(items: Any) -> int:
