@@ -176,7 +176,7 @@ def test_hidden_files_folders_and_links_out_are_left_alone(opened, tmp_path):
     assert read(opened())[0] == []
     (tmp_path / "out").symlink_to(tmp_path.parent)
     with pytest.raises(InputError, match="outside of them"):
-        read(opened(f"out/{secret.name}"))
+        opened(f"out/{secret.name}")
 
 
 def test_a_record_that_is_too_long_parks_and_the_next_is_read(opened, tmp_path, monkeypatch):
