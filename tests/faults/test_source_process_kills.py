@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.faults.test_connector_kills import DIES
 from tests.support import children
 
 from waybill import services
@@ -28,12 +30,10 @@ print(run_ingest(settings, "orders"))
 """
 TAP = Path(__file__).parents[1] / "support" / "small_tap.py"
 SOURCE = f"""
-import time
 import dlt
 
 def rows(start):
     for at in range(start, {ROWS}, 50):
-        time.sleep(0.05)
         yield [{{"id": number, "seq": number}} for number in range(at, min(at + 50, {ROWS}))]
 
 @dlt.source
@@ -71,7 +71,7 @@ SOURCES = {
         "page_rows": 100,
         "options": {
             "tap": "small",
-            "config": {"rows": ROWS, "every_s": 0.01},
+            "config": {"rows": ROWS},
             "streams": ["orders"],
         },
     },
@@ -109,13 +109,20 @@ def ids_in_kafka(settings: Settings) -> Counter[tuple[str, str]]:
 def test_a_source_whose_reader_is_killed_loses_no_row(settings, request):
     chance = random.Random(SEED)
     print(f"seed {SEED}")
-    killed = sum(
-        children.run_and_kill(settings, INGEST, after_s=chance.uniform(4.0, 16.0))
-        for _ in range(KILLS)
-    )
+    killed = 0
+    for _ in range(KILLS):
+        steps = chance.choice([chance.randint(1, 20), chance.randint(100, 600)])
+        child = children.start(settings, DIES.format(steps=steps) + INGEST)
+        try:
+            output, _ = child.communicate(timeout=400)
+        finally:
+            children.kill(child)
+        assert child.returncode in (0, -signal.SIGKILL), output.decode()
+        killed += child.returncode == -signal.SIGKILL
     children.run(settings, INGEST, limit_s=400)
     found = ids_in_kafka(settings)
     print(f"{killed} kills, {found.total() - len(found)} doubles")
+    assert killed >= KILLS - 1
     with_notes = "dlt" in request.node.name
     expected = {("orders", f"[{number}]") for number in range(ROWS)}
     if "singer" in request.node.name:

@@ -1,6 +1,6 @@
 """A Singer tap of the tests: rows 1 to ``rows`` of stream ``orders``, a STATE after each ten.
 
-``die_at``: SIGKILL itself before that row, the first time. ``child``: start a process that lasts. ``every_s``: between rows.
+``die_at``: SIGKILL itself before that row, the first time. ``child``: start a process that lasts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             record = {"id": number, "at": "2024-01-01T00:00:00Z", "note": "x" * 10}
             say(type="RECORD", stream=stream, record=record)
-            time.sleep(config.get("every_s", 0))
             if number % 10 == 0:
                 say(type="STATE", value={"id": number})
                 sys.stdout.flush()
