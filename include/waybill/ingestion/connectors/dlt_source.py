@@ -124,7 +124,7 @@ class DltConnector:
             InputError: the source refuses what it is given, or its code fails.
             RetryError: it did not answer.
 
-        Cost: a process of some 150 MB, 2 s until it reads; then about 10 µs a row beside the
+        Cost: a process of 115 MB, 1.2 s of CPU to start; then about 7 µs a row beside the
         source's own work.
         """
         start = None if cursor is None else dict(cursor)
