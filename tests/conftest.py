@@ -211,3 +211,13 @@ def stack_settings(
     settings = servers.stack_settings(postgres, kafka, s3, tmp_path)
     wal = settings.wal.model_copy(update={"segment_bytes": 4 * 1024**2})  # fewer pages to make
     return settings.model_copy(update={"wal": wal})
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Any]:
+    """MariaDB: ``.database() -> name``, ``.connect(name)``, ``.socket``; its packages are fetched."""
+    from tests.support.mariadb import MariaDb
+
+    server = MariaDb()
+    yield server
+    server.stop()

@@ -9,6 +9,7 @@ import pytest
 from tests.support.connector_sources import (
     KINDS,
     KINDS_IN_PROCESSES,
+    KINDS_OF_CAMPAIGNS,
     KINDS_ON_SERVERS,
     SourceOfRows,
 )
@@ -25,6 +26,10 @@ ALL = [
     *(
         pytest.param(kind, id=name, marks=pytest.mark.serves)
         for name, kind in KINDS_ON_SERVERS.items()
+    ),
+    *(
+        pytest.param(kind, id=name, marks=pytest.mark.campaign)
+        for name, kind in KINDS_OF_CAMPAIGNS.items()
     ),
 ]
 

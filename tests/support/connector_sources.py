@@ -344,6 +344,42 @@ class PostgresTable(SqliteTable):
         return Connections({"shop": SecretStr(self.dsn)})
 
 
+class MysqlTable(SqliteTable):
+    mark = "%s"
+
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        self.folder = folder
+        self.server = request.getfixturevalue("mariadb")
+        self.name = self.server.database()
+        self.run('CREATE TABLE `or"ders` (id bigint PRIMARY KEY, seq bigint NOT NULL, name text)')
+
+    def run(self, statement: str, rows: list[tuple[Any, ...]] | None = None) -> None:
+        statement = statement.replace('"or""ders"', '`or"ders`')
+        with self.server.connect(self.name) as connection, connection.cursor() as cursor:
+            if rows is None:
+                cursor.execute(statement)
+            else:
+                cursor.executemany(statement, rows)
+
+    def declaration(self) -> dict[str, Any]:
+        options = {"table": 'or"ders', "cursor": "seq"}
+        return {"connector": "sql", "connection": "shop", "options": options}
+
+    def connections(self) -> Connections:
+        return Connections({"shop": SecretStr(mysql_connection(self.server, self.name))})
+
+
+def mysql_connection(server: Any, database: str) -> str:
+    found = {
+        "conn_type": "mysql",
+        "login": "ann",
+        "password": "p@ss:w/rd",
+        "schema": database,
+        "extra": {"unix_socket": str(server.socket)},
+    }
+    return json.dumps(found)
+
+
 KINDS: dict[str, type[SourceOfRows]] = {
     "csv": CsvFile,
     "files: csv": Files,
@@ -359,3 +395,5 @@ KINDS_ON_SERVERS: dict[str, type[SourceOfRows]] = {
     "files: s3, parquet": ParquetObjects,
     "sql: postgres": PostgresTable,
 }
+KINDS_OF_CAMPAIGNS: dict[str, type[SourceOfRows]] = {"sql: mysql": MysqlTable}
+"""Their servers are fetched."""

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 PLACES = ("include/waybill", "plugins", "spark_jobs", "dags")
 NOT_USED = {
     "aiohttp", "asyncpg", "ftplib", "grpc", "http", "imaplib", "kafka", "paramiko", "psycopg2",
-    "pymongo", "pymysql", "redis", "socketserver", "telnetlib", "trino", "websockets", "xmlrpc",
+    "pymongo", "redis", "socketserver", "telnetlib", "trino", "websockets", "xmlrpc",
 }  # fmt: skip
 """Libraries with clients that no rule is known for: whoever imports one writes its rule."""
 

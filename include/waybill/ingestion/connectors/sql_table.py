@@ -1,4 +1,4 @@
-"""A table or view of a database as a source: PostgreSQL, SQLite.
+"""A table or view of a database as a source: PostgreSQL, MySQL and MariaDB, SQLite.
 
 Pages are read by keyset: ``WHERE (cursor, key) > (last cursor, last key) ORDER BY cursor, key LIMIT
 page_rows + 1``, each a short statement of its own, so that neither a table nor a snapshot is held.
@@ -36,12 +36,16 @@ from waybill.ingestion.connectors.sql_values import json_value, kept, restored, 
 from waybill.pipelines import find_file, hint
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-_CONNECT_S = 10
-_STATEMENT_MS = 600_000
+_WAIT_S = 10
+_STATEMENT_S = 600
 _LIBPQ = frozenset(
     {"sslmode", "sslrootcert", "sslcert", "sslkey", "channel_binding", "target_session_attrs"}
 )
 """What a connection's extra may say to libpq."""
+_PYMYSQL = frozenset(
+    {"unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity"}
+)
+"""And to PyMySQL."""
 
 
 class SqlOptions(Options):
@@ -74,17 +78,20 @@ class _Reading:
     """The cursor's column, if there is one, then the key's."""
     nullable: tuple[str, ...]
     """Those of them that the table says may be null."""
+    documents: frozenset[str]
+    """Columns of JSON that the driver gives as text."""
 
 
 class SqlConnector:
     """Reads one table; connects at the first call of ``read``."""
 
     def __init__(self, opening: Opening) -> None:
+        opening.refuse("path", "order_by", "null_values", "columns")
         self._opening = opening
         self._options = options = opening.options(SqlOptions)
         if (options.file is None) == (opening.source.connection is None):
             raise InputError(
-                "source: expected a connection (PostgreSQL), or options.file (SQLite); found"
+                "source: expected a connection (PostgreSQL, MySQL), or options.file (SQLite); found"
                 f" {'neither' if options.file is None else 'both'}"
             )
         if options.overlap and options.cursor is None:
@@ -142,6 +149,9 @@ class SqlConnector:
     ) -> Page:
         names = reading.columns
         made = [dict(zip(names, map(json_value, row), strict=True)) for row in rows]
+        for name in reading.documents:
+            for row in made:
+                row[name] = _document(row[name])
         place = partial(_place, self._options.table, reading.order, made)
         return Page(made, [], cursor=after, start=start, place=place)
 
@@ -169,6 +179,13 @@ class SqlConnector:
             tuple(order),
             tuple(
                 column["name"] for column in found if column["nullable"] and column["name"] in order
+            ),
+            frozenset(
+                column["name"]
+                for column in found
+                if isinstance(column["type"], sa.JSON)
+                and column["name"] in columns
+                and session.dialect.name != "postgresql"
             ),
         )
 
@@ -255,14 +272,8 @@ class SqlConnector:
             return sa.create_engine(
                 url, connect_args={"timeout": 30.0}, poolclass=NullPool, hide_parameters=True
             )
-        self._connection = found = self._opening.connection("postgres")
-        return sa.create_engine(
-            _url(found),
-            connect_args=_limits(found),
-            poolclass=NullPool,
-            hide_parameters=True,
-            json_deserializer=loads,
-        )
+        self._connection = found = self._opening.connection("postgres", "mysql")
+        return _postgres(found) if found.kind == "postgres" else _mysql(found)
 
     @contextmanager
     def _said(self) -> Iterator[None]:
@@ -300,7 +311,10 @@ def _statement(
         statement = statement.where(order[0] >= begin.values[0])
     elif begin is not None:
         bound = [sa.literal(value) for value in begin.values]
-        statement = statement.where(sa.tuple_(*order) > sa.tuple_(*bound))
+        statement = statement.where(
+            order[0] >= bound[0],  # by which MySQL finds the index
+            sa.tuple_(*order) > sa.tuple_(*bound),
+        )
     if end is not None:
         statement = statement.where(order[0] <= end)
     return statement.order_by(*order).limit(limit)
@@ -308,6 +322,14 @@ def _statement(
 
 def _order_of(reading: _Reading, row: Sequence[Any]) -> list[Any]:
     return [row[reading.columns.index(name)] for name in reading.order]
+
+
+def _document(text: Any) -> Any:
+    """Return the JSON that a text is; what is none, as it is."""
+    try:
+        return loads(text.encode()) if isinstance(text, str) else text
+    except ValueError:
+        return text
 
 
 def _place(table: str, order: Sequence[str], rows: Sequence[Mapping[str, Any]], index: int) -> str:
@@ -325,25 +347,57 @@ def _require(wanted: Sequence[str], there: Sequence[str], where: str) -> None:
         )
 
 
-def _url(found: Connection) -> sa.URL:
+def _postgres(found: Connection) -> sa.Engine:
+    """Return an engine whose sessions wait for nothing for ever, write nothing, and know UTC."""
+    given = {name: str(value) for name, value in found.extra.items() if name in _LIBPQ}
+    limits = {
+        "connect_timeout": _WAIT_S,
+        "keepalives_idle": 30,
+        "tcp_user_timeout": 60_000,
+        "application_name": "waybill",
+        "options": f"-c statement_timeout={_STATEMENT_S * 1000} -c timezone=UTC"
+        " -c default_transaction_read_only=on",
+    }
+    return sa.create_engine(
+        _url("postgresql+psycopg", found),
+        connect_args=given | limits,
+        poolclass=NullPool,
+        hide_parameters=True,
+        json_deserializer=loads,
+    )
+
+
+def _mysql(found: Connection) -> sa.Engine:
+    """Return such an engine for MySQL and MariaDB."""
+    given = {name: value for name, value in found.extra.items() if name in _PYMYSQL}
+    limits = {
+        "connect_timeout": _WAIT_S,
+        "read_timeout": _STATEMENT_S,
+        "write_timeout": _STATEMENT_S,
+        "charset": "utf8mb4",
+    }
+    engine = sa.create_engine(
+        _url("mysql+pymysql", found),
+        connect_args=given | limits,
+        poolclass=NullPool,
+        hide_parameters=True,
+    )
+    sa.event.listen(engine, "connect", _begin_mysql)
+    return engine
+
+
+def _begin_mysql(connection: Any, _: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION READ ONLY")
+        cursor.execute("SET time_zone = '+00:00'")
+
+
+def _url(driver: str, found: Connection) -> sa.URL:
     return sa.URL.create(
-        "postgresql+psycopg",
+        driver,
         username=found.login or None,
         password=found.password.get_secret_value() or None,
         host=found.host or None,
         port=found.port,
         database=found.schema or None,
     )
-
-
-def _limits(found: Connection) -> dict[str, Any]:
-    """Return what keeps a session from waiting for ever, from writing, and from local time."""
-    given = {name: str(value) for name, value in found.extra.items() if name in _LIBPQ}
-    return given | {
-        "connect_timeout": _CONNECT_S,
-        "keepalives_idle": 30,
-        "tcp_user_timeout": 60_000,
-        "application_name": "waybill",
-        "options": f"-c statement_timeout={_STATEMENT_MS} -c default_transaction_read_only=on"
-        " -c timezone=UTC",
-    }
