@@ -266,6 +266,24 @@ def test_what_there_is_not_is_named(shop, function, words):
     assert words in failed["message"]
 
 
+@pytest.mark.parametrize(
+    ("options", "more", "words"),
+    [
+        ({}, {}, "either resource or rest_api"),
+        ({"resource": "shop"}, {}, "a module's name, a colon, a function's name"),
+        ({"resource": "../shop:x"}, {}, "a module's name, a colon, a function's name"),
+        ({"resource": "s:x", "hints": {"x": {"nothing": 1}}}, {}, "no hint 'nothing'"),
+        ({"rest_api": {}, "arguments": {"a": 1}}, {}, "arguments are those of resource"),
+        ({"resource": "s:x"}, {"path": "x.csv"}, "has no use for it"),
+        ({"resource": "s:x", "arguments": {"k": "${connection.password}"}}, {}, "needs one"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_runs(tmp_path, options, more, words):
+    source = Source(connector="dlt", event="orders", options=options, **more)
+    with pytest.raises(InputError, match=words):
+        open_connector(source, tmp_path)
+
+
 # In a process of its own
 
 REST = {

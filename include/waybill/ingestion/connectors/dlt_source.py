@@ -106,6 +106,7 @@ class DltConnector:
     """Reads any dlt resource or source, or a REST API by its description."""
 
     def __init__(self, opening: Opening) -> None:
+        opening.refuse("path", "order_by", "null_values", "columns")
         self._opening = opening
         self._options = opening.options(DltOptions)
         self._settings = opening.settings or Settings()

@@ -62,6 +62,7 @@ class SingerConnector:
     """Reads a Singer tap."""
 
     def __init__(self, opening: Opening) -> None:
+        opening.refuse("path", "order_by", "null_values", "columns")
         self._opening = opening
         self._options = opening.options(SingerOptions)
         self._settings = opening.settings or Settings()
