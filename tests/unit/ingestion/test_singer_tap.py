@@ -155,12 +155,15 @@ def test_a_tap_ends_with_all_that_it_started_when_its_reader_is_killed(tmp_path,
     while reader.stdout.readline().strip() != "page":
         assert reader.poll() is None
     started = psutil.Process(reader.pid).children(recursive=True)
+    folder = Path(started[0].cwd())
+    assert (folder / "config.json").is_file()
     assert len(started) >= 3
     os.kill(reader.pid, signal.SIGKILL)
     reader.wait()
     reader.stdout.close()
     _, alive = psutil.wait_procs(started, timeout=60)
     assert alive == []
+    assert list(folder.glob("*")) == []
 
 
 @pytest.mark.campaign
