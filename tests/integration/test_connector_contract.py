@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 from tests.support.connector_sources import (
     KINDS,
+    KINDS_IN_PROCESSES,
     KINDS_OF_CAMPAIGNS,
     KINDS_ON_SERVERS,
     SourceOfRows,
@@ -18,6 +19,10 @@ from waybill.ingestion.connectors import Page
 
 ALL = [
     *(pytest.param(kind, id=name) for name, kind in KINDS.items()),
+    *(
+        pytest.param(kind, id=name, marks=pytest.mark.campaign)
+        for name, kind in KINDS_IN_PROCESSES.items()
+    ),
     *(
         pytest.param(kind, id=name, marks=pytest.mark.serves)
         for name, kind in KINDS_ON_SERVERS.items()
@@ -132,7 +137,7 @@ def test_a_row_without_a_key_has_a_place(source):
 def test_a_missing_key_fails_before_the_first_page_and_says_what_is_there(source):
     source.add(rows(0, 3))
     with pytest.raises(InputError, match="number") as caught:
-        next(source.open(key="number").read(None))
+        next(page for page in source.open(key="number").read(None) if page is not None)
     assert "name" in str(caught.value)
 
 

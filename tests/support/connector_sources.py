@@ -13,6 +13,7 @@ import io
 import itertools
 import json
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ from pydantic import SecretStr
 
 from waybill.ingestion.connectors import Connections, Connector, open_connector
 from waybill.pipelines import Column, EventDeclaration, Source, TableSpec
+from waybill.settings import Settings, SourceSettings
 
 Row = dict[str, Any]
 
@@ -71,8 +73,87 @@ class SourceOfRows:
     def open(self, page_rows: int = 1000, *, key: str = "id") -> Connector:
         source = Source(event="e", page_rows=page_rows, **self.declaration())
         return open_connector(
-            source, self.folder, events={"e": declared(key)}, connections=self.connections()
+            source,
+            self.folder,
+            events={"e": declared(key)},
+            connections=self.connections(),
+            settings=self.settings(),
         )
+
+    def settings(self) -> Settings:
+        return Settings()
+
+
+class DltFunction(SourceOfRows):
+    """Rows of a file, a row an item, in ascending order of ``seq``."""
+
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        super().__init__(folder, request)
+        (folder / "rows.jsonl").write_text("")
+        (folder / "listed.py").write_text(LISTED)
+
+    def add(self, rows: list[Row]) -> None:
+        with (self.folder / "rows.jsonl").open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def place_of(self, index: int) -> str:
+        return f"resource e, record {index + 1} of the run"
+
+    def declaration(self) -> dict[str, Any]:
+        arguments = {"path": str(self.folder / "rows.jsonl")}
+        options = {"resource": "listed:e", "arguments": arguments}
+        return {"connector": "dlt", "options": options}
+
+
+LISTED = """
+import json
+import dlt
+
+@dlt.resource
+def e(path, seq=dlt.sources.incremental("seq", row_order="asc")):
+    with open(path) as file:
+        for row in map(json.loads, file):
+            if seq.start_value is None or row["seq"] >= seq.start_value:
+                yield row
+"""
+
+
+class SingerTap(DltFunction):
+    """A tap over the same file, with a STATE after each row."""
+
+    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
+        super().__init__(folder, request)
+        (folder / "tap.py").write_text(TAP)
+
+    def place_of(self, index: int) -> str:
+        return f"stream e, line {2 * index + 2} of the tap"
+
+    def declaration(self) -> dict[str, Any]:
+        config = {"path": str(self.folder / "rows.jsonl")}
+        return {
+            "connector": "singer",
+            "options": {"tap": "rows", "config": config, "discover": False},
+        }
+
+    def settings(self) -> Settings:
+        taps = {"rows": (sys.executable, str(self.folder / "tap.py"))}
+        return Settings(sources=SourceSettings(taps=taps))
+
+
+TAP = """
+import json, sys
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+path = json.load(open(given["--config"]))["path"]
+done = json.load(open(given["--state"]))["done"] if "--state" in given else 0
+properties = {"id": {}, "seq": {}, "name": {}}
+schema = {"type": "SCHEMA", "stream": "e", "schema": {"properties": properties}, "key_properties": ["id"]}
+print(json.dumps(schema))
+for number, line in enumerate(open(path), 1):
+    if number <= done:
+        continue
+    print('{"type":"RECORD","stream":"e","record":' + line.rstrip() + "}")
+    print(json.dumps({"type": "STATE", "value": {"done": number}}))
+"""
 
 
 def csv_text(rows: list[Row], *, header: bool) -> str:
@@ -307,6 +388,8 @@ KINDS: dict[str, type[SourceOfRows]] = {
     "files: parquet": Parquet,
     "sql: sqlite": SqliteTable,
 }
+KINDS_IN_PROCESSES: dict[str, type[SourceOfRows]] = {"dlt": DltFunction, "singer": SingerTap}
+"""Each reading starts one: they are part of the campaigns."""
 KINDS_ON_SERVERS: dict[str, type[SourceOfRows]] = {
     "files: s3": Objects,
     "files: s3, parquet": ParquetObjects,

@@ -27,6 +27,7 @@ TITLES = {
     "s3": "Object store (S3)",
     "tracker": "Tracker (PostgreSQL)",
     "sources": "Files of sources",
+    "egress": "Egress",
     "wal": "Write-ahead log of the producer",
     "spark": "Spark applications",
     "sandbox": "User code",

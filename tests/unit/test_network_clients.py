@@ -32,8 +32,7 @@ ROOT = Path(__file__).parents[2]
 PLACES = ("include/waybill", "plugins", "spark_jobs", "dags")
 NOT_USED = {
     "aiohttp", "asyncpg", "ftplib", "grpc", "http", "imaplib", "kafka", "paramiko", "psycopg2",
-    "pymongo", "redis", "requests", "socketserver", "telnetlib", "trino", "urllib3",
-    "websockets", "xmlrpc",
+    "pymongo", "redis", "socketserver", "telnetlib", "trino", "websockets", "xmlrpc",
 }  # fmt: skip
 """Libraries with clients that no rule is known for: whoever imports one writes its rule."""
 
@@ -124,9 +123,12 @@ RULES: dict[str, Callable[[Made], bool]] = {
     "clickhouse_connect.get_client": with_("connect_timeout", "send_receive_timeout", "settings"),
     "google.cloud.bigquery.Client": of_bigquery,
     "google.cloud.bigquery.Client.from_service_account_json": of_bigquery,
-    # bound only; or the inherited end of a pair, whose other end is a process of ours
+    "requests.Session": lambda made: "GuardedAdapter(" in made.around,  # it has limits of its own
+    # connected by the guard with its caller's limit; bound only; or the inherited end of a pair, whose other end is a process of ours
     "socket.socket": lambda made: (
-        made.keywords == {"fileno"} or ("bind(" in made.around and ".connect" not in made.around)
+        made.keywords == {"fileno"}
+        or "settimeout(timeout_s)" in made.around
+        or ("bind(" in made.around and ".connect" not in made.around)
     ),
 }
 NO_CLIENTS = {
@@ -148,6 +150,8 @@ NO_CLIENTS = {
     "clickhouse_connect": set[str](),
     "pyiceberg.catalog": set[str](),
     "urllib.request": set[str](),
+    "requests": set[str](),
+    "urllib3": set[str](),
 }
 """Of these libraries every call is a client's, but these."""
 KAFKA_CONFIGS: dict[str, Callable[[], dict[str, object]]] = {

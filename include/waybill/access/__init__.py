@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from waybill.access.grants import access_of as access_of
     from waybill.access.personal import ANY_EVENT as ANY_EVENT
     from waybill.access.personal import KEY as KEY
+    from waybill.access.personal import MASK as MASK
     from waybill.access.personal import Personal as Personal
+    from waybill.access.personal import masked_fields as masked_fields
     from waybill.access.personal import personal_of as personal_of
     from waybill.access.personal import proposed_by as proposed_by
     from waybill.access.personal import same_name as same_name
@@ -26,6 +28,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "access_log": ["AccessLog", "look_at"],
         "audit_log": ["Decision", "read_audit", "required_text", "write_audit"],
         "grants": ["Access", "access_of"],
-        "personal": ["ANY_EVENT", "KEY", "Personal", "personal_of", "proposed_by", "same_name"],
+        "personal": [
+            "ANY_EVENT",
+            "KEY",
+            "MASK",
+            "Personal",
+            "masked_fields",
+            "personal_of",
+            "proposed_by",
+            "same_name",
+        ],
     },
 )

@@ -22,6 +22,8 @@ from waybill.storage.tracker import mapping_versions, pipeline_versions
 
 Proposed = tuple[str, dict[str, dict[str, Any]]]
 """A pipeline's id, and its event names with their declarations as JSON."""
+MASK = "•••"
+"""Stands where a personal value is not shown."""
 KEY = "(key)"
 """Stands among personal fields for an event's key, which the envelope holds as `subject`."""
 ANY_EVENT = ""
@@ -37,6 +39,31 @@ def same_name(name: str) -> str:
 
 def _is_blank(character: str) -> bool:
     return character.isspace() or unicodedata.category(character) in ("Cf", "Cc")
+
+
+def masked_fields(row: dict[str, Any], personal: Iterable[str]) -> dict[str, Any]:
+    """Return a row with its personal fields masked: a copy, where there are any.
+
+    Names are the same as of ``same_name``; what stands where a path ends too early is masked whole,
+    and of a list each item.
+    """
+    for path in personal:
+        row = _masked(row, [same_name(part) for part in decode_path(path)])
+    return row
+
+
+def _masked(value: Any, path: list[str]) -> Any:
+    if value is None:
+        return None
+    if isinstance(value, list) and path:
+        return [_masked(item, path) for item in value]
+    if not path or not isinstance(value, dict):
+        return MASK
+    first, *rest = path
+    return {
+        name: _masked(item, rest) if same_name(name) == first else item
+        for name, item in value.items()
+    }
 
 
 class Failed(Protocol):

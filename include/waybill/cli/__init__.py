@@ -46,6 +46,9 @@ COMMANDS = {
         "Run pipelines' example events; short for `pipelines test`.",
         "waybill.cli.pipeline_tests:test",
     ),
+    "sources": LazyCommand(
+        "Sources: list the kinds; discover and test a pipeline's.", "waybill.cli.sources:app"
+    ),
     "mapping": LazyCommand(
         "Mappings from events to tables: infer, show, compare.", "waybill.cli.mapping:app"
     ),

@@ -30,7 +30,7 @@ app = typer.Typer(
 
 _SAMPLE = 1_000
 _MOST_SAMPLE = 100_000
-_EVENT_INDENT = 4
+_NAME_INDENT, _EVENT_INDENT = 2, 4
 _DECLARATION = "pipeline.yaml"
 
 Event = Annotated[str | None, typer.Option("--event", "-e", help="Only this event name.")]
@@ -64,14 +64,14 @@ def infer(
                 "bad": taken.bad,
                 "filtered": taken.filtered,
                 "failed": dict(taken.faults),
-                "proposals": [_proposal_json(one) for one in proposals],
+                "proposals": [proposal_json(one) for one in proposals],
                 "written": None if written is None else str(written),
             }
         )
         return
     console = Console(highlight=False)
     for proposal in proposals:
-        _show_proposal(console, proposal, pasted=written is None)
+        show_proposal(console, proposal, pasted=written is None)
     for line in _sample_lines(taken):
         console.print(Text(plain(line), "dim"), soft_wrap=True)
     if written is not None:
@@ -135,19 +135,23 @@ def diff(
             console.print(line, soft_wrap=True)
 
 
-def _proposal_json(proposal: Proposal) -> dict[str, Any]:
+def proposal_json(proposal: Proposal) -> dict[str, Any]:
+    """Return a proposal with its lines of YAML."""
     return {**proposal.to_json(), "yaml": "\n".join(_yaml(proposal))}
 
 
 def _yaml(proposal: Proposal) -> list[str]:
-    from waybill.mapping_proposals import event_lines
+    from waybill.mapping_proposals import event_block, event_lines
 
+    if "event" in proposal.missing:
+        return event_block(proposal)
     wanted = proposal.missing or frozenset({"columns"})
     blocks = event_lines(proposal, wanted)
     return [line for block in blocks.values() for line in block]
 
 
-def _show_proposal(console: Console, proposal: Proposal, *, pasted: bool) -> None:
+def show_proposal(console: Console, proposal: Proposal, *, pasted: bool) -> None:
+    """Print what is proposed for an event; ``pasted``: with the lines for the declaration."""
     found = proposal.declaration
     title = f"event {proposal.event} to {found.table.schema_name}.{found.table.name}"
     console.print(Text(plain(title), "bold"), soft_wrap=True)
@@ -161,9 +165,11 @@ def _show_proposal(console: Console, proposal: Proposal, *, pasted: bool) -> Non
     if proposal.declared == found:
         console.print(Text("the declaration has all of this", "green"))
         return
-    console.print(Text(plain(f"to paste under events, in {proposal.event}:"), "dim"))
+    inside = "" if "event" in proposal.missing else f", in {proposal.event}"
+    indent = " " * (_EVENT_INDENT if inside else _NAME_INDENT)
+    console.print(Text(plain(f"to paste under events{inside}:"), "dim"))
     for line in _yaml(proposal):
-        console.print(Text(" " * _EVENT_INDENT + line), soft_wrap=True)
+        console.print(Text(indent + line), soft_wrap=True)
 
 
 def _proposed_words(proposal: Proposal) -> Iterator[str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from waybill.mapping_proposals.inference import infer as infer
     from waybill.mapping_proposals.inference import load_draft as load_draft
     from waybill.mapping_proposals.inference import take_sample as take_sample
+    from waybill.mapping_proposals.yaml_file import event_block as event_block
     from waybill.mapping_proposals.yaml_file import event_lines as event_lines
     from waybill.mapping_proposals.yaml_file import write as write
 
@@ -26,6 +27,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "comparison": ["MappingDifference", "ShownMapping", "diff", "diff_folder", "show"],
         "inference": ["Proposal", "Sample", "infer", "load_draft", "take_sample"],
-        "yaml_file": ["event_lines", "write"],
+        "yaml_file": ["event_block", "event_lines", "write"],
     },
 )

@@ -8,7 +8,7 @@ finished for that: a ``Draft`` has stand-ins for what it does not say yet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,7 +17,7 @@ from typing import Any
 
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, encode, encode_data, loads
-from waybill.ingestion.connectors import Connector, Record
+from waybill.ingestion.connectors import Connector, Discovered, Record
 from waybill.mappings import (
     NameRules,
     decode_path,
@@ -292,8 +292,13 @@ class Draft:
     """Event name to those of ``key``, ``version``, ``columns`` that it does not say."""
 
 
-def load_draft(directory: Path) -> Draft:
+def load_draft(directory: Path, found: Iterable[Discovered] | None = None) -> Draft:
     """Return a pipeline's folder; events may lack columns and key.
+
+    Args:
+        directory: the folder.
+        found: what its source has; what of it is not declared is put in, and the source's own
+            event name. None: nothing is.
 
     Raises:
         DeclarationError: something else is wrong; lists all.
@@ -302,13 +307,42 @@ def load_draft(directory: Path) -> Draft:
 
     def complete(value: Any) -> Any:
         value = deepcopy(value)
+        if found is not None and isinstance(value, dict):
+            _put_in(value, found, missing)
         events = value.get("events") if isinstance(value, dict) else None
         for name, event in events.items() if isinstance(events, dict) else ():
-            if isinstance(event, dict):
+            if isinstance(event, dict) and name not in missing:
                 missing[str(name)] = _complete(event, _source_columns(value, name))
         return value
 
     return Draft(directory, load_completed(directory, complete), missing)
+
+
+def _put_in(
+    value: dict[str, Any], found: Iterable[Discovered], missing: dict[str, frozenset[str]]
+) -> None:
+    """Put events into a declaration that it does not have."""
+    source = value.get("source")
+    own = source.get("event") if isinstance(source, dict) else None
+    events = value.get("events") or {}
+    if not isinstance(events, dict) or not isinstance(own, str):
+        return
+    value["events"] = events
+    for one in (*found, Discovered(own, own)):
+        if one.event in events:
+            continue
+        key = list(one.key) or [_STAND_IN]
+        columns = {name: _stand_in(name, []) for name in key}
+        event = {"key": key, "table": plain_name(one.event) or "events", "columns": columns}
+        events[one.event] = event if one.version is None else {**event, "version": one.version}
+        known = {"key": bool(one.key), "version": one.version is not None}
+        missing[one.event] = NOT_DECLARED | {
+            name for name, is_known in known.items() if not is_known
+        }
+
+
+NOT_DECLARED = frozenset({"event", "columns"})
+"""Of an event that the declaration does not have; ``key`` or ``version``: nor does its source."""
 
 
 def _source_columns(value: dict[str, Any], name: str) -> list[str]:

@@ -42,6 +42,15 @@ def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[st
     return lines
 
 
+def event_block(proposal: Proposal) -> list[str]:
+    """Return the lines of an event that is not declared, its name among them."""
+    lines = event_lines(proposal, frozenset({"key", "version", "columns"}))
+    table = [f"table: {yaml_text(proposal.declaration.table.name)}"]
+    order = [lines.pop("key"), lines.pop("version", []), table, *lines.values()]
+    inside = [line for block in order for line in block]
+    return [f"{yaml_text(proposal.event)}:", *_indented(inside)]
+
+
 def _children(children: Sequence[ChildTable]) -> list[str]:
     lines = []
     for child in children:
@@ -123,6 +132,8 @@ def _check(directory: Path, text: str, proposals: Sequence[Proposal]) -> None:
 
 def _put(text: str, proposal: Proposal) -> str:
     """Return a declaration's text with the fields that a proposal adds."""
+    if "event" in proposal.missing:
+        return _add(text, event_block(proposal))
     if not proposal.missing & {"key", "columns"}:
         raise InputError(
             f"event {proposal.event!r} has its key and columns already; change them by hand: the "
@@ -146,6 +157,28 @@ def _put(text: str, proposal: Proposal) -> str:
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def _add(text: str, block: list[str]) -> str:
+    """Return a declaration's text with one event more, behind those that it has."""
+    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    found = [(name, value) for name, value in root.value if name.value == "events"]
+    if not found:
+        lines = ["events:", *_indented(block)]
+        end = "" if not text or text.endswith("\n") else newline
+        return text + end + newline.join(lines) + newline
+    [(name, events)] = found
+    if isinstance(events, yaml.ScalarNode):  # `events:` and nothing behind it
+        at, indent = _line_end(text, _end(name)), name.start_mark.column + _STEP
+    elif events.flow_style:
+        raise InputError(
+            "events are written within braces; --write takes those that are written on lines of"
+            " their own. Paste what is printed without --write"
+        )
+    else:
+        at, indent = _line_end(text, _end(events)), events.start_mark.column
+    return text[:at] + "".join(newline + line for line in _indented(block, indent)) + text[at:]
 
 
 def _hanging(lines: Sequence[str], indent: int) -> list[str]:

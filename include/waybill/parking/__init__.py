@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.access import MASK as MASK
     from waybill.parking.auto_replays import AutoReplay as AutoReplay
     from waybill.parking.auto_replays import OnChange as OnChange
     from waybill.parking.auto_replays import note_seen as note_seen
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from waybill.parking.locations import ParkedPlace as ParkedPlace
     from waybill.parking.locations import Whereabouts as Whereabouts
     from waybill.parking.locations import whereabouts as whereabouts
-    from waybill.parking.masking import MASK as MASK
     from waybill.parking.masking import masked_event as masked_event
     from waybill.parking.masking import masked_words as masked_words
     from waybill.parking.model import CleanUpReport as CleanUpReport

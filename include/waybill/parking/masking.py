@@ -57,7 +57,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from waybill.access import KEY, same_name
+from waybill.access import KEY, MASK, same_name
 from waybill.events import dumps, loads
 from waybill.parking.event import ParkedEvent
 
@@ -232,7 +232,6 @@ def _of_moment(moment: datetime) -> Iterator[str]:
     yield from _since(aware - _EPOCH)
 
 
-MASK = "•••"
 _CUT = "…"
 _SHORT = 4
 """Below this many characters a value is only masked where it stands as a word of its own."""

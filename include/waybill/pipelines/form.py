@@ -73,6 +73,8 @@ def _refuse_impossible(text: str) -> None:
 
 CONNECTORS: Mapping[str, str] = {
     "csv": "waybill.ingestion.connectors.csv_file:CsvConnector",
+    "dlt": "waybill.ingestion.connectors.dlt_source:DltConnector",
+    "singer": "waybill.ingestion.connectors.singer_tap:SingerConnector",
     "files": "waybill.ingestion.connectors.files:FilesConnector",
     "sql": "waybill.ingestion.connectors.sql_table:SqlConnector",
 }

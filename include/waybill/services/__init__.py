@@ -109,6 +109,9 @@ if TYPE_CHECKING:
     from waybill.services.retention import retention_rules as retention_rules
     from waybill.services.servers import ServerAnswer as ServerAnswer
     from waybill.services.servers import ask_servers as ask_servers
+    from waybill.services.sources import discover_source as discover_source
+    from waybill.services.sources import source_kinds as source_kinds
+    from waybill.services.sources import try_source as try_source
     from waybill.services.topics import ask_rereads as ask_rereads
     from waybill.services.topics import configure_topic as configure_topic
     from waybill.services.topics import grow_topic as grow_topic
@@ -232,6 +235,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "retention": ["apply_retention", "retention_failed", "retention_rules"],
         "servers": ["ServerAnswer", "ask_servers"],
+        "sources": ["discover_source", "source_kinds", "try_source"],
         "topics": [
             "ask_rereads",
             "configure_topic",

@@ -106,6 +106,7 @@ def run_ingest(
             settings.sources.roots,
             events=pipeline.events,
             connections=Connections(settings.sources.connections, lookup),
+            settings=settings,
         )
         log = open_log(settings.kafka)
         log.wait_until_up(limit_s=KAFKA_WAIT_S)

@@ -47,6 +47,7 @@ def infer_mappings(
             if "key" not in draft.missing.get(name, ())
         },
         connections=Connections(settings.sources.connections),
+        settings=settings,
     )
     with closing_connector(connector):
         sample = take_sample(pipeline, connector, number, code=shared_sandbox(settings))

@@ -7,6 +7,7 @@ Sources, the first that has a value wins: ``WAYBILL_*`` variables (``__`` betwee
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
 import os
 import re
@@ -112,6 +113,21 @@ class SourceSettings(Section):
     (`postgres://user:password@host:5432/shop`) or JSON, in Airflow's form. One of this name in
     Airflow, or in `AIRFLOW_CONN_<NAME>`, is taken where there is none here."""
 
+    taps: dict[str, tuple[str, ...]] = Field(default={})
+    """Singer taps that pipelines may run: a JSON object of names and commands, as in `{"jsonl":
+    ["/opt/taps/jsonl/bin/tap-jsonl"]}`. A tap runs as this user, and connects to what it wants;
+    its files are closed but for its own, the pipeline's folder and `roots`."""
+    quiet_s: float = Field(900.0, ge=1)
+    """A source that runs as a process of its own (dlt, Singer) and gives nothing for this long is
+    ended; the next run goes on."""
+
+    @field_validator("taps")
+    @classmethod
+    def _refuse_no_program(cls, taps: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        if wrong := sorted(name for name, one in taps.items() if not one or one[0][:1] != "/"):
+            raise ValueError(f"{wrong[0]!r} needs a command that begins with an absolute path")
+        return taps
+
     @field_validator("roots")
     @classmethod
     def _refuse_relative(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -120,6 +136,25 @@ class SourceSettings(Section):
                 f"each must be an absolute folder (it begins with /); found {relative}"
             )
         return roots
+
+
+class EgressSettings(Section):
+    """Where sources may connect to, beside the public internet."""
+
+    allowed_hosts: tuple[str, ...] = ()
+    """A JSON list of hosts inside of your own network, as declarations write them, each with or
+    without a port: `["crm.internal:8443", "10.0.0.7"]`. Sources of every pipeline reach them,
+    whatever addresses they have."""
+    allowed_networks: tuple[str, ...] = ()
+    """A JSON list of networks, as in `["10.20.0.0/16", "fd00:20::/32"]`. Private, loopback,
+    link-local, reserved and multicast addresses are closed to sources otherwise."""
+
+    @field_validator("allowed_networks")
+    @classmethod
+    def _refuse_no_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for text in networks:
+            ipaddress.ip_network(text)
+        return networks
 
 
 class WalSettings(Section):
@@ -596,6 +631,7 @@ class Settings(BaseSettings):
     s3: S3Settings = S3Settings()
     tracker: TrackerSettings = TrackerSettings()
     sources: SourceSettings = SourceSettings()
+    egress: EgressSettings = EgressSettings()
     wal: WalSettings = WalSettings()
     spark: SparkSettings = SparkSettings()
     sandbox: SandboxSettings = SandboxSettings()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 Cursor = Mapping[str, Any]
@@ -131,6 +131,45 @@ class ClosableConnector(Protocol):
 
     def close(self) -> None:
         """Give all back; again changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """What a source says of one kind of its records, before any is read."""
+
+    name: str
+    """In the source: of a table, a resource, a stream."""
+    event: str
+    """The event name that its records have."""
+    key: tuple[str, ...] = ()
+    """Empty: the source knows none."""
+    cursor: str | None = None
+    """The field that new and changed records are found by; None: it is read whole."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Of the fields that are known, in the source's own words."""
+
+    @property
+    def version(self) -> str | None:
+        """The cursor where it may be the event's version: a field that rises with each change."""
+        is_field = self.cursor is not None and self.cursor.isidentifier()
+        return self.cursor if is_field and self.cursor not in self.key else None
+
+
+@runtime_checkable
+class DiscoveringConnector(Protocol):
+    """A source that knows what it has."""
+
+    def discover(self) -> list[Discovered]:
+        """Return what there is to be read, of what the declaration selects.
+
+        Raises:
+            InputError, RetryError: as ``read``.
+        """
+        ...
+
+    def only(self, name: str) -> Connector:
+        """Return a connector of one kind of the source's records, by its name in the source."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from waybill.errors import InputError
 from waybill.ingestion.connectors.connections import Connection, Connections
 from waybill.pipelines import EventDeclaration, Source, hint, shown_name
+from waybill.settings import Settings
 
 _LOGIN = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
@@ -41,6 +42,8 @@ class Opening:
     events: Mapping[str, EventDeclaration] = field(default_factory=dict)
     """The pipeline's event names; empty where only the source is looked at."""
     connections: Connections = field(default_factory=Connections)
+    settings: Settings | None = None
+    """For connectors that start processes; None: those of the environment."""
 
     def options(self, model: type[Given]) -> Given:
         """Return the declared options, checked.
@@ -104,6 +107,12 @@ class Opening:
     def event(self) -> EventDeclaration | None:
         """The declaration of the source's own event name; None where it is not known."""
         return self.events.get(self.source.event)
+
+
+def with_options(opening: Opening, **options: Any) -> Opening:
+    """Return an opening of which some options are others."""
+    source = opening.source.model_copy(update={"options": {**opening.source.options, **options}})
+    return replace(opening, source=source)
 
 
 def _logins(value: Any, place: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from waybill.ingestion.connectors.base import ClosableConnector, Connector
 from waybill.ingestion.connectors.connections import Connections
 from waybill.ingestion.connectors.opening import Opening
 from waybill.pipelines import CONNECTORS, EventDeclaration, Source, brought_connectors
+from waybill.settings import Settings
 
 Opener: TypeAlias = Callable[[Opening], Connector]
 
@@ -29,6 +30,7 @@ def open_connector(
     *,
     events: Mapping[str, EventDeclaration] | None = None,
     connections: Connections | None = None,
+    settings: Settings | None = None,
 ) -> Connector:
     """Return the connector of a source; nothing is read or connected to yet.
 
@@ -38,12 +40,13 @@ def open_connector(
         roots: folders outside of it that sources may lie in (``sources.roots`` of the settings).
         events: of the pipeline.
         connections: finds what ``source.connection`` names; None: in the environment alone.
+        settings: for connectors that start processes.
 
     Raises:
         InputError: no such connector, the package that brings it cannot be imported, or it refuses
             the declaration.
     """
-    opening = Opening(source, base_dir, roots, events or {}, connections or Connections())
+    opening = Opening(source, base_dir, roots, events or {}, connections or Connections(), settings)
     place = CONNECTORS.get(source.connector)
     if place is not None:
         module, _, name = place.partition(":")

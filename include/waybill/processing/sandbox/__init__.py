@@ -19,10 +19,18 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.processing.sandbox.confinement import Confinement as Confinement
+    from waybill.processing.sandbox.confinement import Limits as Limits
+    from waybill.processing.sandbox.confinement import close_files as close_files
+    from waybill.processing.sandbox.confinement import end_with_parent as end_with_parent
     from waybill.processing.sandbox.pool import Sandbox as Sandbox
     from waybill.processing.sandbox.pool import sandbox_with as sandbox_with
     from waybill.processing.sandbox.pool import shared_sandbox as shared_sandbox
 
 __getattr__, __dir__, __all__ = lazy_exports(
-    __name__, {"pool": ["Sandbox", "sandbox_with", "shared_sandbox"]}
+    __name__,
+    {
+        "confinement": ["Confinement", "Limits", "close_files", "end_with_parent"],
+        "pool": ["Sandbox", "sandbox_with", "shared_sandbox"],
+    },
 )

@@ -1,0 +1,167 @@
+"""``waybill sources list|discover|test``: a source looked at before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from waybill.cli.mapping import proposal_json, show_proposal
+from waybill.cli.options import AsJson
+from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.pipelines import existing_folder
+
+if TYPE_CHECKING:
+    from waybill.services.sources import SourceDiscovery, SourceTrial
+
+app = typer.Typer(
+    no_args_is_help=True, help="Sources: list the kinds; discover and test a pipeline's."
+)
+
+_FOLDER = typer.Argument(help="A pipeline's folder, or its name.")
+_SAMPLE, _MOST_SAMPLE = 1_000, 100_000
+_VALUE_CHARS = 200
+
+
+@app.command("list")
+def list_kinds(*, as_json: AsJson = False) -> None:
+    """List the kinds of sources that pipelines here can have."""
+    from waybill.services import source_kinds
+    from waybill.settings import Settings
+
+    kinds = source_kinds(Settings())
+    if as_json:
+        print_json([{"kind": kind, "from": place, "does": words} for kind, place, words in kinds])
+        return
+    grid = Table(header_style="bold")
+    for name in ("kind", "from", "does"):
+        grid.add_column(name, overflow="fold")
+    for row in kinds:
+        grid.add_row(*(Text(plain(cell)) for cell in row))
+    Console(highlight=False).print(grid)
+
+
+@app.command()
+def discover(
+    pipeline: Annotated[str, _FOLDER],
+    sample: Annotated[
+        int, typer.Option(min=1, max=_MOST_SAMPLE, help="Records to read of each event at most.")
+    ] = _SAMPLE,
+    *,
+    write: Annotated[
+        bool, typer.Option("--write", help="Put it into pipeline.yaml; the rest of the file stays.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a source has; propose event names, keys, cursor and columns."""
+    from waybill.services import discover_source, write_mappings
+    from waybill.settings import Settings
+
+    folder = existing_folder(pipeline)
+    found = discover_source(Settings(), folder, sample)
+    written = write_mappings(folder, found.proposals) if write and found.proposals else None
+    if as_json:
+        print_json(
+            {
+                "found": [_found_json(one) for one in found.found],
+                "proposals": [proposal_json(one) for one in found.proposals],
+                "unknown": found.unknown,
+                "written": None if written is None else str(written),
+            }
+        )
+        return
+    console = Console(highlight=False)
+    console.print(_found_grid(found))
+    for proposal in found.proposals:
+        show_proposal(console, proposal, pasted=written is None)
+    print_folded(_ending(found, None if written is None else str(written)))
+
+
+def _found_json(one: Any) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "event": one.event,
+        "key": list(one.key),
+        "cursor": one.cursor,
+        "types": dict(one.types),
+    }
+
+
+def _found_grid(found: SourceDiscovery) -> Table:
+    grid = Table(header_style="bold")
+    for name in ("in the source", "event", "key", "cursor"):
+        grid.add_column(name, overflow="fold")
+    grid.add_column("fields", justify="right")
+    for one in found.found:
+        cells = (one.name, one.event, ", ".join(one.key), one.cursor or "")
+        fields = f"{len(one.types):,}" if one.types else ""
+        grid.add_row(*(Text(plain(cell)) for cell in cells), fields)
+    return grid
+
+
+def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
+    for event, reason in found.unknown.items():
+        yield f"nothing is proposed for {event}: {reason}"
+    if written is not None:
+        yield f"written to {written}; `waybill pipelines check` comes next"
+    elif not found.proposals and not found.unknown:
+        yield "every event of the source is declared, with its key and columns"
+    elif found.proposals:
+        yield "--write puts it into pipeline.yaml"
+
+
+@app.command()
+def test(
+    pipeline: Annotated[str, _FOLDER],
+    rows: Annotated[
+        int, typer.Option(min=0, max=100, help="Rows to show at most, of each event.")
+    ] = 3,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Connect to a source and read its first page; take nothing in. Personal fields are masked."""
+    from waybill.services import try_source
+    from waybill.settings import Settings
+
+    trial = try_source(Settings(), existing_folder(pipeline), rows)
+    if as_json:
+        print_json(_trial_json(trial))
+        return
+    print_folded(_trial_lines(trial))
+
+
+def _trial_json(trial: SourceTrial) -> dict[str, Any]:
+    return {
+        "seconds": round(trial.seconds, 3),
+        "rows": dict(trial.rows),
+        "parked": [
+            {"event": event, "error_type": code, "rows": number, "example": example}
+            for (event, code), number in trial.parked.items()
+            for example in [trial.reasons[event, code]]
+        ],
+        "shown": [{"event": event, "row": row} for event, row in trial.shown],
+    }
+
+
+def _trial_lines(trial: SourceTrial) -> Iterator[str]:
+    total = trial.rows.total()
+    first = f"a first page of {counted(total, 'row')} in {trial.seconds:.1f} s"
+    yield f"the source can be read: {first}"
+    for event, number in trial.rows.items():
+        yield f"  {event}: {counted(number, 'row')}"
+    for (event, code), number in trial.parked.items():
+        reason = trial.reasons[event, code]
+        yield f"  {counted(number, 'row')} of {event} would park: {code}: {reason}"
+    for event in sorted(trial.unshown):
+        yield (
+            f"rows of {event} are not shown: it is not declared, so nobody said what of them is"
+            " personal"
+        )
+    for event, row in trial.shown:
+        yield f"{event}:"
+        for name, value in row.items():
+            yield f"  {name}: {str(value)[:_VALUE_CHARS]}"

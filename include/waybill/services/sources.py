@@ -1,0 +1,216 @@
+"""Sources, looked at before anything runs: what there is, and whether it can be read."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from inspect import getdoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waybill.access import masked_fields
+from waybill.errors import InputError, ParkError
+from waybill.settings import Settings
+
+if TYPE_CHECKING:
+    from waybill.ingestion.connectors import Connector, Discovered, Page
+    from waybill.mapping_proposals import Proposal
+    from waybill.pipelines import Pipeline
+
+_MOST_NAMED = 63
+"""Bytes of a name that a declaration takes."""
+Lookup = Callable[[str], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDiscovery:
+    """What a source has, and what a declaration of it would say."""
+
+    found: list[Discovered]
+    proposals: list[Proposal]
+    """Of event names that are not declared, or lack their key or columns."""
+    unknown: dict[str, str]
+    """Event name to why nothing is proposed for it."""
+
+
+@dataclass(slots=True)
+class SourceTrial:
+    """The first page of a source."""
+
+    seconds: float = 0.0
+    """Until it came."""
+    rows: Counter[str] = field(default_factory=Counter)
+    """By event name."""
+    parked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(event name, error type) of rows that an ingestion would park."""
+    reasons: dict[tuple[str, str], str] = field(default_factory=dict)
+    """One message for each."""
+    shown: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """(event name, row): the first ones of declared events, their personal fields masked."""
+    unshown: set[str] = field(default_factory=set)
+    """Event names whose rows are not shown: nobody declared yet what of them is personal."""
+
+
+def source_kinds(settings: Settings) -> list[tuple[str, str, str]]:
+    """Return (kind, who brings it, what it does) of each connector; of taps the names."""
+    from waybill.pipelines import CONNECTORS, brought_connectors
+
+    taps = ", ".join(sorted(settings.sources.taps)) or "none is installed"
+    kinds = []
+    for name, place in CONNECTORS.items():
+        words = _summary(place)
+        kinds.append((name, "waybill", f"{words} (taps: {taps})" if name == "singer" else words))
+    return kinds + [(name, one.value, "") for name, one in sorted(brought_connectors().items())]
+
+
+def _summary(place: str) -> str:
+    """Return the beginning of what a connector says of itself."""
+    module, _, name = place.partition(":")
+    words = getdoc(getattr(import_module(module), name)) or ""
+    return words.partition("\n")[0].partition(";")[0].rstrip(".")
+
+
+def discover_source(
+    settings: Settings, folder: Path, number: int, *, lookup: Lookup | None = None
+) -> SourceDiscovery:
+    """Return what a pipeline's source has, by what it says of itself and its first records.
+
+    Args:
+        settings: all.
+        folder: the pipeline's; its declaration needs no events yet.
+        number: records to read at most of each event name.
+        lookup: finds connections beside settings and environment.
+
+    Raises:
+        InputError: the source is not there, or its event name is none that it has.
+        RetryError: it did not answer.
+    """
+    from waybill.ingestion.connectors import Discovered, DiscoveringConnector
+    from waybill.mapping_proposals import infer, load_draft, take_sample
+    from waybill.processing import rules_for, shared_sandbox
+
+    pipeline = load_draft(folder, []).pipeline
+    source = pipeline.source
+    with _opened(settings, folder, pipeline, lookup) as connector:
+        says = isinstance(connector, DiscoveringConnector)
+        found = connector.discover() if says else [Discovered(source.event, source.event)]
+        draft = load_draft(folder, found)
+        names = {one.event for one in found}
+        if source.event not in names and "event" in draft.missing.get(source.event, ()):
+            raise InputError(
+                f"source.event: {source.event!r} is none of the event names that the source has:"
+                f" {', '.join(sorted(names)) or 'none'}"
+            )
+        rules = rules_for(draft.pipeline, settings.destinations)
+        rules = replace(rules, longest=min(rules.longest, _MOST_NAMED))
+        proposals, unknown = [], {}
+        for one in found:
+            if not draft.missing.get(one.event, frozenset()) & {"key", "columns"}:
+                continue
+            own = connector.only(one.name) if says else connector
+            sample = take_sample(draft.pipeline, own, number, code=shared_sandbox(settings))
+            try:
+                proposals.append(infer(draft, sample, one.event, rules))
+            except InputError as error:
+                unknown[one.event] = str(error)
+    return SourceDiscovery(found, proposals, unknown)
+
+
+def try_source(
+    settings: Settings, folder: Path, number: int, *, lookup: Lookup | None = None
+) -> SourceTrial:
+    """Read the first page of a pipeline's source; nothing is taken in.
+
+    Args:
+        settings: all.
+        folder: the pipeline's.
+        number: rows to show at most, of each event name.
+        lookup: finds connections beside settings and environment.
+
+    Raises:
+        InputError: the source cannot be read as declared.
+        RetryError: it did not answer.
+    """
+    from waybill.mapping_proposals import load_draft
+
+    draft = load_draft(folder, [])
+    declared = _personal(folder)
+    trial, began = SourceTrial(), time.monotonic()
+    with _opened(settings, folder, draft.pipeline, lookup) as connector:
+        page = next((page for page in connector.read(None) if page is not None), None)
+        trial.seconds = time.monotonic() - began
+        if page is not None:
+            _look(trial, draft.pipeline, page, declared, number)
+    return trial
+
+
+@contextmanager
+def _opened(
+    settings: Settings, folder: Path, pipeline: Pipeline, lookup: Lookup | None
+) -> Iterator[Any]:
+    """Open a source without the event names, some of which may be stand-ins."""
+    from waybill.ingestion.connectors import Connections, closing_connector, open_connector
+
+    connector: Connector = open_connector(
+        pipeline.source,
+        folder,
+        settings.sources.roots,
+        connections=Connections(settings.sources.connections, lookup),
+        settings=settings,
+    )
+    with closing_connector(connector):
+        yield connector
+
+
+def _personal(folder: Path) -> dict[str, list[str]]:
+    """Return the personal fields of each event name that is declared, its columns or not."""
+    from waybill.pipelines import read_document
+
+    value = read_document((folder / "pipeline.yaml").read_text("utf-8-sig")).value
+    events = value.get("events") if isinstance(value, dict) else None
+    return {
+        name: [str(one) for one in event.get("personal") or ()]
+        for name, event in (events or {}).items()
+        if isinstance(event, dict)
+    }
+
+
+def _look(
+    trial: SourceTrial,
+    pipeline: Pipeline,
+    page: Page,
+    personal: Mapping[str, list[str]],
+    number: int,
+) -> None:
+    from waybill.events import encode_data, ordering_key
+    from waybill.ingestion.connectors import Record
+    from waybill.parking import masked_words
+
+    for row in page.rows:
+        record = row if isinstance(row, Record) else Record(row)
+        event = record.event or pipeline.source.event
+        trial.rows[event] += 1
+        if event not in personal:
+            trial.unshown.add(event)
+            continue
+        try:
+            ordering_key(record.data, pipeline.events[event].key)
+            encode_data(record.data)
+        except ParkError as error:
+            _note(trial, event, error.code, error.message)
+        if sum(name == event for name, _ in trial.shown) < number:
+            trial.shown.append((event, masked_fields(record.data, personal[event])))
+    own = pipeline.source.event
+    for bad in page.bad:
+        trial.rows[own] += 1
+        message = masked_words(bad.raw, bad.message, personal.get(own))
+        _note(trial, own, bad.code, f"{bad.place}: {message}")
+
+
+def _note(trial: SourceTrial, event: str, code: str, message: str) -> None:
+    trial.parked[event, code] += 1
+    trial.reasons.setdefault((event, code), message)

@@ -1,0 +1,185 @@
+"""``waybill sources list|discover|test``: a source looked at before anything runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from waybill.access import masked_fields
+from waybill.cli import app
+from waybill.pipelines import load_pipeline
+
+HEAD = """\
+# orders of the shop
+id: shop-orders
+name: orders
+team: shop
+owner: shop@example.com
+source:
+  connector: singer   # a tap
+  event: orders
+  options: {tap: small, config: {rows: 20}, replication_keys: {orders: at}}
+"""
+TAIL = """\
+
+# where to
+destination: {name: warehouse, schema: shop}
+"""
+TAP = Path(__file__).parents[2] / "support" / "small_tap.py"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("COLUMNS", "80")
+    installed = tmp_path / "tap" / "bin" / "small_tap.py"
+    installed.parent.mkdir(parents=True)
+    installed.write_text(TAP.read_text())
+    monkeypatch.setenv(
+        "WAYBILL_SOURCES__TAPS", json.dumps({"small": [sys.executable, str(installed)]})
+    )
+    monkeypatch.setenv("WAYBILL_SOURCES__ROOTS", json.dumps([str(installed.parents[1])]))
+    home = tmp_path / "orders"
+    home.mkdir()
+    (home / "transformation.py").write_text("def transform(event):\n    return event\n")
+    return home
+
+
+def declare(folder: Path, events: str = "", head: str = HEAD) -> str:
+    text = head + events + TAIL
+    (folder / "pipeline.yaml").write_text(text)
+    return text
+
+
+def sources(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["sources", *arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    said = result.stdout if code == 0 else result.stderr
+    if code == 0 and not {"--json", "--write"} & set(arguments):
+        assert max(map(len, said.splitlines())) <= 80
+    return said
+
+
+def test_kinds_and_taps_are_listed(folder):
+    said = sources("list")
+    kinds = {one["kind"]: one for one in json.loads(sources("list", "--json"))}
+    assert {"csv", "dlt", "singer"} <= kinds.keys()
+    assert "small" in kinds["singer"]["does"]
+    assert "Reads a Singer tap" in said
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        "",
+        pytest.param("events:\n", marks=pytest.mark.campaign),
+        pytest.param("events:   # none yet\n", marks=pytest.mark.campaign),
+    ],
+)
+def test_discovered_events_are_written_and_every_other_line_stays(folder, events):
+    before = declare(folder, events)
+    said = sources("discover", str(folder), "--write")
+    assert "written to" in said
+    after = (folder / "pipeline.yaml").read_text()
+    assert set(before.splitlines()) <= set(after.splitlines())
+    found = load_pipeline(folder).events
+    assert set(found) == {"orders", "others"}
+    assert (found["orders"].key, found["orders"].version) == (("id",), "at")
+    types = {column.name: column.type for column in found["orders"].table.columns}
+    assert types == {"id": "int64", "at": "timestamp", "note": "string"}
+    again = sources("discover", str(folder))
+    assert "every event of the source is declared" in again
+    assert (folder / "pipeline.yaml").read_text() == after
+
+
+def test_an_event_that_is_declared_stays_as_it_is(folder):
+    declared = (
+        "events:\n  orders:   # ours\n    key: [id]\n    table: bought\n    policy: evolve\n"
+        "    columns: {id: string}\n"
+    )
+    before = declare(folder, declared)
+    said = json.loads(sources("discover", str(folder), "--write", "--json"))
+    assert [one["event"] for one in said["proposals"]] == ["others"]
+    assert {one["event"]: one["key"] for one in said["found"]} == {
+        "orders": ["id"],
+        "others": ["id"],
+    }
+    after = (folder / "pipeline.yaml").read_text()
+    assert set(before.splitlines()) <= set(after.splitlines())
+    assert set(yaml.safe_load(after)["events"]) == {"orders", "others"}
+
+
+def test_without_write_the_lines_to_paste_are_shown_and_nothing_changes(folder):
+    before = declare(folder)
+    said = sources("discover", str(folder))
+    assert (
+        "to paste under events:\n  orders:\n    key: [id]\n    version: at\n    table: orders"
+        in said
+    )
+    assert (folder / "pipeline.yaml").read_text() == before
+
+
+def test_an_event_name_that_the_source_does_not_have_is_named(folder):
+    declare(folder, head=HEAD.replace("event: orders", "event: order"))
+    said = " ".join(sources("discover", str(folder), code=1).split())
+    assert "'order' is none of the event names that the source has: orders, others" in said
+
+
+def test_a_source_that_knows_nothing_of_itself_is_discovered_by_its_records(folder):
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    declare(folder, head=head)
+    (folder / "o.csv").write_text("id,userId\n" + "".join(f"{n},{n % 3}\n" for n in range(9)))
+    sources("discover", str(folder), "--write")
+    found = load_pipeline(folder).events["order"]
+    assert found.key == ("id",)
+    assert [column.name for column in found.table.columns] == ["id", "user_id"]
+
+
+DECLARED = """\
+events:
+  orders:
+    key: [id, other]
+    table: orders
+    personal: [note]
+    columns: {id: int64, other: string, note: string}
+"""
+
+
+def test_a_test_shows_rows_with_personal_fields_masked_and_what_would_park(folder):
+    declare(folder, DECLARED)
+    said = sources("test", str(folder), "--rows", "2")
+    assert "the source can be read: a first page of 40 rows" in said
+    assert "20 rows of orders would park: key_missing" in said
+    assert said.count("  note: •••") == 2
+    assert "xxx" not in said
+    assert "rows of others are not shown" in " ".join(said.split())
+    found: dict[str, Any] = json.loads(sources("test", str(folder), "--json", "--rows", "1"))
+    assert found["rows"] == {"orders": 20, "others": 20}
+    assert [one["row"]["note"] for one in found["shown"]] == ["•••"]
+
+
+def test_what_a_test_cannot_read_ends_with_what_to_do(folder):
+    declare(folder, head=HEAD.replace("tap: small", "tap: large"))
+    said = " ".join(sources("test", str(folder), code=1).split())
+    assert "there is no tap 'large' (small)" in said
+
+
+def test_personal_fields_are_masked_at_any_depth_and_by_any_writing():
+    row = {
+        "A B": {"mail": "x", "id": 1},
+        "many": [{"mail": "y"}, {"mail": None}],
+        "Pay": 3,
+        "cut": "z",
+    }
+    assert masked_fields(row, ["ab.mail", "many.mail", "pay", "cut.deep"]) == {
+        "A B": {"mail": "•••", "id": 1},
+        "many": [{"mail": "•••"}, {"mail": None}],
+        "Pay": "•••",
+        "cut": "•••",
+    }
+    assert row["Pay"] == 3
