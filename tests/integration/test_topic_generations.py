@@ -560,7 +560,7 @@ def test_a_run_whose_source_is_away_holds_no_generation(
 ) -> None:
     def fails() -> None:
         with monkeypatch.context() as patch, pytest.raises(RetryError, match="source is away"):
-            patch.setattr("waybill.ingestion.connectors.open_connector", lambda *_: Away())
+            patch.setattr("waybill.ingestion.connectors.open_connector", lambda *_, **__: Away())
             services.run_ingest(shop.settings, "orders")
 
     fails()

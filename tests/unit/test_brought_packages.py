@@ -17,8 +17,8 @@ MODULE = """
 from waybill.ingestion.connectors import BadRow, Page
 
 class Lines:
-    def __init__(self, source, base_dir, roots):
-        self.texts = source.options["texts"].split("|")
+    def __init__(self, opening):
+        self.texts = opening.source.options["texts"].split("|")
 
     def read(self, cursor):
         done = (cursor or {"line": 0})["line"]

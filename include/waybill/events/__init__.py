@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from waybill.events.decoding import read_heads as read_heads
     from waybill.events.decoding import read_payload as read_payload
     from waybill.events.decoding import unpack_events as unpack_events
+    from waybill.events.envelope import DELETE as DELETE
     from waybill.events.envelope import UPSERT as UPSERT
     from waybill.events.envelope import Event as Event
     from waybill.events.envelope import duplicate as duplicate
@@ -82,6 +83,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "envelope": [
             "Event",
+            "DELETE",
             "UPSERT",
             "duplicate",
             "encode",

@@ -50,6 +50,11 @@ _ALL: list[ErrorType] = [
         ("source_value_invalid", "A value does not fit its declared source type", _FIX_SOURCE),
         ("key_missing", "A field of the primary key is missing or null", _FIX_SOURCE),
         ("source_version_invalid", "The version field is not a 64-bit number or time", _FIX_SOURCE),
+        (
+            "event_undeclared",
+            "The source gives an event name that the pipeline does not declare",
+            "Declare the event, deploy, and read the source again; or discard the record.",
+        ),
         ("payload_not_json", "The payload has no JSON form (NaN, unknown type)", _FIX_SOURCE),
         ("payload_too_large", "The payload is larger than the limit", _FIX_SOURCE),
         ("payload_too_deep", "The payload is nested too deeply", _FIX_SOURCE),

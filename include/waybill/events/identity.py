@@ -34,7 +34,15 @@ def ordering_key(data: Mapping[str, Any], fields: Sequence[str]) -> str:
         raise ParkError("payload_not_json", f"the key has no JSON form: {error}") from error
 
 
-def event_id(pipeline_id: str, name: str, key: str, *, version: int | None, content: bytes) -> str:
+def event_id(
+    pipeline_id: str,
+    name: str,
+    key: str,
+    *,
+    version: int | None,
+    content: bytes,
+    delete: bool = False,
+) -> str:
     """Return the id of an event: 32 hex digits.
 
     Args:
@@ -43,6 +51,7 @@ def event_id(pipeline_id: str, name: str, key: str, *, version: int | None, cont
         key: the ordering key as ``ordering_key`` gives it.
         version: source version; None when the source has none.
         content: the payload's bytes, which stand in for a missing source version.
+        delete: whether the event deletes its row: it is another one than an upsert of that version.
 
     Source: BLAKE2b with 128 bits over an unambiguous JSON array. Cost: about 1 µs.
     """
@@ -50,6 +59,8 @@ def event_id(pipeline_id: str, name: str, key: str, *, version: int | None, cont
     digest.update(dumps([pipeline_id, name, key, version]))
     if version is None:
         digest.update(content)
+    if delete:
+        digest.update(b"delete")
     return digest.hexdigest()
 
 

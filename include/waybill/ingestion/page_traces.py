@@ -8,6 +8,7 @@ that of the event's intake stamp, which is before it is in the log, so before al
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -72,3 +73,18 @@ class PageTraces:
             refers_to=ids,
         )
         return [taken, found_by]
+
+
+class TracesByName(defaultdict[str, PageTraces]):
+    """Collects the events of one page by event name."""
+
+    def __init__(self) -> None:
+        super().__init__(PageTraces)
+
+    def batches(self, pipeline_id: str, *, topic: str, batch: str) -> list[pa.RecordBatch]:
+        """Return the traces of a page; ``batch`` is the reference of its counts."""
+        return [
+            one
+            for name, passed in self.items()
+            for one in passed.batches(pipeline_id, name, topic=topic, batch=batch)
+        ]

@@ -44,10 +44,19 @@ from waybill.events import (
     rfc3339,
     wall_us,
 )
-from waybill.ingestion.connectors import BadRow, Connector, CountingConnector, Cursor, Page
-from waybill.ingestion.page_traces import PageTraces
+from waybill.ingestion.connectors import (
+    BadRow,
+    ConfirmedConnector,
+    Connector,
+    CountingConnector,
+    Cursor,
+    Page,
+    Record,
+    Row,
+)
+from waybill.ingestion.page_traces import TracesByName
 from waybill.ingestion.refused_messages import Undeliverable
-from waybill.ingestion.source_rows import intake_event
+from waybill.ingestion.source_rows import declared_for, intake_event
 from waybill.ingestion.takeover import InKafka, count_sent, taken_us
 from waybill.ledger import (
     IntakeCommit,
@@ -79,6 +88,8 @@ _LOG = logging.getLogger(__name__)
 _STORE_AWAY_LIMIT_S = 600.0
 _MOST_IN_FLIGHT = 32
 """Pages in the log of which Kafka has not acknowledged all."""
+_CONFIRM_EVERY = 16
+"""Committed pages after which a source is told at the latest."""
 _KAFKA_AWAY_LIMIT_S = 60.0
 """Kafka acknowledges nothing for so long: the run ends, and the next one goes on."""
 _TELL_EVERY_S = 5.0
@@ -216,6 +227,9 @@ class _Run:
         total = intake.connector.count()
         first = position.rows_read
         for page in intake.connector.read(position.cursor):
+            if page is None:
+                self._while_nothing_comes()
+                continue
             if not unfinished:  # else they belong to the page, which is of one generation
                 self._follow_generation()
             position = self._page(page, position, unfinished)
@@ -280,6 +294,11 @@ class _Run:
         self._topic = follow_generation(intake.tracker, intake.lease.wal_id, self._topic, ends)
         _LOG.info("%s goes on with topic %s", intake.pipeline.id, self._topic)
 
+    def _while_nothing_comes(self) -> None:
+        """Commit what Kafka has meanwhile, while a source without an end is waited for."""
+        self._intake.producer.poll(0)
+        self._commit_delivered()
+
     # Versions and the lease
 
     def _reserve(self, version: int) -> int:
@@ -313,6 +332,14 @@ class _Run:
         self._intake.producer.confirm(page.lsn)
         self._waiting.popleft()
         self._pages += 1
+        if not self._waiting or self._pages % _CONFIRM_EVERY == 0:
+            self._confirm(page.mark["cursor"])
+
+    def _confirm(self, cursor: Cursor) -> None:
+        """Tell the source how far it is committed, if it wants to know."""
+        connector = self._intake.connector
+        if isinstance(connector, ConfirmedConnector):
+            connector.confirm(cursor)
 
     def _wait_for_room(self) -> None:
         """Wait while too many pages are in flight."""
@@ -369,12 +396,15 @@ class _Run:
     def _page(self, page: Page, position: Position, unfinished: _Unfinished) -> Position:
         intake = self._intake
         counts = Counts()
-        passed = PageTraces()
+        passed = TracesByName()
         packer = Packer()
         self._page_minute = self._clock.minute()
         known_before = self._known
-        for row in page.rows:
-            self._row(row, counts, passed, packer, unfinished)
+        for index, row in enumerate(page.rows):
+            refused = self._row(row, counts, passed, unfinished)
+            if refused is not None:
+                where = refused.where if page.place is None else page.place(index)
+                self._park_row(row, refused, where, counts, packer)
         for bad in page.bad:
             self._bad(bad, counts, packer)
         counted = self._count_between(page.start, page.cursor)
@@ -408,33 +438,37 @@ class _Run:
         source = self._intake.connector
         return source.count_between(start, end) if isinstance(source, CountingConnector) else None
 
-    def _adopt(self, unfinished: _Unfinished, counts: Counts, passed: PageTraces) -> None:
-        """Count the events that a dead run put into the log, and that no row was found for."""
+    def _adopt(self, unfinished: _Unfinished, counts: Counts, passed: TracesByName) -> None:
+        """Count the events that a dead run put into the log, and that no row was found for.
+
+        They are kept: the next page may hold their rows, of a source whose pages grow with it.
+        """
+        kept = InKafka()
         for identity, found in unfinished.items():
             for left in found:
                 key = (self._intake.pipeline.id, left.event_name, "ingestion", left.minute)
                 for name in ("in_first", "passed", "out"):
                     counts.add(key, name)
-                passed.add(identity, left.key, left.minute, left.lsn, left.taken_us)
+                passed[left.event_name].add(
+                    identity, left.key, left.minute, left.lsn, left.taken_us
+                )
+                kept.events.setdefault(identity, deque()).append(left.minute)
                 self._resumed += 1
+        if kept.events:
+            self._elsewhere.append(kept)
 
     def _row(
-        self,
-        row: dict[str, Any],
-        counts: Counts,
-        passed: PageTraces,
-        packer: Packer,
-        unfinished: _Unfinished,
-    ) -> None:
+        self, row: Row, counts: Counts, passed: TracesByName, unfinished: _Unfinished
+    ) -> ParkError | None:
+        """Take a row in; return why it is no event."""
         pipeline = self._intake.pipeline
         try:
-            event, content, taken = intake_event(self._intake.pipeline, row, self._clock)
+            event, content, taken = intake_event(pipeline, row, self._clock)
         except ParkError as error:
-            self._park(orjson_or_repr(row), error.code, error.message, error.where, counts, packer)
-            return
+            return error
         if self._elsewhere and self._is_elsewhere(event):
             self._known += 1
-            return
+            return None
         found = unfinished.get(event.id)
         if found:
             left = found.popleft()
@@ -445,10 +479,11 @@ class _Run:
             name = f"{event.id}-{event.intake_version:x}"
             check_in(self._intake.objects, event, content, name=name)
             lsn = self._produce(encode(event, content=content), event.key.encode())
-        passed.add(event.id, event.key, minute, lsn, taken)
+        passed[event.name].add(event.id, event.key, minute, lsn, taken)
         key = (pipeline.id, event.name, "ingestion", minute)
         for name in ("in_first", "passed", "out"):
             counts.add(key, name)
+        return None
 
     def _is_elsewhere(self, event: Event) -> bool:
         """Tell whether another log has sent an event, and no earlier one of its key is to follow.
@@ -463,26 +498,39 @@ class _Run:
         return False
 
     def _bad(self, bad: BadRow, counts: Counts, packer: Packer) -> None:
-        self._park(bad.raw, bad.code, bad.message, f"line {bad.line}", counts, packer)
+        error = ParkError(bad.code, bad.message, where=bad.place)
+        self._park(bad.raw, self._event.name, error, counts, packer)
+
+    def _park_row(
+        self, row: Row, error: ParkError, where: str, counts: Counts, packer: Packer
+    ) -> None:
+        """Park a row that is no event, under its own event name where that is declared."""
+        try:
+            name = declared_for(self._intake.pipeline, row).name
+        except ParkError:
+            name = self._event.name
+        data = row.data if isinstance(row, Record) else row
+        placed = ParkError(error.code, error.message, where=where)
+        self._park(orjson_or_repr(data), name, placed, counts, packer)
 
     def _park(
-        self, raw: bytes, code: str, message: str, where: str, counts: Counts, packer: Packer
+        self, raw: bytes, name: str, error: ParkError, counts: Counts, packer: Packer
     ) -> None:
         pipeline = self._intake.pipeline
         _, minute, taken = self._clock.stamp()
         moment = datetime.fromtimestamp(taken / 1_000_000, UTC)
         at = rfc3339(moment)
-        key = (pipeline.id, self._event.name, "ingestion", minute)
+        key = (pipeline.id, name, "ingestion", minute)
         counts.add(key, "in_first")
         counts.add(key, "parked")
         packer.add(
             ParkedEvent(
                 pipeline_id=pipeline.id,
-                event_name=self._event.name,
+                event_name=name,
                 stage="ingestion",
-                error_type=code,
-                message=message,
-                where=where,
+                error_type=error.code,
+                message=error.message,
+                where=error.where,
                 stack_hash="",
                 pipeline_version=pipeline.version,
                 event_at=at,
@@ -549,13 +597,11 @@ class _Run:
             self._clock.reserved = commit.progress.last_version
         return done
 
-    def _trace(self, passed: PageTraces, reference: str) -> None:
+    def _trace(self, passed: TracesByName, reference: str) -> None:
         recorder = self._intake.recorder
         if recorder is not None:
-            name, topic = self._event.name, self._topic
-            recorder.write(
-                passed.batches(self._intake.pipeline.id, name, topic=topic, batch=reference)
-            )
+            pipeline_id = self._intake.pipeline.id
+            recorder.write(passed.batches(pipeline_id, topic=self._topic, batch=reference))
 
 
 def _declared(pipeline: Pipeline) -> EventDeclaration:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
+from waybill.errors import ParkError
 from waybill.events import (
+    DELETE,
+    UPSERT,
     Event,
     IntakeClock,
     encode_data,
@@ -14,24 +16,40 @@ from waybill.events import (
     rfc3339,
     source_version,
 )
-from waybill.pipelines import Pipeline
+from waybill.ingestion.connectors import Record, Row
+from waybill.pipelines import EventDeclaration, Pipeline
 
 
-def intake_event(
-    pipeline: Pipeline, row: dict[str, Any], clock: IntakeClock
-) -> tuple[Event, bytes, int]:
+def intake_event(pipeline: Pipeline, row: Row, clock: IntakeClock) -> tuple[Event, bytes, int]:
     """Return a row's event, its payload's bytes, and when it was taken in.
 
     The time is in microseconds since 1970. The clock gives a version only to what is an event.
 
     Raises:
-        ParkError: the row has no key or no version, or no JSON form.
+        ParkError: the row has no key or no version, or no JSON form; or an event name that the
+            pipeline does not declare.
     """
-    declared = pipeline.events[pipeline.source.event]
-    key = ordering_key(row, declared.key)
-    version = source_version(row, declared.version)
-    content = encode_data(row)
-    identity = event_id(pipeline.id, declared.name, key, version=version, content=content)
+    if isinstance(row, Record):
+        declared = declared_for(pipeline, row)
+        data, version = row.data, row.version
+        op: str = row.op
+        if version is None:
+            version = source_version(data, declared.version)
+        elif not -_INT64 <= version < _INT64:
+            raise ParkError("source_version_invalid", f"{version} does not fit 64 bits")
+    else:
+        declared, data, op = pipeline.events[pipeline.source.event], row, UPSERT
+        version = source_version(row, declared.version)
+    key = ordering_key(data, declared.key)
+    content = encode_data(data)
+    identity = event_id(
+        pipeline.id,
+        declared.name,
+        key,
+        version=version,
+        content=content,
+        delete=op == DELETE,
+    )
     intake_version, minute, taken_us = clock.stamp()
     event = Event(
         id=identity,
@@ -43,6 +61,27 @@ def intake_event(
         intake_version=intake_version,
         intake_minute=minute,
         time=rfc3339(datetime.fromtimestamp(taken_us / 1_000_000, UTC)),
-        data=row,
+        data=data,
+        op=op,
     )
     return event, content, taken_us
+
+
+def declared_for(pipeline: Pipeline, row: Row) -> EventDeclaration:
+    """Return the declaration of a row's event name.
+
+    Raises:
+        ParkError: the pipeline declares no such event name.
+    """
+    name = row.event if isinstance(row, Record) and row.event is not None else pipeline.source.event
+    found = pipeline.events.get(name)
+    if found is None:
+        known = ", ".join(pipeline.events)
+        raise ParkError(
+            "event_undeclared",
+            f"the pipeline declares no event {name[:200]!r}, only {known[:500]}",
+        )
+    return found
+
+
+_INT64 = 2**63

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from waybill.errors import ParkError, RetryError, StopError
 from waybill.events import Event, decode, instant
-from waybill.ingestion.page_traces import PageTraces
+from waybill.ingestion.page_traces import TracesByName
 from waybill.ledger import (
     LogIdentity,
     ReplacedLog,
@@ -241,7 +241,7 @@ def count_sent(
     begin = replaced.counted_to if replaced.reread else replaced.offsets
     ranges = {n: (max(begin.get(n, low), low), high) for n, (low, high) in marks.items()}
     found = InKafka()
-    counts, passed, names = Counts(), PageTraces(), []
+    counts, passed = Counts(), TracesByName()
     for sent in _sent(log, replaced, ranges):
         event = sent.event
         found.events.setdefault(event.id, deque()).append(event.intake_minute)
@@ -250,14 +250,11 @@ def count_sent(
         found.counted += 1
         for name in ("in_first", "passed", "out"):
             counts.add((event.pipeline_id, event.name, "ingestion", event.intake_minute), name)
-        passed.add(event.id, event.key, event.intake_minute, sent.lsn, taken_us(event))
-        names.append(event.name)
+        passed[event.name].add(event.id, event.key, event.intake_minute, sent.lsn, taken_us(event))
     number = replaced.adoptions + 1
     reference = f"intake:{replaced.pipeline_id}:late-{replaced.wal_id}:{number}"
-    if recorder is not None and names:
-        recorder.write(
-            passed.batches(replaced.pipeline_id, names[0], topic=replaced.topic, batch=reference)
-        )
+    if recorder is not None and passed:
+        recorder.write(passed.batches(replaced.pipeline_id, topic=replaced.topic, batch=reference))
     count_copies(
         tracker,
         replaced,

@@ -17,7 +17,7 @@ from typing import Any
 
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, encode, encode_data, loads
-from waybill.ingestion.connectors import Connector
+from waybill.ingestion.connectors import Connector, Record
 from waybill.mappings import (
     NameRules,
     decode_path,
@@ -49,6 +49,8 @@ class Sample:
     filtered: int = 0
     payloads: dict[str, list[Any]] = field(default_factory=dict)
     """By event name; those of deletes are not here."""
+    own: int = 0
+    """Rows of the source's own event name."""
     fields: Counter[str] = field(default_factory=Counter)
     """Of the source's rows: field to rows in which it is not null."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -58,7 +60,7 @@ class Sample:
 
     def never_null(self) -> set[str]:
         """Return the source's fields that each of its rows has."""
-        return {name for name, rows in self.fields.items() if rows == self.read - self.bad}
+        return {name for name, rows in self.fields.items() if rows == self.own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,38 +132,42 @@ def _typed(plan: Plan, events: list[Event]) -> Pipeline:
     return pipeline.model_copy(update={"source": source})
 
 
-def _rows(connector: Connector) -> Iterator[dict[str, Any] | None]:
+def _rows(connector: Connector) -> Iterator[Record | None]:
     """Yield a source's rows; None for a record that is none."""
     for page in connector.read(None):
-        yield from page.rows
+        if page is None:
+            continue
+        for row in page.rows:
+            yield row if isinstance(row, Record) else Record(row)
         for _ in page.bad:
             yield None
 
 
-def _events(
-    pipeline: Pipeline, rows: Iterator[dict[str, Any] | None], sample: Sample
-) -> Iterator[Event]:
+def _events(pipeline: Pipeline, rows: Iterator[Record | None], sample: Sample) -> Iterator[Event]:
     for number, row in enumerate(rows):
         sample.read += 1
         try:
-            data = None if row is None else loads(encode_data(row))
+            data = None if row is None else loads(encode_data(row.data))
         except ParkError:
             data = None
-        if data is None:
+        if row is None or data is None:
             sample.bad += 1
             continue
-        sample.fields.update(name for name, value in data.items() if value is not None)
+        if row.op != "delete" and row.event in (None, pipeline.source.event):
+            sample.own += 1
+            sample.fields.update(name for name, value in data.items() if value is not None)
         yield Event(
             id=str(number),
             pipeline_id=pipeline.id,
             team=pipeline.team,
-            name=pipeline.source.event,
+            name=row.event or pipeline.source.event,
             key="",
             source_version=0,
             intake_version=0,
             intake_minute=0,
             time="1970-01-01T00:00:00Z",
             data=data,
+            op=row.op,
         )
 
 

@@ -7,7 +7,7 @@ which the nearest is offered. ``check_shape`` puts pydantic's findings into a us
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     StringConstraints,
     ValidationError,
     model_validator,
@@ -70,8 +71,10 @@ def _refuse_impossible(text: str) -> None:
         raise ValueError(f"not a cron expression: {error}") from error
 
 
-CONNECTORS = ("csv",)
-"""That are part of Waybill."""
+CONNECTORS: Mapping[str, str] = {
+    "csv": "waybill.ingestion.connectors.csv_file:CsvConnector",
+}
+"""Those that are part of Waybill, each with what opens one: imported when one is opened."""
 OF_FILES = ("csv",)
 """Those of them that read a file: they have a path, all others have options."""
 ENTRY_POINTS = "waybill.connectors"
@@ -247,7 +250,10 @@ class SourceForm(_Form):
         description=f"for each column one of {', '.join(CSV_TYPES)}",
         examples=list(CSV_TYPES),
     )
-    options: dict[FieldName, bool | int | float | str] = Field(
+    connection: Part | None = Field(
+        None, description=f"the name of a connection: {PART}; addresses and secrets stand there"
+    )
+    options: dict[FieldName, JsonValue] = Field(
         default={}, max_length=100, description="what the connector asks for"
     )
 
@@ -258,6 +264,8 @@ class SourceForm(_Form):
             raise ValueError("path is missing: a file's path, or package:<name>/<path inside it>")
         if self.connector in OF_FILES and self.options:
             raise ValueError(f"connector {self.connector} has no options")
+        if self.connector in OF_FILES and self.connection is not None:
+            raise ValueError(f"connector {self.connector} needs no connection")
         return self
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from waybill.errors import InputError
 from waybill.pipelines.column_types import ColumnType, arrow_type
@@ -151,7 +151,9 @@ class Source(_Model):
     """Text that stands for null."""
     columns: dict[str, ColumnType] | None = None
     """Types of the source's columns; a column that is not here gets the type its values suggest."""
-    options: dict[str, bool | int | float | str] = {}
+    connection: str | None = None
+    """Name of the connection that says how to reach the source; None: it needs none."""
+    options: dict[str, JsonValue] = {}
     """What the connector asks for; shown as it is, so no place for secrets."""
 
 
@@ -198,7 +200,7 @@ class Pipeline(PipelineHead):
 
 
 _LATER_FIELDS = frozenset(
-    {"personal", "nested", "depth", "arrays", "children", "soft_delete", "options"}
+    {"personal", "nested", "depth", "arrays", "children", "soft_delete", "options", "connection"}
 )
 """Fields that declarations did not always have: versions from before them stay."""
 

@@ -56,7 +56,9 @@ class NewPipeline(Request):
     destination: Annotated[
         str | None, Field(description="Destination, as the settings name it.")
     ] = None
-    connector: Annotated[str, Field(description="Connector of its source.")] = CONNECTORS[0]
+    connector: Annotated[str, Field(description="Connector of its source.")] = next(
+        iter(CONNECTORS)
+    )
     key: Annotated[
         str, Field(description="Columns of the primary key, with commas between them.")
     ] = "id"

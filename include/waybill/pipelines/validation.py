@@ -62,7 +62,7 @@ class Examined:
 def check(
     root: Path,
     source_roots: Sequence[Path] = (),
-    open_source: Callable[[Source, Path, Sequence[Path]], object] | None = None,
+    open_source: Callable[..., object] | None = None,
 ) -> list[Problem]:
     """Return every mistake under a folder of pipelines (or in one pipeline's folder); sorted.
 
@@ -82,13 +82,14 @@ def check(
 def _refused(
     examined: Examined,
     source_roots: Sequence[Path],
-    open_source: Callable[[Source, Path, Sequence[Path]], object] | None,
+    open_source: Callable[..., object] | None,
 ) -> list[Problem]:
     """Return what a source's own connector has against it."""
     if examined.pipeline is None or open_source is None:
         return []
     try:
-        open_source(examined.pipeline.source, examined.directory, source_roots)
+        pipeline = examined.pipeline
+        open_source(pipeline.source, examined.directory, source_roots, events=pipeline.events)
     except InputError as error:
         return [_problem(examined, ("source",), str(error))]
     return []
@@ -339,6 +340,7 @@ def _pipeline(form: PipelineForm, code: str) -> Pipeline:
             order_by=tuple(source.order_by),
             null_values=tuple(source.null_values),
             columns=source.columns,
+            connection=source.connection,
             options=source.options,
         ),
         events={name: _event(form, name) for name in form.events},

@@ -30,7 +30,7 @@ def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport
     from waybill.ingestion.connectors import open_connector
 
     pipeline, roots = load_pipeline(directory), settings.sources.roots
-    open_connector(pipeline.source, directory, roots)  # refuses wrong options; nothing is read
+    open_connector(pipeline.source, directory, roots, events=pipeline.events)  # reads nothing
     with open_tracker(settings.tracker) as tracker:
         rules = rules_for(pipeline, settings.destinations)
         return deploy(tracker, directory, who=who, rules=rules, source_roots=roots)
@@ -73,6 +73,7 @@ def run_ingest(
     pipeline_name: str,
     *,
     now_us: Callable[[], int] | None = None,
+    lookup: Callable[[str], str | None] | None = None,
 ) -> IngestReport:
     """Run a pipeline's connector to the end of its source.
 
@@ -80,6 +81,7 @@ def run_ingest(
         settings: all.
         pipeline_name: of a deployed pipeline.
         now_us: the clock that stamps events, in microseconds since 1970; None: the machine's.
+        lookup: finds a connection's URI or JSON by its name, beside settings and environment.
 
     Raises:
         InputError: no such pipeline, or its source cannot be read as declared.
@@ -88,7 +90,7 @@ def run_ingest(
     """
     from waybill.events import wall_us
     from waybill.ingestion import Intake, SourceClaim, Undeliverable, ingest
-    from waybill.ingestion.connectors import open_connector
+    from waybill.ingestion.connectors import Connections, closing_connector, open_connector
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
     from waybill.topics import open_writing_topic
@@ -98,7 +100,13 @@ def run_ingest(
     with open_tracker(settings.tracker) as tracker:
         pipeline = active_pipeline(tracker, pipeline_name)
         folder = _folder_of(settings, pipeline.name)
-        connector = open_connector(pipeline.source, folder, settings.sources.roots)
+        connector = open_connector(
+            pipeline.source,
+            folder,
+            settings.sources.roots,
+            events=pipeline.events,
+            connections=Connections(settings.sources.connections, lookup),
+        )
         log = open_log(settings.kafka)
         log.wait_until_up(limit_s=KAFKA_WAIT_S)
         open_writing_topic(tracker, log, topic_of(pipeline))
@@ -109,6 +117,7 @@ def run_ingest(
         name = f"ingest-{pipeline.id}"
         claim = SourceClaim(tracker, log, pipeline, name, node_of(settings), recorder)
         with (
+            closing_connector(connector),
             claim.ending(),
             open_producer(settings, name, refused, claim) as producer,
             claim.stopping(producer),

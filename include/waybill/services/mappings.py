@@ -27,7 +27,7 @@ def infer_mappings(
     Raises:
         InputError: no such event name, nothing to infer from, or the source cannot be read.
     """
-    from waybill.ingestion.connectors import open_connector
+    from waybill.ingestion.connectors import Connections, closing_connector, open_connector
     from waybill.mapping_proposals import infer, load_draft, take_sample
     from waybill.pipelines import hint
     from waybill.processing import rules_for, shared_sandbox
@@ -37,8 +37,15 @@ def infer_mappings(
     if event is not None and event not in pipeline.events:
         words = f"{folder} has no event {event!r} (it has {', '.join(pipeline.events)})"
         raise InputError(words + hint(event, pipeline.events))
-    connector = open_connector(pipeline.source, folder, settings.sources.roots)
-    sample = take_sample(pipeline, connector, number, code=shared_sandbox(settings))
+    connector = open_connector(
+        pipeline.source,
+        folder,
+        settings.sources.roots,
+        events=pipeline.events,
+        connections=Connections(settings.sources.connections),
+    )
+    with closing_connector(connector):
+        sample = take_sample(pipeline, connector, number, code=shared_sandbox(settings))
     unfinished = [name for name, lacks in draft.missing.items() if lacks & {"key", "columns"}]
     names = [event] if event is not None else unfinished or list(pipeline.events)
     rules = rules_for(pipeline, settings.destinations)

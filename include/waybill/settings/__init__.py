@@ -103,10 +103,14 @@ class TrackerSettings(Section):
 
 
 class SourceSettings(Section):
-    """Where the files of sources may lie, beside packages and the pipelines' own folders."""
+    """What sources may reach beside packages and the pipelines' own folders."""
 
     roots: tuple[Path, ...] = ()
     """A JSON list of absolute folders: every pipeline may read every file below them."""
+    connections: dict[str, SecretStr] = Field(default={})
+    """Connections by name, which declarations name as `source.connection`: a URI
+    (`postgres://user:password@host:5432/shop`) or JSON, in Airflow's form. One of this name in
+    Airflow, or in `AIRFLOW_CONN_<NAME>`, is taken where there is none here."""
 
     @field_validator("roots")
     @classmethod
@@ -620,7 +624,8 @@ def _unknown(name: str) -> str:
     if not prefix and rest:
         place = f"WAYBILL_DESTINATIONS__{rest.partition('__')[0]}"
         known |= {place, *(f"{place}__{part}".upper() for part in DestinationSettings.model_fields)}
-    if name.upper() in known:
+    connection = name.upper().partition("WAYBILL_SOURCES__CONNECTIONS__")
+    if name.upper() in known or (not connection[0] and connection[2]):
         return ""
     if moved := _MOVED.get(name.upper()):
         return f"{name} is no longer a setting: {moved}"

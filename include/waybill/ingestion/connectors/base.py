@@ -1,10 +1,11 @@
-"""What every connector offers."""
+"""What every connector offers, and what it may offer beside that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 Cursor = Mapping[str, Any]
 """A position in a source, JSON-able; only the connector that made it knows what is in it."""
@@ -17,29 +18,67 @@ class BadRow:
     raw: bytes
     """The record as it stands in the source, without the end of its line."""
     line: int
-    """1-based, where the record begins."""
+    """1-based, where the record begins; 0 where ``where`` says it."""
     code: str
     """An error type of stage ingestion: ``source_row_malformed``, ..."""
     message: str
+    where: str = ""
+    """Its place in words, at most some hundred characters; "": its line."""
+
+    @property
+    def place(self) -> str:
+        """Return where the record is, as people read it."""
+        return self.where or f"line {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A row of which a source says more than its values.
+
+    A plain dict is the same as ``Record(data)``, and costs less.
+    """
+
+    data: dict[str, Any]
+    """Of a delete: the key's fields at least."""
+    event: str | None = None
+    """An event name of the pipeline; None: the one that ``source.event`` declares."""
+    op: Literal["upsert", "delete"] = "upsert"
+    version: int | None = None
+    """Rises with each change of the row, 64 bits, such as a position in the source's log; None: the
+    event's declared version field has it, if there is one. What has a key and a version of an
+    earlier event is that event, read again."""
+
+
+Row: TypeAlias = "dict[str, Any] | Record"
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """Some records of a source, in order."""
 
-    rows: list[dict[str, Any]]
+    rows: list[Row] | list[dict[str, Any]]
     bad: list[BadRow]
     cursor: dict[str, Any]
     """The position after this page."""
     start: dict[str, Any] | None
     """The position before it; None: the beginning."""
+    place: Callable[[int], str] | None = None
+    """Says where in the source a row stands, by its index in ``rows``; None: the source has no
+    places. Called for rows that are parked."""
 
 
 class Connector(Protocol):
-    """A source, opened."""
+    """A source, opened.
 
-    def read(self, cursor: Cursor | None) -> Iterator[Page]:
-        """Yield the pages from a position on; nothing when it is the end.
+    It may also be a ``CountingConnector``, a ``ConfirmedConnector`` and a ``ClosableConnector``.
+    """
+
+    def read(self, cursor: Cursor | None) -> Iterator[Page | None]:
+        """Yield the pages from a position on; end at the end of the source.
+
+        A source without an end is waited for: None is yielded at least each second meanwhile, so
+        that pages are committed that were read before; and the pages end when nothing came for a
+        time, or after a time (``Patience``), so that a run does.
 
         Raises:
             InputError: the source is not there, or not what its declaration says.
@@ -67,3 +106,65 @@ class CountingConnector(Protocol):
             None: it cannot say, as where a position is of a source that is gone.
         """
         ...
+
+
+@runtime_checkable
+class ConfirmedConnector(Protocol):
+    """A source that is told how far it was read, such as a replication slot."""
+
+    def confirm(self, cursor: Cursor) -> None:
+        """Take note that all up to a position is committed, and is never asked for again.
+
+        Called between two pages, after the tracker's commit, with rising positions, not with each.
+        A run that died before this call is not made up for; the next ``read(cursor)`` is of the
+        committed position, so a connector may confirm that first.
+
+        Raises:
+            RetryError: the source did not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class ClosableConnector(Protocol):
+    """A connector that holds connections or files open."""
+
+    def close(self) -> None:
+        """Give all back; again changes nothing."""
+        ...
+
+
+def reads_again(connector: Connector) -> bool:
+    """Tell whether a source can be read again from its beginning; a connector says ``reads_again``.
+
+    False: what was confirmed is gone from the source, and a run can only go on from the committed
+    position.
+    """
+    return bool(getattr(connector, "reads_again", True))
+
+
+class Patience:
+    """Tells when a source without an end has been read long enough for one run.
+
+    Args:
+        idle_s: so long without a record, seconds.
+        limit_s: so long in all, seconds.
+        now: a clock that never goes back, seconds.
+    """
+
+    def __init__(
+        self, idle_s: float, limit_s: float, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._idle_s, self._now = idle_s, now
+        self._last = now()
+        self._end = self._last + limit_s
+
+    def met(self) -> None:
+        """Take note that records came."""
+        self._last = self._now()
+
+    @property
+    def over(self) -> bool:
+        """Whether the run is to end."""
+        now = self._now()
+        return now >= self._end or now - self._last >= self._idle_s

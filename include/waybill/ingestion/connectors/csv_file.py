@@ -37,7 +37,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -47,6 +46,7 @@ from pyarrow import csv as arrow_csv
 
 from waybill.errors import InputError
 from waybill.ingestion.connectors.base import BadRow, Cursor, Page
+from waybill.ingestion.connectors.opening import Opening
 from waybill.ingestion.connectors.source_file import read_file, unpacked
 from waybill.pipelines import Source, arrow_type, find_file
 
@@ -462,10 +462,10 @@ class _Snapshot:
 class CsvConnector:
     """Reads one CSV file; the file is read once, at the first call."""
 
-    def __init__(self, source: Source, base_dir: Path, roots: Sequence[Path] = ()) -> None:
-        self._source = source
-        self._base_dir = base_dir
-        self._roots = roots
+    def __init__(self, opening: Opening) -> None:
+        self._source = opening.source
+        self._base_dir = opening.folder
+        self._roots = opening.roots
 
     def read(self, cursor: Cursor | None) -> Iterator[Page]:
         """Yield the pages from a position on, ``page_rows`` rows each.

@@ -1,50 +1,73 @@
 """From a declaration to its connector: Waybill's own, or one that another package brings.
 
 A package brings a connector by an entry point of the group ``waybill.connectors``: its name is what
-declarations say as ``source.connector``, its object is called with (source, the pipeline's folder,
-folders of the settings that sources may lie in) and returns a ``Connector``. What it asks for
-stands in ``source.options``.
+declarations say as ``source.connector``, its object is called with an ``Opening`` and returns a
+``Connector``. What it asks for stands in ``source.options``; secrets, in a connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 from waybill.errors import InputError, WaybillError
-from waybill.ingestion.connectors.base import Connector
-from waybill.ingestion.connectors.csv_file import CsvConnector
-from waybill.pipelines import Source, brought_connectors
+from waybill.ingestion.connectors.base import ClosableConnector, Connector
+from waybill.ingestion.connectors.connections import Connections
+from waybill.ingestion.connectors.opening import Opening
+from waybill.pipelines import CONNECTORS, EventDeclaration, Source, brought_connectors
 
-Opener: TypeAlias = Callable[[Source, Path, Sequence[Path]], Connector]
-CONNECTORS: Mapping[str, Opener] = {"csv": CsvConnector}
+Opener: TypeAlias = Callable[[Opening], Connector]
 
 
-def open_connector(source: Source, base_dir: Path, roots: Sequence[Path] = ()) -> Connector:
-    """Return the connector of a source; nothing is read yet.
+def open_connector(
+    source: Source,
+    base_dir: Path,
+    roots: Sequence[Path] = (),
+    *,
+    events: Mapping[str, EventDeclaration] | None = None,
+    connections: Connections | None = None,
+) -> Connector:
+    """Return the connector of a source; nothing is read or connected to yet.
 
     Args:
         source: the declaration.
         base_dir: the pipeline's folder, which relative paths start from.
         roots: folders outside of it that sources may lie in (``sources.roots`` of the settings).
+        events: of the pipeline.
+        connections: finds what ``source.connection`` names; None: in the environment alone.
 
     Raises:
         InputError: no such connector, the package that brings it cannot be imported, or it refuses
             the declaration.
     """
-    own = CONNECTORS.get(source.connector)
-    if own is not None:
-        return own(source, base_dir, roots)
+    opening = Opening(source, base_dir, roots, events or {}, connections or Connections())
+    place = CONNECTORS.get(source.connector)
+    if place is not None:
+        module, _, name = place.partition(":")
+        own: Opener = getattr(importlib.import_module(module), name)
+        return own(opening)
     opener = _brought(source.connector)
     try:
-        return opener(source, base_dir, roots)
+        return opener(opening)
     except WaybillError:
         raise
     except Exception as error:
         raise InputError(
             f"source.options: connector {source.connector!r} refuses them: {error!r}"
         ) from error
+
+
+@contextmanager
+def closing_connector(connector: Connector) -> Iterator[Connector]:
+    """Close a connector at the end, if it is one to be closed."""
+    try:
+        yield connector
+    finally:
+        if isinstance(connector, ClosableConnector):
+            connector.close()
 
 
 def _brought(name: str) -> Opener:
