@@ -7,6 +7,7 @@ import time
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.rows import namedtuple_row
 from tests.servers import wait_for
 from tests.support import cdc
 
@@ -50,11 +51,9 @@ def source(dsn):
 
 
 def slot(shop, name="waybill_test"):
-    return shop.execute(
-        "SELECT *, confirmed_flush_lsn - '0/0'::pg_lsn AS confirmed FROM pg_replication_slots"
-        " WHERE slot_name = %s",
-        [name],
-    ).fetchone()
+    cursor = shop.cursor(row_factory=namedtuple_row)
+    query = "SELECT * FROM pg_replication_slots WHERE slot_name = %s"
+    return cursor.execute(query, [name]).fetchone()
 
 
 def confirmed(shop):
@@ -145,8 +144,8 @@ def test_a_value_has_one_form_whether_it_comes_from_the_table_or_from_the_log(ds
     values = ", ".join(literal for _, literal, _ in TYPES.values())
     shop.execute(f"CREATE TABLE typed (id int PRIMARY KEY, {columns})")
     shop.execute(f"INSERT INTO typed VALUES (1, {values})")
-    shop.execute("ALTER DATABASE {} SET timezone = 'Asia/Tokyo'".format(shop.info.dbname))
-    shop.execute("ALTER DATABASE {} SET datestyle = 'SQL, DMY'".format(shop.info.dbname))
+    shop.execute(f"ALTER DATABASE {shop.info.dbname} SET timezone = 'Asia/Tokyo'")
+    shop.execute(f"ALTER DATABASE {shop.info.dbname} SET datestyle = 'SQL, DMY'")
     source = cdc.connector(dsn, tables={"order": "typed"})
     first, cursor = cdc.read(source)
     shop.execute(f"INSERT INTO typed VALUES (2, {values})")
@@ -279,8 +278,8 @@ def test_a_table_that_was_made_again_is_read_again(shop, source):
 
 def test_a_row_filter_and_a_column_list_of_the_publication_hold_for_the_rows_as_well(dsn, shop):
     fill(shop, 1, 4)
-    shop.execute("CREATE PUBLICATION some FOR TABLE orders (id, name) WHERE (id > 2)")
-    source = cdc.connector(dsn, publication="some")
+    shop.execute("CREATE PUBLICATION few FOR TABLE orders (id, name) WHERE (id > 2)")
+    source = cdc.connector(dsn, publication="few")
     first, cursor = cdc.read(source)
     fill(shop, 5, 5)
     second, _ = cdc.read(source, cursor)
@@ -447,19 +446,32 @@ def change(writer, chance):
 def test_a_server_that_restarts_ends_the_run_and_loses_nothing(server, dsn, shop, source):
     fill(shop, 1, 50)
     _, cursor = cdc.read(source)
+    source.close()
     fill(shop, 51, 80)
     long = cdc.connector(dsn, idle_s=60.0, page_rows=10)
-    pages = (page for page in long.read(cursor) if page is not None)
-    seen = [next(pages) for _ in range(2)]
+    errors = []
+
+    def run():
+        try:
+            list(long.read(cursor))
+        except RetryError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_for(lambda: slot(shop).active_pid)
+    time.sleep(1)
     began = time.monotonic()
     server.stop()
-    assert time.monotonic() - began < 20, "a slot's reader holds no server's end up"
+    assert time.monotonic() - began < 20, "a reader that confirms nothing holds no server up"
+    thread.join(30)
+    assert errors, "the run ends, to be tried again"
     with pytest.raises(RetryError):
-        list(long.read(seen[-1].cursor))
+        list(long.read(cursor))
     server.start()
-    more, _ = cdc.read(long, seen[-1].cursor)
+    pages, _ = cdc.read(long, cursor)
     long.close()
-    assert [one.data["id"] for one in cdc.records(seen + more)] == [*range(51, 81)]
+    assert [one.data["id"] for one in cdc.records(pages)] == [*range(51, 81)]
 
 
 # What is refused
@@ -485,12 +497,12 @@ def test_a_server_whose_log_is_not_logical_says_so(server, dsn, shop, source):
 
 
 def refused(dsn, match, *, cursor=None, **given):
-    source = cdc.connector(dsn, **given)
-    try:
-        with pytest.raises(InputError, match=match) as caught:
+    with pytest.raises(InputError, match=match) as caught:
+        source = cdc.connector(dsn, **given)
+        try:
             cdc.read(source, cursor)
-    finally:
-        source.close()
+        finally:
+            source.close()
     return str(caught.value)
 
 

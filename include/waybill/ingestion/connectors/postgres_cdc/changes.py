@@ -52,8 +52,10 @@ class _Shape:
     table: SourceTable
     names: tuple[str, ...]
     converts: list[Convert]
+    page_key: tuple[int, ...]
+    """Places of the columns by which the table is read."""
     key: tuple[int, ...]
-    """Places of the columns of the page key."""
+    """Places of the columns of the event's key."""
     identity: tuple[int, ...]
     """Places of the columns that a delete says."""
 
@@ -95,6 +97,14 @@ class ChangeReader:
         """By id: a table keeps it when it is renamed."""
         self._shapes: dict[int, _Shape] = {}
 
+    def require_server(self) -> None:
+        """Ask the server whether it is there beside the stream.
+
+        Raises:
+            RetryError: it shuts down, or is away.
+        """
+        self._database.rows("SELECT 1 AS answer")
+
     def relate(self, relation: Relation) -> None:
         """Take note of what a table looks like from here on.
 
@@ -116,9 +126,10 @@ class ChangeReader:
         columns = relation.columns
         names = tuple(column.name for column in columns)
         converts = self._converters.of(column.type_oid for column in columns)
-        key = tuple(names.index(part) for part in table.page_key if part in names)
+        page_key = tuple(names.index(part) for part in table.page_key if part in names)
+        key = tuple(names.index(part) for part in table.key if part in names)
         identity = tuple(place for place, column in enumerate(columns) if column.in_identity)
-        self._shapes[relation.oid] = _Shape(table, names, converts, key, identity)
+        self._shapes[relation.oid] = _Shape(table, names, converts, page_key, key, identity)
 
     def add(self, page: ChangePage, change: RowChange, lsn: int) -> None:
         """Add a change to a page."""
@@ -142,7 +153,7 @@ class ChangeReader:
             for place in known:
                 if new[place] is UNCHANGED:
                     new[place] = old[place]
-            if any(old[place] != new[place] for place in shape.identity):
+            if any(old[place] != new[place] for place in shape.key):
                 self._delete(page, shape, old, lsn)
         self._upsert(page, shape, new, lsn)
 
@@ -157,7 +168,7 @@ class ChangeReader:
         if record is None:
             return
         if missing:
-            key = tuple(_text(values[place]) for place in shape.key)
+            key = tuple(_text(values[place]) for place in shape.page_key)
             page.incomplete.append(_Incomplete(len(page.records), shape, key, missing))
         page.records.append(record)
 

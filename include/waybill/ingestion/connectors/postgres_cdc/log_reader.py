@@ -134,9 +134,16 @@ class LogReader:
             self._read = at.changes
 
     def _keepalive(self, message: Keepalive) -> None:
+        """Take note of where the server is.
+
+        One that shuts down waits for this client to confirm all that it sent, which it cannot while
+        Kafka has not all of it. It has ended all other sessions by then: so the stream is ended.
+        """
         if not self._transaction:
             self._reached = max(self._reached, message.lsn)
             self._answer_wanted |= message.answer_wanted
+        if message.answer_wanted:
+            self._changes.require_server()
 
     def _is_due(self) -> bool:
         """Tell whether a page is to go although it is not full."""

@@ -12,9 +12,8 @@ import time
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.errors import OperationalError
-from psycopg import pq
 from psycopg.pq import DiagnosticField, ExecStatus
 
 from waybill.ingestion.connectors.postgres_cdc.errors import ServerError

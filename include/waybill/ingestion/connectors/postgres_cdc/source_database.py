@@ -7,7 +7,7 @@ was there when it was made.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -35,6 +35,8 @@ class SourceTable:
 
     name: TableName
     event: str
+    key: tuple[str, ...]
+    """Columns of the event's key."""
     oid: int
     columns: tuple[str, ...]
     """Those that are published, in order."""
@@ -172,7 +174,9 @@ class SourceDatabase:
                 f"table {str(name)!r} has no primary key, nor a unique index on columns that are"
                 " NOT NULL, so it cannot be read page by page; add one"
             )
-        return SourceTable(name, event, table.oid, (), tuple(key[0].names), tuple(key[0].types))
+        names, types = tuple(key[0].names), tuple(key[0].types)
+        own_key = names if declared is None else declared.key
+        return SourceTable(name, event, own_key, table.oid, (), names, types)
 
     def _require_identity(self, table: Any, declared: EventDeclaration | None) -> None:
         for part in self.rows(_IDENTITY, [table.oid]):
@@ -279,15 +283,7 @@ class SourceDatabase:
                 f"publication {publication!r} leaves column {lacking[0]!r} of {str(table.name)!r}"
                 " out, which is part of its key; publish it"
             )
-        return SourceTable(
-            table.name,
-            table.event,
-            table.oid,
-            tuple(row.columns),
-            table.page_key,
-            table.page_key_types,
-            row.filter or "",
-        )
+        return replace(table, columns=tuple(row.columns), row_filter=row.filter or "")
 
     # The slot
 
