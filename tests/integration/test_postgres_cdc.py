@@ -380,7 +380,7 @@ def test_rows_that_change_while_they_are_read_end_as_they_are(dsn, shop, seed):
         with psycopg.connect(dsn) as writer:
             while not stop.is_set():
                 for _ in range(own.randint(1, 20)):
-                    change(writer, own)
+                    cdc.change_orders(writer, own, highest=700)
                 if own.random() < 0.1:
                     writer.rollback()
                 else:
@@ -416,31 +416,6 @@ def test_rows_that_change_while_they_are_read_end_as_they_are(dsn, shop, seed):
     merged.take(cdc.records(pages))
     assert deaths > 5
     assert merged.rows == rows_of(shop)
-
-
-def change(writer, chance):
-    number, other = chance.randint(1, 700), chance.randint(1, 700)
-    kind = chance.random()
-    try:
-        with writer.transaction():
-            if kind < 0.2:
-                writer.execute("DELETE FROM orders WHERE id = %s", [number])
-            elif kind < 0.4:
-                writer.execute(
-                    "UPDATE orders SET id = %s WHERE id = %s AND NOT EXISTS"
-                    " (SELECT FROM orders WHERE id = %s)",
-                    [other, number, other],
-                )
-            elif kind < 0.6:
-                big = None if chance.random() < 0.3 else str(chance.random()) * 200
-                writer.execute("UPDATE orders SET big = %s WHERE id = %s", [big, number])
-            elif kind < 0.8:
-                name = f"by {chance.random()}"
-                writer.execute("UPDATE orders SET name = %s WHERE id = %s", [name, number])
-            else:
-                writer.execute("INSERT INTO orders VALUES (%s) ON CONFLICT DO NOTHING", [number])
-    except (psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
-        return
 
 
 def test_a_server_that_restarts_ends_the_run_and_loses_nothing(server, dsn, shop, source):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,63 @@ class Merged:
         return {
             place: record.data for place, record in self._newest.items() if record.op == "upsert"
         }
+
+
+DECLARATION = """
+id: {team}-orders
+name: orders
+team: {team}
+owner: shop@example.com
+schedule: null
+source:
+  connector: postgres_cdc
+  connection: shop
+  event: order
+  page_rows: {page_rows}
+  options:
+    slot: {team}
+    idle_s: 0.5
+    tables: {{order: public.orders}}
+events:
+  order:
+    key: [id]
+    version: null
+    table: orders
+    policy: evolve
+    columns: {{id: int64}}
+transformation: transformation.py
+destination: {{name: warehouse, schema: shop}}
+"""
+
+
+def write_pipeline(folder: Path, *, team: str, page_rows: int = 50) -> Path:
+    """Write a pipeline over ``public.orders`` of connection ``shop``; the slot has the team's name."""
+    home = folder / "orders"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "pipeline.yaml").write_text(DECLARATION.format(team=team, page_rows=page_rows))
+    (home / "transformation.py").write_text("def transform(event):\n    return event\n")
+    return home
+
+
+def change_orders(shop: psycopg.Connection[Any], chance: random.Random, *, highest: int) -> None:
+    """Change one row of ``orders`` at random: insert, update, delete, or give it another key."""
+    number, other = chance.randint(1, highest), chance.randint(1, highest)
+    kind = chance.random()
+    with suppress(psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected):
+        with shop.transaction():
+            if kind < 0.2:
+                shop.execute("DELETE FROM orders WHERE id = %s", [number])
+            elif kind < 0.4:
+                shop.execute(
+                    "UPDATE orders SET id = %s WHERE id = %s AND NOT EXISTS"
+                    " (SELECT FROM orders WHERE id = %s)",
+                    [other, number, other],
+                )
+            elif kind < 0.6:
+                big = None if chance.random() < 0.3 else str(chance.random()) * 200
+                shop.execute("UPDATE orders SET big = %s WHERE id = %s", [big, number])
+            elif kind < 0.8:
+                name = f"by {chance.random()}"
+                shop.execute("UPDATE orders SET name = %s WHERE id = %s", [name, number])
+            else:
+                shop.execute("INSERT INTO orders VALUES (%s) ON CONFLICT DO NOTHING", [number])

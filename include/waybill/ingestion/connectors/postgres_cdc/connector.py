@@ -182,7 +182,11 @@ class PostgresCdcConnector:
                 start=position.lsn,
             )
             reader = LogReader(self._stream, changes, position, page_rows=self._page_rows)
-            yield from reader.pages(patience, target=database.flushed())
+            try:
+                yield from reader.pages(patience, target=database.flushed())
+            except Exception:
+                self.close()  # a server that shuts down waits for that
+                raise
 
 
 def _until_ended(database: SourceDatabase, transaction: int) -> Iterator[None]:
