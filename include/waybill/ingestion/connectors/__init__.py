@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import Connector as Connector
     from waybill.ingestion.connectors.base import CountingConnector as CountingConnector
     from waybill.ingestion.connectors.base import Cursor as Cursor
+    from waybill.ingestion.connectors.base import HeldLog as HeldLog
+    from waybill.ingestion.connectors.base import HoldingConnector as HoldingConnector
     from waybill.ingestion.connectors.base import Page as Page
     from waybill.ingestion.connectors.base import Patience as Patience
     from waybill.ingestion.connectors.base import Record as Record
@@ -52,6 +54,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Connector",
             "CountingConnector",
             "Cursor",
+            "HeldLog",
+            "HoldingConnector",
             "Page",
             "Patience",
             "Record",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterator
 
 from waybill.errors import InputError, RetryError
-from waybill.ingestion.connectors.base import Cursor, Page, Patience
+from waybill.ingestion.connectors.base import Cursor, HeldLog, Page, Patience
 from waybill.ingestion.connectors.opening import Opening
 from waybill.ingestion.connectors.postgres_cdc.changes import ChangeReader
 from waybill.ingestion.connectors.postgres_cdc.column_values import Converters
@@ -31,6 +31,7 @@ from waybill.ingestion.connectors.postgres_cdc.source_database import (
 )
 
 _LOG = logging.getLogger(__name__)
+_MIB = 1024 * 1024
 _WAIT_S = 0.5
 _SLOT_BUSY_S = 30.0
 """For so long a slot may be read by a process that has just died."""
@@ -92,6 +93,22 @@ class PostgresCdcConnector:
             with answered(self._database().connection, "confirming"):
                 stream.confirm(Position.of(cursor).lsn)
 
+    def held(self) -> HeldLog | None:
+        """Return how much log the server keeps for the slot; None: there is no slot.
+
+        Raises:
+            RetryError: the server does not answer.
+            InputError: it refuses.
+        """
+        name, limit = self._options.slot, self._options.slot_limit_mb * _MIB
+        slot = self._database().slot(name)
+        if slot is None:
+            return None
+        if slot.lost:
+            words = f"replication slot {name!r} is lost: {slot.lost}"
+            return HeldLog(words, slot.held_bytes, limit, lost=True)
+        return HeldLog(holding_words(name, slot), slot.held_bytes, limit)
+
     def close(self) -> None:
         """End all connections; again changes nothing."""
         if self._stream is not None:
@@ -139,7 +156,7 @@ class PostgresCdcConnector:
                 )
             yield None
             time.sleep(_WAIT_S)
-        if slot is not None and slot.held_bytes > self._options.slot_limit_mb * 1024 * 1024:
+        if slot is not None and slot.held_bytes > self._options.slot_limit_mb * _MIB:
             _LOG.warning("%s", holding_words(self._options.slot, slot))
 
     # Tables
