@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from waybill.errors import ParkError
 from waybill.events import (
+    DELETE,
     HELD_ERROR,
     Event,
+    Heads,
     decode,
     decode_head,
     encode,
@@ -271,7 +273,7 @@ class Chain:
 
         A child that fails is parked as it is; one that cannot be written down takes its parent.
         """
-        event_plan, columns, faults = _mapped(plan, name, payloads, by_column=False)
+        event_plan, columns, faults = _mapped(plan, name, items, payloads, by_column=False)
         values: dict[int, bytes] = {}
         parents: dict[int, Fault] = {}
         for index in faults:
@@ -303,7 +305,9 @@ class Chain:
         """Map what entered here. What reaches the destination is counted where it is loaded."""
         by_column = group.stage == "destination"
         payloads = [event.data for event in items.events]
-        event_plan, columns, faults = _mapped(plan, group.name, payloads, by_column=by_column)
+        event_plan, columns, faults = _mapped(
+            plan, group.name, items, payloads, by_column=by_column
+        )
         good = items
         if faults:
             for index, fault in faults.items():
@@ -393,10 +397,13 @@ def _sort_out(plan: Plan, outcomes: Sequence[Outcome], items: Items) -> _SortedO
 
 
 def _mapped(
-    plan: Plan, name: str, payloads: Sequence[Any], *, by_column: bool
+    plan: Plan, name: str, items: Items, payloads: Sequence[Any], *, by_column: bool
 ) -> tuple[EventPlan | None, pa.RecordBatch | None, dict[int, Fault]]:
     """Return the rows that fit and, in order, the faults of those that do not, by index."""
-    mapped = plan.map(name, payloads, by_column=by_column)
+    deletes: frozenset[int] = frozenset()
+    if not isinstance(items.events, Heads):  # which are all upserts
+        deletes = frozenset(i for i, event in enumerate(items.events) if event.op == DELETE)
+    mapped = plan.map(name, payloads, by_column=by_column, deletes=deletes)
     if mapped is None:
         words = f"{plan.pipeline.name!r} declares no event {name!r}"
         return None, None, dict.fromkeys(range(len(payloads)), Fault("event_name_unknown", words))

@@ -166,19 +166,29 @@ class Plan:
             found = self._events[name, by_column] = self._made(name, by_column=by_column)
         return found
 
-    def map(self, name: str, payloads: Sequence[Any], *, by_column: bool) -> MappedRows | None:
-        """Map payloads of an event name; None when the pipeline declares none of that name."""
+    def map(
+        self,
+        name: str,
+        payloads: Sequence[Any],
+        *,
+        by_column: bool,
+        deletes: frozenset[int] = frozenset(),
+    ) -> MappedRows | None:
+        """Map payloads of an event name; None when the pipeline declares none of that name.
+
+        ``deletes``: indexes of those that delete their row.
+        """
         plan = self.event(name, by_column=by_column)
         if plan is None:
             return None
-        columns, faults = plan.mapper.map(payloads)
+        columns, faults = plan.mapper.map(payloads, deletes)
         if faults and plan.evolves and self._learner is not None:
             odd = [payloads[index] for index in sorted(faults)]
             learned = self._learner(self.pipeline, plan.in_force, odd)
             if learned is not None:
                 self.before_learning.setdefault(name, plan.in_force.declaration)
                 plan = self._go_on(name, learned)
-                columns, faults = plan.mapper.map(payloads)
+                columns, faults = plan.mapper.map(payloads, deletes)
         return MappedRows(plan, columns, faults)
 
     def same_key(self, children: Sequence[Event]) -> Fault | None:

@@ -41,7 +41,11 @@ def infer_mappings(
         pipeline.source,
         folder,
         settings.sources.roots,
-        events=pipeline.events,
+        events={
+            name: declared
+            for name, declared in pipeline.events.items()
+            if "key" not in draft.missing.get(name, ())
+        },
         connections=Connections(settings.sources.connections),
     )
     with closing_connector(connector):

@@ -100,6 +100,23 @@ def named(message: str) -> str:
     return f"{message} ({'; '.join(fields)})" if fields else message
 
 
+def connection_text(name: str) -> str | None:
+    """Return a source's connection as JSON, in Airflow's form; None: Airflow has none of this name.
+
+    Its secrets are masked in logs from here on.
+    """
+    try:
+        found = BaseHook.get_connection(name)
+    except AirflowNotFoundException:
+        return None
+    fields = ("conn_type", "host", "port", "login", "password", "schema")
+    given = {field: getattr(found, field) for field in fields}
+    for secret in [found.password, *map(str, found.extra_dejson.values())]:
+        if secret:
+            mask_secret(secret)
+    return json.dumps({**given, "extra": found.extra_dejson})
+
+
 def _read_connection(name: str) -> Connection | None:
     from waybill.errors import InputError
 

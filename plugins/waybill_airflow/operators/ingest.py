@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 from waybill_airflow.dag_defaults import INGEST_POOL
 from waybill_airflow.extra_links import PipelineLink
 from waybill_airflow.failures import as_task_failures, read_settings
+from waybill_airflow.hooks.waybill import connection_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,7 +49,8 @@ class IngestOperator(BaseOperator):
         with as_task_failures():
             from waybill.services import run_ingest
 
-            self._counts = run_ingest(read_settings(), self.pipeline).to_json()
+            settings = read_settings()
+            self._counts = run_ingest(settings, self.pipeline, lookup=connection_text).to_json()
         return self._counts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:

@@ -22,6 +22,7 @@ from tests.unit.destinations.orders import (
 )
 
 from waybill.destinations import Commit, OutcomeCount
+from waybill.pipelines import Column
 
 pytestmark = pytest.mark.serves
 
@@ -214,3 +215,17 @@ def test_an_empty_commit_is_remembered_as_loaded(destination):
     assert [o.counts for o in load(destination, [])] == [[]]
     (again,) = load(destination, [])
     assert (again.counts, again.rows) == ([], None)
+
+
+def test_a_delete_needs_no_value_but_its_key(destination, warehouse):
+    """As a source gives it that knows no more of the row: columns that take no null are null."""
+    strict = spec_of(
+        "strict",
+        Column(name="id", type="int64", nullable=False),
+        Column(name="what", type="string", nullable=False),
+    )
+    rows = [Order(1, 1, 1, "one"), Order(2, 1, 2, "two")]
+    (first,) = load(destination, rows, spec=strict)
+    gone = [Order(1, 2, 3, None, op="delete"), Order(9, 2, 4, None, op="delete")]
+    (second,) = load(destination, gone, start=2, spec=strict)
+    assert words(first) + words(second) == ["delivered"] * 4

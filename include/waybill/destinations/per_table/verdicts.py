@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot.errors import SqlglotError
 
-from waybill.destinations.batch import DELIVERED, DUPLICATE, PARKED, SUPERSEDED, TableBatch
+from waybill.destinations.batch import DELETE, DELIVERED, DUPLICATE, PARKED, SUPERSEDED, TableBatch
 from waybill.destinations.merging import DELETED_AT, quoted
 from waybill.destinations.model import RefusedRow
 from waybill.destinations.per_table.table import FILE, Bounds, LakeTable
@@ -397,6 +397,8 @@ def refusals_of(
             not item.nullable or item.name in batch.spec.key
         ):
             nulls = np.asarray(batch.columns[item.name].is_null(), np.bool_)
+            if item.name not in batch.spec.key:  # which is all that a delete needs
+                nulls = nulls & ~np.asarray(pc.equal(batch.context["_waybill_op"], DELETE))
             message = f"column {item.name!r} takes no null"
             refusals.add(nulls, "destination_not_null_violation", message)
     for name, expression in table.checks().items():

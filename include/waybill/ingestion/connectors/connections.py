@@ -95,10 +95,11 @@ def _of_uri(name: str, text: str) -> Connection:
     extra: dict[str, Any] = dict(parse_qsl(url.query, keep_blank_values=True))
     if "__extra__" in extra:
         extra = dict(orjson.loads(extra["__extra__"]))
+    host = unquote(url.hostname or "") or str(extra.pop("host", ""))  # a socket's folder
     return Connection(
         name,
         _kind(url.scheme),
-        host=unquote(url.hostname or ""),
+        host=host,
         port=url.port,
         login=unquote(url.username or ""),
         password=SecretStr(unquote(url.password or "")),

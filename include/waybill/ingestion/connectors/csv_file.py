@@ -48,7 +48,7 @@ from waybill.errors import InputError
 from waybill.ingestion.connectors.base import BadRow, Cursor, Page
 from waybill.ingestion.connectors.opening import Opening
 from waybill.ingestion.connectors.source_file import read_file, unpacked
-from waybill.pipelines import Source, arrow_type, find_file
+from waybill.pipelines import EventDeclaration, Source, arrow_type, find_file
 
 _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
 _FLOAT = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?$"
@@ -148,6 +148,7 @@ def _rfc3339(moments: pa.Array) -> pa.Array:
     return pc.if_else(is_whole, short, pc.strftime(moments, "%Y-%m-%dT%H:%M:%SZ"))
 
 
+_NAMES = {",": "a comma", "\t": "a tab"}
 MAX_LINES = 1000
 """A quoted field that spans more lines is taken for a stray quote."""
 _FIELD_LIMIT = 2**31 - 1
@@ -184,23 +185,26 @@ class _Lines:
         return self.lines[self.next - 1].decode("latin-1")
 
 
-def read_records(body: bytes, *, width: int, first_line: int) -> Iterator[CsvRecord]:
+def read_records(
+    body: bytes, *, width: int, first_line: int, delimiter: str = ","
+) -> Iterator[CsvRecord]:
     """Yield every record of a file's body, in order.
 
     Args:
         body: what follows the header.
         width: number of fields in the header.
         first_line: the file's line at which the body begins.
+        delimiter: between two fields.
     """
     csv.field_size_limit(_FIELD_LIMIT)
     lines = _Lines(body)
     while lines.next < len(lines.lines):
         begin = lines.next
         lines.stop = begin + MAX_LINES
-        fields = next(csv.reader(lines), [])
+        fields = next(csv.reader(lines, delimiter=delimiter), [])
         raw = b"".join(lines.lines[begin : lines.next])
         if lines.next - begin > 1 or raw.count(b'"') % 2:
-            said = _malformed(raw, fields, width)
+            said = _malformed(raw, fields, width, delimiter)
             if said:
                 lines.next = begin + 1
                 raw = lines.lines[begin].rstrip(b"\r\n")
@@ -210,13 +214,14 @@ def read_records(body: bytes, *, width: int, first_line: int) -> Iterator[CsvRec
             yield _record(first_line + begin, raw.rstrip(b"\r\n"), fields, width)
 
 
-def _malformed(raw: bytes, fields: list[str], width: int) -> str:
+def _malformed(raw: bytes, fields: list[str], width: int, delimiter: str) -> str:
     """Return what is wrong with a record that holds line ends or an odd number of quotes."""
     text = raw.decode("latin-1")
     try:
-        next(csv.reader(text.splitlines(keepends=True), strict=True), None)
+        lines = text.splitlines(keepends=True)
+        next(csv.reader(lines, delimiter=delimiter, strict=True), None)
     except csv.Error as error:
-        return f"expected a closing quote, then a comma; found: {error}"
+        return f"expected a closing quote, then {_NAMES.get(delimiter, delimiter)}; found: {error}"
     return "" if len(fields) == width else _wrong_width(len(fields), width)
 
 
@@ -255,6 +260,8 @@ class CsvTable:
 
     table: pa.Table
     bad: list[BadRow]
+    decided: Mapping[str, str]
+    """Types that columns got from the mapping, though not all their texts are so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +286,12 @@ class _Places:
 
 
 def read_table(
-    content: bytes, *, columns: Mapping[str, str], nulls: Sequence[str], where: str
+    content: bytes,
+    *,
+    columns: Mapping[str, str],
+    nulls: Sequence[str],
+    where: str,
+    mapped: Mapping[str, str] | None = None,
 ) -> CsvTable:
     """Read a whole file.
 
@@ -288,6 +300,9 @@ def read_table(
         columns: declared types; other columns get the type their values suggest.
         nulls: texts that mean null.
         where: the file's name, for errors.
+        mapped: types that the mapping has for columns that are not declared. Such a column is of
+            this type where most of its texts are: one bad text makes its row bad, and not a column
+            of text of all the others.
 
     Raises:
         InputError: no usable header, or a declared column is not in it.
@@ -297,11 +312,17 @@ def read_table(
     text = _without_header(content, tuple(nulls), where)
     require_columns(list(columns), text.names, where=where, field="source.columns")
     table = _fast(text)
+    decided: dict[str, str] = {}
     if table is not None:
+        decided = _decided(table, columns, mapped or {})
+        columns = {**columns, **decided}
         values, offenders = _declared(table, columns)
         if not offenders:
-            return CsvTable(_inferred(values, columns), [])
+            return CsvTable(_inferred(values, columns), [], decided)
     table, places, bad = _exact(text)
+    if not decided:
+        decided = _decided(table, columns, mapped or {})
+        columns = {**columns, **decided}
     values, offenders = _declared(table, columns)
     bad.extend(
         BadRow(places.raws[row], places.lines[row], "source_value_invalid", "; ".join(said))
@@ -310,7 +331,25 @@ def read_table(
     if offenders:
         good = pc.invert(pc.is_in(pa.array(range(len(values))), pa.array(list(offenders))))
         values = values.filter(good)
-    return CsvTable(_inferred(values, columns), sorted(bad, key=lambda row: row.line))
+    ordered = sorted(bad, key=lambda row: row.line)
+    return CsvTable(_inferred(values, columns), ordered, decided)
+
+
+def _decided(
+    table: pa.Table, columns: Mapping[str, str], mapped: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the mapping's types for columns of which most texts are so, but not all."""
+    found: dict[str, str] = {}
+    for index, name in enumerate(table.column_names):
+        if name in columns or name not in mapped:
+            continue
+        texts = _whole(table, index)
+        if inferred(texts) != "string" or texts.null_count == len(texts):
+            continue
+        wrong = len(typed(texts, mapped[name])[1])
+        if wrong * 2 < len(texts) - texts.null_count:
+            found[name] = mapped[name]
+    return found
 
 
 def require_columns(wanted: Sequence[str], names: Sequence[str], *, where: str, field: str) -> None:
@@ -466,6 +505,7 @@ class CsvConnector:
         self._source = opening.source
         self._base_dir = opening.folder
         self._roots = opening.roots
+        self._event = opening.event
 
     def read(self, cursor: Cursor | None) -> Iterator[Page]:
         """Yield the pages from a position on, ``page_rows`` rows each.
@@ -513,15 +553,22 @@ class CsvConnector:
         stored = read_file(file)
         columns = source.columns or {}
         parsed = read_table(
-            unpacked(stored, file), columns=columns, nulls=source.null_values, where=str(file)
+            unpacked(stored, file),
+            columns=columns,
+            mapped=_numbers(self._event),
+            nulls=source.null_values,
+            where=str(file),
         )
         names = parsed.table.column_names
+        if self._event is not None:
+            needed = [*self._event.key, *filter(None, [self._event.version])]
+            require_columns(needed, names, where=str(file), field="the event's key and version")
         require_columns(source.order_by, names, where=str(file), field="source.order_by")
         table = _sorted(parsed.table, source.order_by)
         for index, name in enumerate(names):
             values = plain(table.column(index).combine_chunks())
             table = table.set_column(index, name, values)
-        return _Snapshot(_fingerprint(stored, source), table, parsed.bad)
+        return _Snapshot(_fingerprint(stored, source, parsed.decided), table, parsed.bad)
 
 
 def _sorted(table: pa.Table, order_by: tuple[str, ...]) -> pa.Table:
@@ -538,11 +585,23 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _fingerprint(stored: bytes, source: Source) -> str:
+def _numbers(event: EventDeclaration | None) -> dict[str, str]:
+    """Return the fields that the mapping has as numbers or booleans, with their types."""
+    columns = () if event is None else event.table.columns
+    return {
+        column.source: column.type
+        for column in columns
+        if column.type.startswith(("int", "float", "bool", "decimal"))
+    }
+
+
+def _fingerprint(stored: bytes, source: Source, decided: Mapping[str, str]) -> str:
     """Identify the rows and their order: the file, and all that decides what becomes of it."""
     digest = hashlib.sha256(stored)
     columns = sorted((source.columns or {}).items())
     digest.update(orjson.dumps([source.order_by, source.null_values, columns]))
+    if decided:
+        digest.update(orjson.dumps(sorted(decided.items())))
     return digest.hexdigest()[:FINGERPRINT_DIGITS]
 
 

@@ -108,10 +108,11 @@ def _said(detail: Any, model: type[Options]) -> str:
     loc = detail["loc"]
     place = ".".join(["source.options", *(shown_name(str(part)) for part in loc)])
     if detail["type"] == "extra_forbidden":
-        names = list(model.model_fields)
+        names = [info.alias or name for name, info in model.model_fields.items()]
         known = ", ".join(names) or "none"
         return f"{place}: there is no such option (there are {known}){hint(loc[-1], names)}"
-    info = model.model_fields.get(str(loc[0])) if loc else None
+    fields = {info.alias or name: info for name, info in model.model_fields.items()}
+    info = fields.get(str(loc[0])) if loc else None
     expected = info.description if info is not None and info.description else detail["msg"]
     if detail["type"] == "missing":
         return f"{place}: expected {expected}; it is missing"

@@ -39,7 +39,7 @@ def read_file(file: Path) -> bytes:
         RetryError: the disk did not answer.
     """
     try:
-        with os.fdopen(_open_unlinked(file), "rb") as stream:
+        with os.fdopen(open_unlinked(file), "rb") as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"source file {str(file)!r} is not a file; correct source.path")
@@ -62,7 +62,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXI
 """ELOOP (ENOTDIR of a folder): a link stands where none stood when the path was resolved."""
 
 
-def _open_unlinked(file: Path) -> int:
+def open_unlinked(file: Path) -> int:
     """Open a real path folder by folder; fails where any part of it is a link now."""
     with ExitStack() as opened:
         folder = os.open(file.anchor, os.O_RDONLY | os.O_CLOEXEC)

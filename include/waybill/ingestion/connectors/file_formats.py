@@ -1,0 +1,452 @@
+"""Formats of files as rows: CSV, JSON lines, Parquet, a piece of a file at a time.
+
+A piece is a function of the file and a position alone, so that who reads it again from there gets
+the same. It holds ``rows`` records at most, of at most some MiB of text; a record that is larger
+than 64 MiB is bad, and the first MiB of it is kept.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv as arrow_csv
+
+from waybill.errors import InputError
+from waybill.events import loads
+from waybill.ingestion.connectors.base import BadRow
+from waybill.ingestion.connectors.csv_file import plain, read_records, typed
+from waybill.ingestion.connectors.file_text import PIECE, TextFile
+from waybill.ingestion.connectors.sql_values import json_value
+from waybill.pipelines import COLUMN_TYPES, hint, shown_name
+
+_TEXT_BYTES = 8 * PIECE
+"""Text of one piece, but for a record that is longer."""
+_RECORD_BYTES = 64 * PIECE
+_LOOK_LINES = 200
+_LOOK_LEAST = 5
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a piece begins."""
+
+    at: int = 0
+    """Bytes of text, or rows of Parquet."""
+    line: int = 1
+    """1-based: the line, or row, that begins there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some records of a file."""
+
+    rows: list[Row]
+    bad: list[BadRow]
+    places: Sequence[int]
+    """The line, or row, of each of ``rows``."""
+    end: Position
+    last: bool
+    """Nothing is behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a declaration says of the rows of files."""
+
+    fields: Sequence[str]
+    """That each file must have: keys and versions."""
+    declared: Mapping[str, str]
+    """Types of columns: a text that does not fit makes its row bad."""
+    mapped: Mapping[str, str]
+    """Types that the mapping has for fields: a text that does not fit stays as it is."""
+    nulls: Sequence[str]
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    names: Sequence[str] | None = None
+    """Of a CSV's columns; None: its first line has them."""
+
+
+class Format(Protocol):
+    """Reads one file."""
+
+    def piece(self, rows: int) -> Piece:
+        """Return the next records."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+def _next_text(text: TextFile, rows: int) -> bytes:
+    """Return whole lines from the buffer's beginning, not taken yet; all of it at the end."""
+    size = PIECE
+    while True:
+        text.fill(size)
+        buffer = text.buffer
+        if text.ended or buffer.count(b"\n", 0, size) >= rows or size >= _TEXT_BYTES:
+            cut = buffer.rfind(b"\n", 0, max(size, _TEXT_BYTES)) + 1
+            if text.ended and len(buffer) <= max(size, _TEXT_BYTES):
+                return bytes(buffer)
+            if cut or size > _RECORD_BYTES:
+                return bytes(buffer[:cut])
+        size *= 2
+
+
+def _oversized(text: TextFile, position: Position, where: str) -> Piece:
+    """Return a record that is too long as a bad one."""
+    kept = bytes(text.buffer[:PIECE])
+    size = 0
+    while True:
+        text.fill(PIECE)
+        end = text.buffer.find(b"\n") + 1
+        size += len(text.take(end or len(text.buffer)))
+        if end or (text.ended and not text.buffer):
+            break
+    said = (
+        f"expected a record of at most {_RECORD_BYTES} bytes; found {size}; this is its beginning"
+    )
+    bad = BadRow(kept, position.line, "payload_too_large", said, where)
+    return Piece([], [bad], [], Position(text.position, position.line + 1), last=text.ended)
+
+
+class _TextFormat:
+    """What the formats of text share."""
+
+    def __init__(self, raw: IO[bytes], name: str, wanted: Wanted, position: Position) -> None:
+        self._name, self._wanted = name, wanted
+        self._text = TextFile(raw, name, wanted.encoding)
+        self._position = self._look(position)
+        self._text.go_to(self._position.at)
+
+    def _look(self, position: Position) -> Position:
+        """Refuse a file that is not what it should be; return where its records begin."""
+        raise NotImplementedError
+
+    def _records(self, lines: list[bytes], first: int) -> tuple[list[Row], list[BadRow], list[int]]:
+        raise NotImplementedError
+
+    def _whole(self, lines: list[bytes]) -> int:
+        """Return how many of the lines are whole records."""
+        return len(lines)
+
+    def piece(self, rows: int) -> Piece:
+        """See ``Format``."""
+        text, position = self._text, self._position
+        content = _next_text(text, rows)
+        if not content and text.buffer:
+            found = _oversized(text, position, self._where(position.line))
+            self._position = found.end
+            return found
+        lines = content.splitlines(keepends=True)[:rows]
+        size = sum(map(len, lines))
+        text.fill(size + 1)
+        if len(text.buffer) > size:
+            lines = lines[: self._whole(lines)]
+        text.take(sum(map(len, lines)))
+        text.fill(1)
+        good, bad, places = self._records(lines, position.line)
+        self._position = Position(text.position, position.line + len(lines))
+        return Piece(good, bad, places, self._position, last=text.ended and not text.buffer)
+
+    def _where(self, line: int) -> str:
+        return f"{self._name}, line {line}"
+
+    def close(self) -> None:
+        """See ``Format``."""
+        self._text.close()
+
+    def _head(self) -> list[bytes]:
+        """Return the file's first lines, whole ones."""
+        self._text.fill(PIECE)
+        lines = bytes(self._text.buffer[:PIECE]).splitlines(keepends=True)
+        return lines if self._text.ended or len(lines) == 1 else lines[:-1]
+
+    def _refuse_encoding(self, lines: Sequence[bytes]) -> None:
+        """Refuse a file in another encoding; one line that is not UTF-8 is only a bad one."""
+        other = [line for line in lines[:10_000] if not line.isascii()]
+        wrong = [line for line in other if not _is_utf8(line)]
+        if len(wrong) >= _LOOK_LEAST and len(wrong) * 2 > len(other):
+            raise InputError(
+                f"source file {self._name!r}: expected UTF-8; found {len(wrong)} of {len(other)}"
+                " lines with other letters than ASCII that are not; declare the file's own"
+                " (latin-1, cp1252, ...) in source.options.encoding"
+            )
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class CsvFormat(_TextFormat):
+    """CSV with a header, or with names that are declared."""
+
+    _names: list[str]
+
+    def _look(self, position: Position) -> Position:
+        lines = self._head()
+        reader = csv.reader(
+            (line.decode("utf-8", "surrogateescape") for line in lines),
+            delimiter=self._wanted.delimiter,
+        )
+        header = next((fields for fields in reader if fields), [])
+        self._refuse_encoding(lines)
+        if self._wanted.names is not None:
+            self._names = list(self._wanted.names)
+            if header and len(header) != len(self._names):
+                raise self._not_as_declared(header, f"{len(self._names)} columns")
+            return position
+        self._names = header
+        self._require_header()
+        begin = self._text.position + sum(map(len, lines[: reader.line_num]))
+        return position if position.at else Position(begin, reader.line_num + 1)
+
+    def _require_header(self) -> None:
+        names = self._names
+        needed = list(dict.fromkeys([*self._wanted.fields, *self._wanted.declared]))
+        missing = [name for name in needed if name not in names]
+        if missing:
+            raise self._not_as_declared(names, f"column {', '.join(map(repr, missing))}")
+        if not names and not self._text.buffer:
+            return
+        if "" in names or len(set(names)) < len(names):
+            raise InputError(
+                f"the header of {self._name!r} names a column twice, or not at all: "
+                f"{_listed(names)}; give each a name of its own"
+            )
+
+    def _not_as_declared(self, found: Sequence[str], expected: str) -> InputError:
+        """Say what was found; the likely cause first."""
+        said = f"source file {self._name!r}: expected {expected}; found {_listed(found)}"
+        if not found:
+            return InputError(f"source file {self._name!r}: expected {expected}; it is empty")
+        if len(found) == 1:
+            for other in (",", ";", "\t", "|"):
+                if other != self._wanted.delimiter and other in found[0]:
+                    return InputError(f"{said}; is the delimiter {other!r} (options.delimiter)?")
+        near = next((hint(name, found) for name in self._wanted.fields if name not in found), "")
+        return InputError(said + near)
+
+    def _whole(self, lines: list[bytes]) -> int:
+        """Return how many lines there are up to where a record ends, by the number of quotes.
+
+        Where none ends (a stray quote), the first line is taken alone.
+        """
+        quotes = sum(line.count(b'"') for line in lines)
+        whole = len(lines)
+        while quotes % 2 and whole:
+            whole -= 1
+            quotes -= lines[whole].count(b'"')
+        return whole or 1
+
+    def _records(self, lines: list[bytes], first: int) -> tuple[list[Row], list[BadRow], list[int]]:
+        content = b"".join(lines)
+        table = self._fast(content, lines)
+        if table is not None:
+            places: Sequence[int] = range(first, first + len(lines))
+            return self._typed(table, list(places), lines)
+        good, bad = [], []
+        for record in read_records(
+            content, width=len(self._names), first_line=first, delimiter=self._wanted.delimiter
+        ):
+            if record.code:
+                where = self._where(record.line)
+                bad.append(BadRow(record.raw, record.line, record.code, record.message, where))
+            else:
+                good.append(record)
+        columns: Any = zip(*(record.fields for record in good), strict=True)
+        arrays = [
+            pa.array(column, pa.string())
+            for column in (columns if good else [()] * len(self._names))
+        ]
+        nulls, nothing = (
+            pa.array(list(self._wanted.nulls), pa.string()),
+            pa.scalar(None, pa.string()),
+        )
+        arrays = [pc.if_else(pc.is_in(one, value_set=nulls), nothing, one) for one in arrays]
+        rows, more, places = self._typed(
+            pa.table(arrays, names=self._names), [r.line for r in good], [r.raw for r in good]
+        )
+        return rows, sorted(bad + more, key=lambda row: row.line), places
+
+    def _fast(self, content: bytes, lines: list[bytes]) -> pa.Table | None:
+        """Return columns of text, or None when the lines must be looked at one by one."""
+        if b'"' in content and any(line.count(b'"') % 2 for line in lines):
+            return None
+        try:
+            table = arrow_csv.read_csv(
+                pa.BufferReader(content),
+                read_options=arrow_csv.ReadOptions(column_names=self._names),
+                parse_options=arrow_csv.ParseOptions(delimiter=self._wanted.delimiter),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(self._names, pa.string()),
+                    null_values=list(self._wanted.nulls),
+                    strings_can_be_null=True,
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        return table if table.num_rows == len(lines) else None
+
+    def _typed(
+        self, table: pa.Table, places: list[int], raws: Sequence[bytes]
+    ) -> tuple[list[Row], list[BadRow], list[int]]:
+        columns: list[list[Any]] = []
+        offenders: dict[int, list[str]] = {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            texts = column.combine_chunks() if column.num_chunks else pa.array([], pa.string())
+            kind = self._wanted.declared.get(name) or self._wanted.mapped.get(name, "string")
+            values, wrong = typed(texts, kind)
+            listed = plain(values).to_pylist()
+            for row in wrong:
+                found = texts[row].as_py()
+                listed[row] = found
+                if name in self._wanted.declared:
+                    said = f"column {name!r}: expected {kind}; found {found[:80]!r}"
+                    offenders.setdefault(row, []).append(said)
+            columns.append(listed)
+        names = table.column_names
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        if not offenders:
+            return rows, [], places
+        bad = [
+            BadRow(raws[row].rstrip(b"\r\n"), places[row], "source_value_invalid",
+                   "; ".join(said), self._where(places[row]))
+            for row, said in sorted(offenders.items())
+        ]  # fmt: skip
+        kept = [row for row in range(len(rows)) if row not in offenders]
+        return [rows[row] for row in kept], bad, [places[row] for row in kept]
+
+
+class JsonLinesFormat(_TextFormat):
+    """An object of JSON a line."""
+
+    def _look(self, position: Position) -> Position:
+        lines = [line for line in self._head()[:_LOOK_LINES] if line.strip()]
+        self._refuse_encoding(lines)
+        good = [row for line in lines if isinstance(row := _parsed(line), dict)]
+        if lines and not good:
+            shown = shown_name(lines[0].decode("utf-8", "replace").strip())
+            raise InputError(
+                f"source file {self._name!r}: expected an object of JSON on each line; found"
+                f" {shown!r}"
+            )
+        there = set().union(*good)
+        missing = [name for name in self._wanted.fields if name not in there]
+        if good and missing:
+            raise InputError(
+                f"source file {self._name!r}: expected field {', '.join(map(repr, missing))}; its"
+                f" first {len(good)} records have {_listed(sorted(there))}"
+            )
+        return position if position.at else Position(self._text.position, 1)
+
+    def _records(self, lines: list[bytes], first: int) -> tuple[list[Row], list[BadRow], list[int]]:
+        rows, bad, places = [], [], []
+        for number, line in enumerate(lines, first):
+            row = _parsed(line)
+            if isinstance(row, dict):
+                rows.append(row)
+                places.append(number)
+            elif line.strip():
+                raw, where = line.rstrip(b"\r\n"), self._where(number)
+                code = "source_row_malformed" if _is_utf8(line) else "source_encoding_invalid"
+                found = type(row).__name__ if row is not None else "no JSON"
+                said = f"expected an object of JSON in UTF-8; found {found}"
+                bad.append(BadRow(raw, number, code, said, where))
+        return rows, bad, places
+
+
+def _parsed(line: bytes) -> Any:
+    """Return a line's JSON; None: it is none."""
+    try:
+        return loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+class ParquetFormat:
+    """A Parquet file, a row group at a time."""
+
+    def __init__(self, raw: IO[bytes], name: str, wanted: Wanted, position: Position) -> None:
+        self._name, self._raw, self._position = name, raw, position
+        try:
+            self._file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"source file {name!r} cannot be read as Parquet: {error}") from error
+        names = self._file.schema_arrow.names
+        missing = [one for one in wanted.fields if one not in names]
+        if missing:
+            raise InputError(
+                f"source file {name!r}: expected column {', '.join(map(repr, missing))}; it has"
+                f" {_listed(names)}{hint(missing[0], names)}"
+            )
+        self._total = self._file.metadata.num_rows
+        self._batches: Iterator[pa.RecordBatch] | None = None
+
+    def piece(self, rows: int) -> Piece:
+        """See ``Format``."""
+        if self._batches is None:
+            self._batches = self._from(self._position.at, rows)
+        try:
+            batch = next(self._batches, None)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"source file {self._name!r} is damaged: {error}") from error
+        begin = self._position.at
+        if batch is None:
+            return Piece([], [], [], self._position, last=True)
+        names = batch.schema.names
+        columns = [_listed_values(column) for column in batch.columns]
+        found = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        self._position = Position(begin + len(found), begin + len(found) + 1)
+        places = range(begin + 1, begin + 1 + len(found))
+        return Piece(found, [], places, self._position, last=self._position.at >= self._total)
+
+    def _from(self, row: int, rows: int) -> Iterator[pa.RecordBatch]:
+        begin = 0
+        for group in range(self._file.num_row_groups):
+            size = self._file.metadata.row_group(group).num_rows
+            if begin + size > row:
+                at = begin
+                for batch in self._file.iter_batches(batch_size=rows, row_groups=[group]):
+                    if at >= row:
+                        yield batch
+                    at += batch.num_rows
+            begin += size
+
+    def close(self) -> None:
+        """See ``Format``."""
+        self._file.close()
+        self._raw.close()
+
+
+def _listed_values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        texts = pc.cast(column.cast(pa.timestamp("ns", "UTC")), pa.string()).to_pylist()
+        return [None if text is None else text.replace(" ", "T") for text in texts]
+    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    return [json_value(value) for value in column.to_pylist()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, map(shown_name, names[:50])))
+
+
+FORMATS: Mapping[str, Callable[[IO[bytes], str, Wanted, Position], Format]] = {
+    "csv": CsvFormat,
+    "jsonl": JsonLinesFormat,
+    "parquet": ParquetFormat,
+}
+MAPPED_TYPES = frozenset(COLUMN_TYPES) - {"bytes", "json", "string"}

@@ -1,0 +1,241 @@
+"""Files of a folder or of a bucket as a source: those that are new, and those that have changed.
+
+The cursor is ``{"done": {digest: time}, "before": time, "file": the one being read}``. ``done`` has
+the files that were read and are still there, the newest ``_MOST_KNOWN`` of them; of older ones,
+only that none is younger than ``before``. A file that changed is read from its beginning. Files
+come by their time, each page is of one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from waybill.errors import InputError
+from waybill.ingestion.connectors.base import Cursor, Page
+from waybill.ingestion.connectors.file_formats import (
+    FORMATS,
+    MAPPED_TYPES,
+    Format,
+    Piece,
+    Position,
+    Wanted,
+)
+from waybill.ingestion.connectors.file_places import S3, Bucket, Folder, FoundFile, Place
+from waybill.ingestion.connectors.opening import Opening, Options
+from waybill.pipelines import EventDeclaration
+
+_MOST_KNOWN = 2_000
+_PACKED = (".gz", ".zst")
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
+
+
+def _encoding(name: str) -> str:
+    import codecs
+
+    try:
+        return codecs.lookup(name).name
+    except LookupError as error:
+        raise ValueError("Python knows no such encoding") from error
+
+
+class FilesOptions(Options):
+    """``source.options`` of connector ``files``."""
+
+    path: Text = Field(
+        description="a path, or s3://bucket/key, in which * stands for any part of a name"
+    )
+    format: Literal["csv", "jsonl", "parquet"] | None = Field(
+        None, description="csv, jsonl or parquet; else as the name of the file says"
+    )
+    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] | None = Field(
+        None, description="one character between two fields of CSV"
+    )
+    encoding: Annotated[str, AfterValidator(_encoding)] = Field(
+        "utf-8", description="the encoding of text, such as utf-8, latin-1 or utf-16"
+    )
+    names: list[Text] | None = Field(
+        None, min_length=1, description="a list of the columns of CSV without a header"
+    )
+    settle_s: int | float = Field(
+        10, ge=0, description="seconds for which a file must not have changed, 0 or more"
+    )
+
+
+class FilesConnector:
+    """Reads files, the oldest first; looks for them at the first call of ``read``."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._options = options = opening.options(FilesOptions)
+        self._remote = options.path.startswith(S3)
+        if self._remote:
+            opening.require_connection()
+        elif opening.source.connection is not None:
+            raise InputError("source.connection: files of a folder need none")
+        if self._remote and not options.path.removeprefix(S3).partition("/")[2]:
+            raise InputError("source.options.path: expected s3://bucket/key; the key is missing")
+        self._wanted = _wanted(opening, options)
+
+    def read(self, cursor: Cursor | None) -> Iterator[Page]:
+        """Yield the pages of what is new, ``page_rows`` rows each at most.
+
+        Raises:
+            InputError: no such folder or bucket, or a file is not what its declaration says.
+            RetryError: the disk or the store did not answer, or a file changed while it was read.
+        """
+        place = self._place()
+        found = place.files()
+        state = _State.of(cursor)
+        start = None if cursor is None else dict(cursor)
+        for file in state.to_read(found):
+            position = state.position(file)
+            with closing(self._opened(place, file, position)) as opened:
+                while True:
+                    piece = opened.piece(self._opening.source.page_rows)
+                    state = state.after(file, piece, found)
+                    after = state.to_json()
+                    yield _page(file, piece, after, start)
+                    start = after
+                    if piece.last:
+                        break
+
+    def count(self) -> int | None:
+        """Return None: to count records is to read them."""
+        return None
+
+    def _place(self) -> Place:
+        path = self._options.path
+        if self._remote:
+            return Bucket(path, self._opening.connection("aws"))
+        opening = self._opening
+        return Folder(path, opening.folder, opening.roots, settle_s=self._options.settle_s)
+
+    def _opened(self, place: Place, file: FoundFile, position: Position) -> Format:
+        name = self._options.format or _format_of(file.name)
+        if name is None:
+            raise InputError(
+                f"source file {file.shown!r}: its name does not say its format; declare it in"
+                " source.options.format"
+            )
+        raw = place.open(file)
+        try:
+            return FORMATS[name](raw, file.shown, self._wanted, position)
+        except BaseException:
+            raw.close()
+            raise
+
+
+def _wanted(opening: Opening, options: FilesOptions) -> Wanted:
+    event, source = opening.event, opening.source
+    fields = [] if event is None else [*event.key, *([event.version] if event.version else [])]
+    tabs = ".tsv" in PurePosixPath(options.path).suffixes
+    return Wanted(
+        fields=fields,
+        declared=source.columns or {},
+        mapped={} if event is None else _mapped(event),
+        nulls=source.null_values,
+        delimiter=options.delimiter or ("\t" if tabs else ","),
+        encoding=options.encoding,
+        names=options.names,
+    )
+
+
+def _mapped(event: EventDeclaration) -> dict[str, str]:
+    """Return the types that the mapping has for fields."""
+    return {
+        column.source: column.type
+        for column in event.table.columns
+        if column.type in MAPPED_TYPES or column.type.startswith("decimal(")
+    }
+
+
+def _format_of(name: str) -> str | None:
+    suffixes = [suffix.lower() for suffix in PurePosixPath(name).suffixes]
+    if suffixes and suffixes[-1] in _PACKED:
+        suffixes.pop()
+    return _SUFFIXES.get(suffixes[-1]) if suffixes else None
+
+
+def _page(
+    file: FoundFile, piece: Piece, after: dict[str, Any], start: dict[str, Any] | None
+) -> Page:
+    def place(index: int) -> str:
+        return f"{file.shown}, line {piece.places[index]}"
+
+    return Page(piece.rows, piece.bad, cursor=after, start=start, place=place)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What was read."""
+
+    done: Mapping[str, int] = field(default_factory=dict)
+    """Digest of a file to when it was changed, microseconds since 1970."""
+    before: int = -1
+    """Files that are not younger, and not in ``done``, were read before."""
+    current: str = ""
+    """Digest of the file of which some was read."""
+    at: Position = field(default_factory=Position)
+
+    @classmethod
+    def of(cls, cursor: Cursor | None) -> _State:
+        if cursor is None:
+            return cls()
+        try:
+            current = cursor.get("file")
+            done = {str(digest): int(time) for digest, time in cursor["done"].items()}
+            if current is None:
+                return cls(done, int(cursor["before"]))
+            at = Position(int(current["at"]), int(current["line"]))
+            return cls(done, int(cursor["before"]), str(current["digest"]), at)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(
+                f"cursor {str(dict(cursor))[:200]} is not one of this connector; reset it"
+            ) from error
+
+    def to_json(self) -> dict[str, Any]:
+        current = None
+        if self.current:
+            current = {"digest": self.current, "at": self.at.at, "line": self.at.line}
+        return {"done": dict(self.done), "before": self.before, "file": current}
+
+    def to_read(self, found: list[FoundFile]) -> list[FoundFile]:
+        """Return the files to read: the one that was begun, then the oldest first."""
+        begun = [file for file in found if file.digest == self.current]
+        new = [
+            file
+            for file in found
+            if file.digest not in self.done
+            and file.modified_us > self.before
+            and file.digest != self.current
+        ]
+        return begun + new
+
+    def position(self, file: FoundFile) -> Position:
+        return self.at if file.digest == self.current else Position()
+
+    def after(self, file: FoundFile, piece: Piece, found: list[FoundFile]) -> _State:
+        """Return the state behind a piece of a file."""
+        if not piece.last:
+            return _State(self.done, self.before, file.digest, piece.end)
+        there = {one.digest for one in found}
+        known = {digest: time for digest, time in self.done.items() if digest in there}
+        known[file.digest] = file.modified_us
+        order = sorted(known, key=lambda digest: (known[digest], digest))
+        dropped = order[:-_MOST_KNOWN]
+        before = max([self.before, *(known.pop(digest) for digest in dropped)])
+        return _State(known, before)

@@ -1,0 +1,347 @@
+"""A table or view of a database as a source: PostgreSQL, SQLite.
+
+Pages are read by keyset: ``WHERE (cursor, key) > (last cursor, last key) ORDER BY cursor, key LIMIT
+page_rows + 1``, each a short statement of its own, so that neither a table nor a snapshot is held.
+A run ends at the greatest cursor that the table had when it began. Without a cursor column a run
+reads the whole table, in the order of its key.
+
+The cursor is ``{"by": columns, "at": [the last row's values], "whole": did a run end there}``.
+After a run that ended, the next one begins ``overlap`` before that, so that rows are met which were
+committed late; what it reads twice is known by id and version. Where the declared columns are
+others, reading starts at the beginning.
+
+Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from pydantic import Field, StringConstraints
+from sqlalchemy.exc import DBAPIError, NoSuchTableError, OperationalError
+from sqlalchemy.pool import NullPool
+
+from waybill.errors import InputError, RetryError
+from waybill.events import dumps, loads
+from waybill.ingestion.connectors.base import Cursor, Page
+from waybill.ingestion.connectors.connections import Connection
+from waybill.ingestion.connectors.opening import Opening, Options
+from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
+from waybill.pipelines import find_file, hint
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+_CONNECT_S = 10
+_STATEMENT_MS = 600_000
+_LIBPQ = frozenset(
+    {"sslmode", "sslrootcert", "sslcert", "sslkey", "channel_binding", "target_session_attrs"}
+)
+"""What a connection's extra may say to libpq."""
+
+
+class SqlOptions(Options):
+    """``source.options`` of connector ``sql``."""
+
+    table: Name = Field(description="the name of a table or view (text)")
+    schema_name: Name | None = Field(None, alias="schema", description="a schema's name (text)")
+    file: Name | None = Field(None, description="an SQLite file's path (text)")
+    cursor: Name | None = Field(
+        None, description="a column that rises with each change of a row (text)"
+    )
+    key: list[Name] | None = Field(
+        None, min_length=1, description="a list of columns that name a row; else the event's key"
+    )
+    columns: list[Name] | None = Field(
+        None, min_length=1, description="a list of the columns to read; else all"
+    )
+    overlap: int | float = Field(
+        0, ge=0, description="seconds (of a cursor of times) or units (of numbers), 0 or more"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What is read, once the table was looked at."""
+
+    table: sa.TableClause
+    columns: tuple[str, ...]
+    order: tuple[str, ...]
+    """The cursor's column, if there is one, then the key's."""
+    nullable: tuple[str, ...]
+    """Those of them that the table says may be null."""
+
+
+class SqlConnector:
+    """Reads one table; connects at the first call of ``read``."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._options = options = opening.options(SqlOptions)
+        if (options.file is None) == (opening.source.connection is None):
+            raise InputError(
+                "source: expected a connection (PostgreSQL), or options.file (SQLite); found"
+                f" {'neither' if options.file is None else 'both'}"
+            )
+        if options.overlap and options.cursor is None:
+            raise InputError("source.options.overlap: there is no cursor to step back from")
+        self._connection: Connection | None = None
+
+    def read(self, cursor: Cursor | None) -> Iterator[Page]:
+        """Yield the pages from a position on, ``page_rows`` rows each.
+
+        Raises:
+            InputError: no such table or column, a cursor or key that is null or not unique, no such
+                connection, or the server refuses.
+            RetryError: the server did not answer.
+        """
+        with self._said(), closing(self._pages(cursor)) as pages:
+            yield from pages
+
+    def count(self) -> int | None:
+        """Return None: to count a table is to read it."""
+        return None
+
+    def _pages(self, cursor: Cursor | None) -> Generator[Page, None, None]:
+        engine = self._engine()
+        with engine.connect() as session:
+            reading = self._look(session)
+            self._refuse_nulls(session, reading)
+            begin, last = self._begin(cursor, reading)
+            end = self._end(session, reading)
+            start = None if cursor is None else dict(cursor)
+            size = self._opening.source.page_rows
+            while True:
+                found = session.execute(_statement(reading, begin, end, size + 1)).all()
+                session.rollback()
+                rows, more = found[:size], len(found) > size
+                if more:
+                    self._refuse_tie(reading, found[size - 1], found[size])
+                if rows:
+                    last = [kept(value) for value in _order_of(reading, rows[-1])]
+                elif begin is None or begin.ended:
+                    return
+                after = {"by": list(reading.order), "at": last, "whole": not more}
+                yield self._page(reading, rows, after, start)
+                if not more:
+                    return
+                start, begin = after, _Begin([restored(value) for value in last])
+
+    def _page(
+        self,
+        reading: _Reading,
+        rows: Sequence[Sequence[Any]],
+        after: dict[str, Any],
+        start: dict[str, Any] | None,
+    ) -> Page:
+        names = reading.columns
+        made = [dict(zip(names, map(json_value, row), strict=True)) for row in rows]
+        place = partial(_place, self._options.table, reading.order, made)
+        return Page(made, [], cursor=after, start=start, place=place)
+
+    # What is there
+
+    def _look(self, session: sa.Connection) -> _Reading:
+        options = self._options
+        try:
+            found = sa.inspect(session).get_columns(options.table, schema=options.schema_name)
+        except NoSuchTableError as error:
+            within = "" if options.schema_name is None else f" in schema {options.schema_name!r}"
+            raise InputError(
+                f"source.options.table: there is no table or view {options.table!r}{within}"
+            ) from error
+        there = [column["name"] for column in found]
+        columns = options.columns or there
+        order = self._order()
+        fields = [*columns, *order]
+        _require(fields, there, f"table {options.table!r}")
+        _require(order, columns, "source.options.columns")
+        self._require_event_fields(columns)
+        return _Reading(
+            sa.table(options.table, *map(sa.column, there), schema=options.schema_name),
+            tuple(columns),
+            tuple(order),
+            tuple(
+                column["name"] for column in found if column["nullable"] and column["name"] in order
+            ),
+        )
+
+    def _order(self) -> list[str]:
+        options, event = self._options, self._opening.event
+        key = options.key or (list(event.key) if event is not None else None)
+        if key is None:
+            raise InputError("source.options.key: expected the columns that name a row; found none")
+        return [*([] if options.cursor is None else [options.cursor]), *key]
+
+    def _require_event_fields(self, columns: Sequence[str]) -> None:
+        event = self._opening.event
+        if event is not None:
+            version = [] if event.version is None else [event.version]
+            _require([*event.key, *version], columns, f"event {event.name!r}: what is read")
+
+    def _refuse_nulls(self, session: sa.Connection, reading: _Reading) -> None:
+        """Refuse rows that no order has a place for: they would never be read."""
+        if not reading.nullable:
+            return
+        columns = [reading.table.c[name] for name in reading.nullable]
+        missing = sa.or_(*(column.is_(None) for column in columns))
+        if session.execute(
+            sa.select(sa.literal(1)).select_from(reading.table).where(missing).limit(1)
+        ).first():
+            raise InputError(
+                f"table {self._options.table!r} has rows in which {' or '.join(reading.nullable)}"
+                " is null: they would never be read; fill them, or read a view that gives them one"
+            )
+
+    def _refuse_tie(self, reading: _Reading, last: Sequence[Any], following: Sequence[Any]) -> None:
+        """Refuse a key that is none, where the next page would begin behind rows never read."""
+        if _order_of(reading, last) == _order_of(reading, following):
+            raise InputError(
+                f"table {self._options.table!r} has several rows of one"
+                f" {', '.join(reading.order)}: declare a key that is unique in source.options.key"
+            )
+
+    # Where to begin and to end
+
+    def _begin(self, cursor: Cursor | None, reading: _Reading) -> tuple[_Begin | None, list[Any]]:
+        """Return where to begin (None: at the beginning), and the position as the cursor has it."""
+        if cursor is None or cursor.get("by") != list(reading.order):
+            return None, []
+        try:
+            last = list(cursor["at"])
+            values = [restored(value) for value, _ in zip(last, reading.order, strict=True)]
+            whole = bool(cursor["whole"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"cursor {dict(cursor)!r} is not one of this connector; reset it"
+            ) from error
+        if not whole:
+            return _Begin(values), last
+        if self._options.cursor is None:
+            return None, last
+        overlap = self._options.overlap
+        if overlap:
+            return _Begin([stepped_back(values[0], overlap)], ended=True, inclusive=True), last
+        return _Begin(values, ended=True), last
+
+    def _end(self, session: sa.Connection, reading: _Reading) -> Any:
+        """Return the greatest value of the cursor's column now; None: there is no such column."""
+        if self._options.cursor is None:
+            return None
+        end = session.execute(sa.select(sa.func.max(reading.table.c[reading.order[0]]))).scalar()
+        if end is not None and self._options.overlap:
+            stepped_back(
+                end, self._options.overlap
+            )  # refused before the first row, not the next run
+        return end
+
+    # The server
+
+    def _engine(self) -> sa.Engine:
+        if self._options.file is not None:
+            opening = self._opening
+            file = find_file(self._options.file, opening.folder, opening.roots)
+            if not file.is_file():
+                raise InputError(f"source.options.file: there is no file {str(file)!r}")
+            address = f"file:{quote(str(file))}?mode=ro"
+            connect = partial(sqlite3.connect, address, uri=True, timeout=30.0)
+            return sa.create_engine(
+                "sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True
+            )
+        self._connection = found = self._opening.connection("postgres")
+        return sa.create_engine(
+            _url(found),
+            connect_args=_limits(found),
+            poolclass=NullPool,
+            hide_parameters=True,
+            json_deserializer=loads,
+        )
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        """Say a driver's error in our words, without a secret."""
+        try:
+            yield
+        except DBAPIError as error:
+            words = " ".join(str(error.orig).split())
+            if self._connection is not None:
+                words = self._connection.hide(words)
+            said = f"source table {self._options.table!r}: {words}"
+            if isinstance(error, OperationalError) or error.connection_invalidated:
+                raise RetryError(said) from None
+            raise InputError(said) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """A position to read on from."""
+
+    values: list[Any]
+    """Of the order's columns, or of the first of them."""
+    ended: bool = False
+    """A run has ended there: nothing behind it is no news."""
+    inclusive: bool = False
+
+
+def _statement(
+    reading: _Reading, begin: _Begin | None, end: Any, limit: int
+) -> sa.Select[tuple[Any, ...]]:
+    table = reading.table
+    order = [table.c[name] for name in reading.order]
+    statement = sa.select(*(table.c[name] for name in reading.columns))
+    if begin is not None and begin.inclusive:
+        statement = statement.where(order[0] >= begin.values[0])
+    elif begin is not None:
+        bound = [sa.literal(value) for value in begin.values]
+        statement = statement.where(sa.tuple_(*order) > sa.tuple_(*bound))
+    if end is not None:
+        statement = statement.where(order[0] <= end)
+    return statement.order_by(*order).limit(limit)
+
+
+def _order_of(reading: _Reading, row: Sequence[Any]) -> list[Any]:
+    return [row[reading.columns.index(name)] for name in reading.order]
+
+
+def _place(table: str, order: Sequence[str], rows: Sequence[Mapping[str, Any]], index: int) -> str:
+    values = {name: rows[index][name] for name in order}
+    return f"table {table}, {dumps(values).decode()}"[:500]
+
+
+def _require(wanted: Sequence[str], there: Sequence[str], where: str) -> None:
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        near = hint(missing[0], there)
+        raise InputError(
+            f"{where} has no column {', '.join(map(repr, missing))}; it has"
+            f" {', '.join(there)[:1000]}{near}"
+        )
+
+
+def _url(found: Connection) -> sa.URL:
+    return sa.URL.create(
+        "postgresql+psycopg",
+        username=found.login or None,
+        password=found.password.get_secret_value() or None,
+        host=found.host or None,
+        port=found.port,
+        database=found.schema or None,
+    )
+
+
+def _limits(found: Connection) -> dict[str, Any]:
+    """Return what keeps a session from waiting for ever, from writing, and from local time."""
+    given = {name: str(value) for name, value in found.extra.items() if name in _LIBPQ}
+    return given | {
+        "connect_timeout": _CONNECT_S,
+        "keepalives_idle": 30,
+        "tcp_user_timeout": 60_000,
+        "application_name": "waybill",
+        "options": f"-c statement_timeout={_STATEMENT_MS} -c default_transaction_read_only=on"
+        " -c timezone=UTC",
+    }

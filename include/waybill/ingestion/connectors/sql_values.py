@@ -1,0 +1,110 @@
+"""Values of SQL: as JSON's, as an event has them; and as a cursor keeps them, without loss."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from waybill.errors import InputError
+from waybill.events import rfc3339
+
+
+def json_value(value: Any) -> Any:
+    """Return a column's value as JSON has it.
+
+    Decimals are text with all their digits, times RFC 3339 in UTC (one without a zone is in UTC),
+    bytes base64, JSON and arrays what they are; what JSON has no form for is the driver's text.
+    """
+    if value is None or type(value) in _PLAIN:
+        return value
+    convert = _CONVERSIONS.get(type(value))
+    return str(value) if convert is None else convert(value)
+
+
+_PLAIN = frozenset({str, int, float, bool})
+
+
+def _moment(value: datetime) -> str:
+    return rfc3339(value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC))
+
+
+def _bytes(value: bytes | bytearray | memoryview) -> str:
+    return base64.b64encode(value).decode()
+
+
+_CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
+    datetime: _moment,
+    date: date.isoformat,
+    time: time.isoformat,
+    Decimal: lambda value: format(value, "f"),
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
+    dict: lambda value: {name: json_value(inner) for name, inner in value.items()},
+    list: lambda value: [json_value(inner) for inner in value],
+    tuple: lambda value: [json_value(inner) for inner in value],
+}
+
+
+def kept(value: Any) -> list[Any]:
+    """Return a value as a cursor keeps it: JSON, with its type.
+
+    Raises:
+        InputError: no order can be kept of such values.
+    """
+    for name, (kind, write, _) in _KEPT.items():
+        if type(value) is kind:
+            return [name, write(value)]
+    raise InputError(
+        f"a column of type {type(value).__name__} cannot be source.options.cursor or part of the"
+        " key: choose one of numbers, times, text or UUIDs"
+    )
+
+
+def restored(value: Any) -> Any:
+    """Return what ``kept`` was given.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is not of ``kept``.
+    """
+    name, text = value
+    return _KEPT[name][2](text)
+
+
+_KEPT: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "int": (int, str, int),
+    "text": (str, str, str),
+    "time": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "decimal": (Decimal, str, Decimal),
+    "float": (float, float.hex, float.fromhex),
+    "uuid": (UUID, str, UUID),
+    "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+}
+
+
+def stepped_back(value: Any, by: float) -> Any:
+    """Return a cursor's value from so many seconds (of times) or units (of numbers) before.
+
+    Raises:
+        InputError: it is neither a time nor a number.
+    """
+    match value:
+        case datetime():
+            return value - timedelta(seconds=by)
+        case date():
+            return value - timedelta(days=-(-by // 86_400))
+        case int():
+            return value - int(by)
+        case Decimal():
+            return value - Decimal(str(by))
+        case float():
+            return value - by
+    raise InputError(
+        "source.options.overlap: the cursor's column must be one of times or numbers; found"
+        f" {type(value).__name__}"
+    )
