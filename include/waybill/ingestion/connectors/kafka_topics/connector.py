@@ -78,14 +78,16 @@ class KafkaConnector:
         while True:
             position = yield from self._round(log, position)
             start = position.cursor() if position.topics else start
+            begun = self._next_round(log, position)
+            came = next(begun.unread(), None) is not None
+            if came:
+                patience.met()
             if patience.over:
                 return
-            begun = self._next_round(log, position)
-            if next(begun.unread(), None) is None:
+            if not came:
                 yield None
                 time.sleep(_WAIT_S)
                 continue
-            patience.met()
             yield Page([], [], cursor=begun.cursor(), start=start)
             position = begun
             start = begun.cursor()
