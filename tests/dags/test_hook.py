@@ -12,9 +12,10 @@ from airflow.sdk.log import redact
 from sqlalchemy.engine import make_url
 
 from waybill.errors import AwayError, InputError
+from waybill.ingestion.connectors import Connections
 from waybill.storage import open_tracker
 from waybill_airflow.failures import as_task_failures, read_settings
-from waybill_airflow.hooks.waybill import WaybillHook
+from waybill_airflow.hooks.waybill import WaybillHook, connection_text
 
 HOSTILE = "p@:/?#%[]&= {{ 7*7 }}'\"é"
 
@@ -226,3 +227,23 @@ def test_keys_that_end_a_missing_connection_and_two_sets_of_keys_are_refused(aws
     monkeypatch.setenv("WAYBILL_S3__ACCESS_KEY", "other")
     with pytest.raises(AirflowFailException, match="both WAYBILL_S3__CONNECTION_ID"):
         read_settings()
+
+
+def test_a_sources_connection_is_airflows_own_and_its_secrets_are_masked(connection):
+    connection(
+        "shop_db",
+        conn_type="postgres",
+        host="db.example.org",
+        login="ann",
+        password=HOSTILE,
+        schema="shop",
+        extra={"sslmode": "require", "api_token": "of-the-extra"},
+    )
+    found = Connections(lookup=connection_text).find("shop_db")
+    assert (found.kind, found.host, found.login, found.schema) == (
+        "postgres", "db.example.org", "ann", "shop",
+    )  # fmt: skip
+    assert found.password.get_secret_value() == HOSTILE
+    assert found.extra["sslmode"] == "require"
+    assert "of-the-extra" not in redact("failed with of-the-extra")
+    assert connection_text("nobody") is None

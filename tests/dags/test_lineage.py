@@ -26,7 +26,7 @@ def library(monkeypatch):
     done = SimpleNamespace(to_json=lambda: report)
     tables = [LoadedTable("shop", "orders", "warehouse", name) for name in ("items", "orders")]
     monkeypatch.setattr(services, "deployed_pipeline", lambda *_: pipeline)
-    monkeypatch.setattr(services, "run_ingest", lambda *_: done)
+    monkeypatch.setattr(services, "run_ingest", lambda *_, **__: done)
     monkeypatch.setattr(services, "run_replay", lambda *_, **__: done)
     monkeypatch.setattr(services, "tables_loaded_by", lambda _, cluster: tables * (cluster == "a"))
     monkeypatch.setenv("WAYBILL_KAFKA__BOOTSTRAP_SERVERS", "kafka-1:9092, kafka-2:9092")

@@ -11,6 +11,7 @@ import pytest
 
 from waybill.errors import InputError
 from waybill.replay import CanaryWait, ReplayRequest, replay_run_id
+from waybill_airflow.hooks.waybill import connection_text
 from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
     CleanUpParkedFilesOperator,
@@ -84,7 +85,7 @@ def test_ingest_names_its_pipeline_and_returns_the_report(calls):
     assert IngestOperator(task_id="t", pipeline="flights").execute(context()) == {
         "did": "run_ingest"
     }
-    assert calls.made == [("run_ingest", ("flights",), {})]
+    assert calls.made == [("run_ingest", ("flights",), {"lookup": connection_text})]
 
 
 @pytest.mark.parametrize("grace_s", [None, 0, 60.5])

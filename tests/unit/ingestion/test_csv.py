@@ -9,7 +9,7 @@ import pytest
 
 from waybill.errors import InputError
 from waybill.ingestion.connectors import open_connector
-from waybill.pipelines import CONNECTORS, Source
+from waybill.pipelines import CONNECTORS, Column, EventDeclaration, Source, TableSpec
 
 TYPES = {"id": "int64", "at": "timestamp", "day": "date", "price": "decimal(10,2)", "ok": "bool"}
 TEXT = """\
@@ -252,3 +252,40 @@ def test_records_are_counted_between_any_two_positions(opened):
     assert connector.count_between(cursors[-1], None) == 0
     assert connector.count_between(None, {"file": "another", "row": 1}) is None
     assert connector.count_between({"file": "another", "row": 1}, cursors[-1]) == 4
+
+
+PLANES = "id,seats,note\n" + "".join(f"{n},{n * 10},x\n" for n in range(1, 9)) + "9,oops,y\n"
+
+
+def declared_planes(**types):
+    columns = tuple(Column(name=name, type=kind) for name, kind in types.items())
+    table = TableSpec(schema_name="s", name="t", columns=columns, key=("id",))
+    return {"e": EventDeclaration(name="e", key=("id",), table=table)}
+
+
+def test_one_bad_cell_of_a_column_that_the_mapping_knows_is_one_bad_row(tmp_path):
+    (tmp_path / "x.csv").write_text(PLANES)
+    source = Source(connector="csv", event="e", path="x.csv")
+    events = declared_planes(id="int64", seats="int32", note="string")
+    [page] = open_connector(source, tmp_path, events=events).read(None)
+    assert [row["seats"] for row in page.rows] == [n * 10 for n in range(1, 9)]
+    [bad] = page.bad
+    assert (bad.raw, bad.line, bad.code) == (b"9,oops,y", 10, "source_value_invalid")
+    [page] = open_connector(source, tmp_path).read(None)
+    assert page.rows[0]["seats"] == "10", "nobody knows that it is a number"
+
+
+def test_a_column_of_mostly_text_stays_text_whatever_the_mapping_makes_of_it(tmp_path):
+    (tmp_path / "x.csv").write_text("id,seats\n1,10 seats\n2,20 seats\n3,30\n")
+    source = Source(connector="csv", event="e", path="x.csv")
+    events = declared_planes(id="int64", seats="int32")
+    [page] = open_connector(source, tmp_path, events=events).read(None)
+    assert [row["seats"] for row in page.rows] == ["10 seats", "20 seats", "30"]
+
+
+def test_a_file_without_the_events_key_fails_before_its_first_row(tmp_path):
+    (tmp_path / "x.csv").write_text("ident,seats\n1,10\n")
+    source = Source(connector="csv", event="e", path="x.csv")
+    connector = open_connector(source, tmp_path, events=declared_planes(id="int64"))
+    with pytest.raises(InputError, match="no column 'id' .is it 'ident'.*has ident, seats"):
+        next(connector.read(None))

@@ -51,7 +51,7 @@ class Connection:
         """
         try:
             return _of_json(name, text) if text.lstrip().startswith("{") else _of_uri(name, text)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, KeyError):
             raise InputError(
                 f"connection {name!r} cannot be read: write scheme://user:password@host:port/name"
                 "?option=value, with the characters @ : / ? # % of a password as %40 %3A %2F %3F"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import IO, Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +20,13 @@ from pyarrow import csv as arrow_csv
 from waybill.errors import InputError
 from waybill.events import loads
 from waybill.ingestion.connectors.base import BadRow
-from waybill.ingestion.connectors.csv_file import plain, read_records, typed
+from waybill.ingestion.connectors.csv_file import (
+    MAX_LINES,
+    CsvRecord,
+    plain,
+    read_records,
+    typed,
+)
 from waybill.ingestion.connectors.file_text import PIECE, TextFile
 from waybill.ingestion.connectors.sql_values import json_value
 from waybill.pipelines import COLUMN_TYPES, hint, shown_name
@@ -114,11 +120,14 @@ def _oversized(text: TextFile, position: Position, where: str) -> Piece:
         f"expected a record of at most {_RECORD_BYTES} bytes; found {size}; this is its beginning"
     )
     bad = BadRow(kept, position.line, "payload_too_large", said, where)
-    return Piece([], [bad], [], Position(text.position, position.line + 1), last=text.ended)
+    return Piece([], [bad], [], Position(text.position, position.line + 1), last=not text.buffer)
 
 
 class _TextFormat:
     """What the formats of text share."""
+
+    _more_lines: ClassVar[int] = 0
+    """A record that begins within a piece may go on for so many lines behind it."""
 
     def __init__(self, raw: IO[bytes], name: str, wanted: Wanted, position: Position) -> None:
         self._name, self._wanted = name, wanted
@@ -133,28 +142,29 @@ class _TextFormat:
     def _records(self, lines: list[bytes], first: int) -> tuple[list[Row], list[BadRow], list[int]]:
         raise NotImplementedError
 
-    def _whole(self, lines: list[bytes]) -> int:
-        """Return how many of the lines are whole records."""
-        return len(lines)
+    def _whole(self, lines: list[bytes], rows: int, first: int, *, final: bool) -> int:
+        """Return how many lines the piece has: whole records, of which ``rows`` lines or more."""
+        del first, final
+        return min(rows, len(lines))
 
     def piece(self, rows: int) -> Piece:
         """See ``Format``."""
         text, position = self._text, self._position
-        content = _next_text(text, rows)
+        content = _next_text(text, rows + self._more_lines)
         if not content and text.buffer:
             found = _oversized(text, position, self._where(position.line))
             self._position = found.end
             return found
-        lines = content.splitlines(keepends=True)[:rows]
+        lines = content.splitlines(keepends=True)[: rows + self._more_lines]
         size = sum(map(len, lines))
         text.fill(size + 1)
-        if len(text.buffer) > size:
-            lines = lines[: self._whole(lines)]
+        final = len(text.buffer) <= size
+        lines = lines[: self._whole(lines, rows, position.line, final=final)]
         text.take(sum(map(len, lines)))
         text.fill(1)
         good, bad, places = self._records(lines, position.line)
         self._position = Position(text.position, position.line + len(lines))
-        return Piece(good, bad, places, self._position, last=text.ended and not text.buffer)
+        return Piece(good, bad, places, self._position, last=not text.buffer)
 
     def _where(self, line: int) -> str:
         return f"{self._name}, line {line}"
@@ -192,6 +202,7 @@ def _is_utf8(line: bytes) -> bool:
 class CsvFormat(_TextFormat):
     """CSV with a header, or with names that are declared."""
 
+    _more_lines = MAX_LINES
     _names: list[str]
 
     def _look(self, position: Position) -> Position:
@@ -238,28 +249,33 @@ class CsvFormat(_TextFormat):
         near = next((hint(name, found) for name in self._wanted.fields if name not in found), "")
         return InputError(said + near)
 
-    def _whole(self, lines: list[bytes]) -> int:
-        """Return how many lines there are up to where a record ends, by the number of quotes.
+    def _whole(self, lines: list[bytes], rows: int, first: int, *, final: bool) -> int:
+        """Return how many lines there are up to the end of a record, ``rows`` of them or more."""
+        wanted = min(rows, len(lines))
+        if not any(line.count(b'"') % 2 for line in lines[:wanted]):
+            return wanted
+        begin = 0
+        for record in self._read(lines, first):
+            begin = record.line - first
+            if begin >= wanted:
+                return begin
+        return len(lines) if final else begin or len(lines)
 
-        Where none ends (a stray quote), the first line is taken alone.
-        """
-        quotes = sum(line.count(b'"') for line in lines)
-        whole = len(lines)
-        while quotes % 2 and whole:
-            whole -= 1
-            quotes -= lines[whole].count(b'"')
-        return whole or 1
+    def _read(self, lines: list[bytes], first: int) -> Iterator[CsvRecord]:
+        return read_records(
+            b"".join(lines),
+            width=len(self._names),
+            first_line=first,
+            delimiter=self._wanted.delimiter,
+        )
 
     def _records(self, lines: list[bytes], first: int) -> tuple[list[Row], list[BadRow], list[int]]:
-        content = b"".join(lines)
-        table = self._fast(content, lines)
+        table = self._fast(b"".join(lines), lines)
         if table is not None:
             places: Sequence[int] = range(first, first + len(lines))
             return self._typed(table, list(places), lines)
         good, bad = [], []
-        for record in read_records(
-            content, width=len(self._names), first_line=first, delimiter=self._wanted.delimiter
-        ):
+        for record in self._read(lines, first):
             if record.code:
                 where = self._where(record.line)
                 bad.append(BadRow(record.raw, record.line, record.code, record.message, where))

@@ -95,9 +95,17 @@ class Folder:
         self._base, self._rest = str(PurePosixPath(*parts[:fixed])), "/".join(parts[fixed:])
         self._folder, self._roots, self._settle_s = folder, roots, settle_s
 
+    def base(self) -> Path:
+        """Return the folder that the pattern begins with; it need not be there.
+
+        Raises:
+            InputError: sources may not lie there.
+        """
+        return find_file(self._base, self._folder, self._roots)
+
     def files(self) -> list[FoundFile]:
         """See ``Place``."""
-        base = find_file(self._base, self._folder, self._roots)
+        base = self.base()
         if not base.is_dir():
             raise InputError(f"source.options.path: there is no folder {str(base)!r}")
         now = time.time()

@@ -89,6 +89,8 @@ class FilesConnector:
         if self._remote and not options.path.removeprefix(S3).partition("/")[2]:
             raise InputError("source.options.path: expected s3://bucket/key; the key is missing")
         self._wanted = _wanted(opening, options)
+        if not self._remote:
+            self._folder().base()
 
     def read(self, cursor: Cursor | None) -> Iterator[Page]:
         """Yield the pages of what is new, ``page_rows`` rows each at most.
@@ -118,11 +120,13 @@ class FilesConnector:
         return None
 
     def _place(self) -> Place:
-        path = self._options.path
         if self._remote:
-            return Bucket(path, self._opening.connection("aws"))
-        opening = self._opening
-        return Folder(path, opening.folder, opening.roots, settle_s=self._options.settle_s)
+            return Bucket(self._options.path, self._opening.connection("aws"))
+        return self._folder()
+
+    def _folder(self) -> Folder:
+        opening, options = self._opening, self._options
+        return Folder(options.path, opening.folder, opening.roots, settle_s=options.settle_s)
 
     def _opened(self, place: Place, file: FoundFile, position: Position) -> Format:
         name = self._options.format or _format_of(file.name)

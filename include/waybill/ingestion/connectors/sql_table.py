@@ -15,7 +15,6 @@ Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -91,6 +90,8 @@ class SqlConnector:
         if options.overlap and options.cursor is None:
             raise InputError("source.options.overlap: there is no cursor to step back from")
         self._connection: Connection | None = None
+        if options.file is not None:
+            find_file(options.file, opening.folder, opening.roots)
 
     def read(self, cursor: Cursor | None) -> Iterator[Page]:
         """Yield the pages from a position on, ``page_rows`` rows each.
@@ -248,10 +249,11 @@ class SqlConnector:
             file = find_file(self._options.file, opening.folder, opening.roots)
             if not file.is_file():
                 raise InputError(f"source.options.file: there is no file {str(file)!r}")
-            address = f"file:{quote(str(file))}?mode=ro"
-            connect = partial(sqlite3.connect, address, uri=True, timeout=30.0)
+            url = sa.URL.create(
+                "sqlite", database=f"file:{quote(str(file))}", query={"mode": "ro", "uri": "true"}
+            )
             return sa.create_engine(
-                "sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True
+                url, connect_args={"timeout": 30.0}, poolclass=NullPool, hide_parameters=True
             )
         self._connection = found = self._opening.connection("postgres")
         return sa.create_engine(

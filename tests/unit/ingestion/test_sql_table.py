@@ -1,0 +1,185 @@
+"""Tables: where a run begins and ends, what is refused, and what becomes of values."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from waybill.errors import InputError, RetryError
+from waybill.ingestion.connectors import open_connector
+from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
+from waybill.pipelines import Source
+
+
+@pytest.fixture
+def database(tmp_path):
+    opened = sqlite3.connect(tmp_path / "shop.db")
+    opened.execute("CREATE TABLE t (id integer, at integer, v text)")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def connector(tmp_path):
+    def make(page_rows=1000, **options):
+        given = {"file": "shop.db", "table": "t", "key": ["id"], "cursor": "at", **options}
+        given = {name: value for name, value in given.items() if value is not None}
+        source = Source(connector="sql", event="e", page_rows=page_rows, options=given)
+        return open_connector(source, tmp_path)
+
+    return make
+
+
+def fill(database, *rows):
+    database.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    database.commit()
+
+
+def read(connector, cursor=None):
+    pages = list(connector.read(cursor))
+    return [row["id"] for page in pages for row in page.rows], pages[-1].cursor if pages else cursor
+
+
+def test_an_overlap_meets_rows_that_were_committed_late_and_the_ones_around_them(
+    database, connector
+):
+    fill(database, (1, 100, "a"), (2, 110, "b"))
+    _, cursor = read(connector(overlap=9))
+    fill(database, (3, 105, "late"), (4, 120, "new"))
+    assert read(connector(overlap=9), cursor)[0] == [3, 2, 4]
+    assert read(connector(), cursor)[0] == [4], "without one, what is late is never read"
+
+
+def test_a_run_that_died_goes_on_where_it_was_and_steps_back_from_where_one_ended(
+    database, connector
+):
+    fill(database, *((n, n, "x") for n in range(10)))
+    pages = list(connector(page_rows=4, overlap=3).read(None))
+    assert [page.cursor["whole"] for page in pages] == [False, False, True]
+    assert read(connector(page_rows=4, overlap=3), pages[0].cursor)[0] == [4, 5, 6, 7, 8, 9]
+    assert read(connector(page_rows=4, overlap=3), pages[2].cursor)[0] == [6, 7, 8, 9]
+
+
+def test_rows_that_vanish_before_a_run_goes_on_end_it(database, connector):
+    fill(database, *((n, n, "x") for n in range(10)))
+    first = next(connector(page_rows=4).read(None))
+    database.execute("DELETE FROM t WHERE at > 3")
+    database.commit()
+    found, cursor = read(connector(page_rows=4), first.cursor)
+    assert found == []
+    assert cursor["whole"]
+
+
+def test_without_a_cursor_each_run_reads_the_whole_table(database, connector):
+    fill(database, (2, None, "b"), (1, None, "a"))
+    found, cursor = read(connector(cursor=None))
+    assert found == [1, 2]
+    assert read(connector(cursor=None), cursor)[0] == [1, 2]
+
+
+def test_another_order_is_another_position(database, connector):
+    fill(database, (1, 1, "a"), (2, 2, "b"))
+    _, cursor = read(connector())
+    assert read(connector(cursor="id", key=["v"]), cursor)[0] == [1, 2]
+
+
+def test_ties_of_the_cursor_are_read_each_once_wherever_a_page_ends(database, connector):
+    fill(database, *((n, 5, "x") for n in range(9)))
+    for page_rows in (1, 2, 4, 8):
+        assert read(connector(page_rows=page_rows))[0] == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        ([(1, None, "a")], {}, "has rows in which id or at is null"),
+        ([(None, 1, "a")], {}, "has rows in which id or at is null"),
+        ([(1, 1, "a"), (1, 1, "b")], {"page_rows": 1}, "several rows of one at, id"),
+        ([(1, 1, "a")], {"cursor": "v", "overlap": 3}, "one of times or numbers; found str"),
+        ([(1, 1, "a")], {"cursor": "att"}, "no column 'att'; it has id, at, v; did you mean 'at'"),
+        ([(1, 1, "a")], {"columns": ["id"]}, "source.options.columns has no column 'at'"),
+        ([(1, 1, "a")], {"table": "T2"}, "no table or view 'T2'"),
+        ([(1, 1, "a")], {"file": "y.db"}, "there is no file"),
+        ([(1, 1, "a")], {"key": None}, "source.options.key: expected the columns"),
+    ],
+)
+def test_what_could_lose_rows_is_refused(database, connector, rows, options, said):
+    fill(database, *rows)
+    page_rows = options.get("page_rows", 1000)
+    given = {name: value for name, value in options.items() if name != "page_rows"}
+    with pytest.raises(InputError, match=said):
+        next(connector(page_rows, **given).read(None))
+
+
+@pytest.mark.parametrize(
+    "cursor", [{"by": ["at", "id"]}, {"by": ["at", "id"], "at": [1], "whole": 1}]
+)
+def test_a_cursor_of_something_else_is_refused(database, connector, cursor):
+    fill(database, (1, 1, "a"))
+    with pytest.raises(InputError, match="reset it"):
+        next(connector().read(cursor))
+
+
+def test_names_are_names_whatever_they_hold(tmp_path):
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute(
+            'CREATE TABLE "t""; DROP TABLE u; --" ("i d" integer NOT NULL, "%s" integer)'
+        )
+        database.execute('INSERT INTO "t""; DROP TABLE u; --" VALUES (1, 2)')
+    options = {"file": "shop.db", "table": 't"; DROP TABLE u; --', "key": ["i d"]}
+    source = Source(connector="sql", event="e", options=options)
+    [page] = open_connector(source, tmp_path).read(None)
+    assert page.rows == [{"i d": 1, "%s": 2}]
+
+
+def test_a_database_is_not_written_to_and_a_broken_one_is_told(tmp_path, connector):
+    (tmp_path / "shop.db").write_bytes(b"no database" * 100)
+    with pytest.raises((InputError, RetryError), match="source table 't': file is not a database"):
+        next(connector().read(None))
+
+
+MOMENT = datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=timezone(timedelta(hours=2)))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (Decimal("12345678901234567890.1200"), "12345678901234567890.1200"),
+        (Decimal("1E+3"), "1000"),
+        (MOMENT, "2024-01-02T01:04:05.000678Z"),
+        (datetime(2024, 1, 2), "2024-01-02T00:00:00Z"),
+        (date(2024, 1, 2), "2024-01-02"),
+        (b"\x00\xff", "AP8="),
+        (memoryview(b"\x00\xff"), "AP8="),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ({"a": [Decimal("1.10"), None, True]}, {"a": ["1.10", None, True]}),
+        (2**70, 2**70),
+    ],
+)
+def test_values_are_as_json_has_them(value, expected):
+    assert json_value(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [7, 2**70, "é", MOMENT, datetime(2024, 1, 2, tzinfo=UTC), datetime(2024, 1, 2, 3, 4, 5, 6),
+     date(2024, 1, 2), Decimal("1.20"), 0.1, UUID(int=5), b"\xff"],
+)  # fmt: skip
+def test_a_position_keeps_a_value_and_its_type(value):
+    again = restored(kept(value))
+    assert (again, type(again)) == (value, type(value))
+
+
+def test_a_step_back_is_of_seconds_or_units():
+    assert stepped_back(datetime(2024, 1, 2), 60) == datetime(2024, 1, 1, 23, 59)
+    assert stepped_back(date(2024, 1, 2), 60) == date(2024, 1, 1)
+    assert stepped_back(Decimal("10.5"), 2) == Decimal("8.5")
+
+
+def test_a_file_outside_of_where_sources_may_lie_is_refused_when_it_is_declared(connector):
+    with pytest.raises(InputError, match="outside of them"):
+        connector(file="../x.db")
