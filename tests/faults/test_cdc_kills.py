@@ -1,12 +1,14 @@
-"""SIGKILL while a table and its changes are read: what is in Kafka ends as the table is."""
+"""SIGKILL while changes of others are read: what is in Kafka ends as the source is."""
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pydantic import SecretStr
 from tests.support import cdc, children
 
@@ -114,3 +116,38 @@ def test_a_source_that_is_restarted_under_its_slot_is_read_on(stack_settings):
         shop.ingest()
         shop.check()
         shop.sql.close()
+
+
+def test_a_killed_run_over_a_topic_has_each_of_its_messages(stack_settings):
+    team = f"t{secrets.token_hex(4)}"
+    address = stack_settings.kafka.bootstrap_servers
+    connection = {"conn_type": "kafka", "extra": {"bootstrap.servers": address}}
+    sources = SourceSettings(connections={"theirs": SecretStr(json.dumps(connection))})
+    folder = stack_settings.home / "pipelines"
+    settings = stack_settings.model_copy(update={"sources": sources, "pipelines_dir": folder})
+    log, theirs = open_log(settings.kafka), f"theirs-{team}"
+    log.create_topic(theirs, 3)
+    producer = Producer({"bootstrap.servers": address})
+    for number in range(ROWS):
+        producer.produce(theirs, json.dumps({"id": number}), str(number), number % 3)
+    assert producer.flush(30) == 0
+    home = cdc.write_pipeline(folder, team=team)
+    options = f"  connection: theirs\n  options: {{idle_s: 0.5, topics: {{order: {theirs}}}}}\n"
+    text = (home / "pipeline.yaml").read_text().replace("postgres_cdc", "kafka")
+    begin, end = text.index("  connection:"), text.index("events:")
+    text = text[:begin] + "  event: order\n  page_rows: 40\n" + options + text[end:]
+    (home / "pipeline.yaml").write_text(text)
+    services.migrate(settings)
+    services.run_deploy(settings, home, who="test")
+    chance = random.Random(SEED)
+    for owner, name in POINTS[:3]:
+        most = {"produce": 60, "mark": 2}.get(name, 1)
+        point = (owner, name, chance.randint(1, most))
+        children.killed(point, lambda: services.run_ingest(settings, "orders"))
+    services.run_ingest(settings, "orders")
+    topic = log.describe(topic_name(team, "warehouse"))
+    found = [decode(value) for value in log.read(topic.name, log.watermarks(topic))]
+    assert sorted(event.data["id"] for event in found) == list(range(ROWS))
+    report = services.balance(settings)
+    assert (report.ingested, report.unaccounted) == (ROWS, 0)
+    log.delete_topic(theirs)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from pydantic import SecretStr
+from tests.servers import wait_for
 
 from waybill.errors import InputError, RetryError
 from waybill.ingestion.connectors import Connections, Opening
@@ -29,6 +30,13 @@ class Topics:
     def make(self, partitions=3):
         made = self.admin.create_topics([NewTopic(self.name, partitions, 1)])
         made[self.name].result(30)
+        wait_for(lambda: self.has_leaders(partitions))
+
+    def has_leaders(self, partitions):
+        places = [TopicPartition(self.name, number) for number in range(partitions)]
+        fresh = AdminClient({"bootstrap.servers": self.servers})  # it knows no fewer partitions
+        asked = fresh.list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
+        return not any(future.exception(30) for future in asked.values())
 
     def delete(self):
         self.admin.delete_topics([self.name])[self.name].result(30)
@@ -166,6 +174,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(topics):
     topics.send(*orders(0, 30))
     _, cursor = topics.read()
     topics.admin.create_partitions([NewPartitions(topics.name, 5)])[topics.name].result(30)
+    wait_for(lambda: topics.has_leaders(5))
     topics.send(*orders(30, 60, partitions=5))
     assert sorted(ids(topics.read(cursor)[0])) == list(range(30, 60))
 
