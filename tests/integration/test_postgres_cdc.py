@@ -376,6 +376,7 @@ def test_what_began_before_the_floor_and_ends_after_it_is_in_the_rows(dsn, shop,
     assert merged.rows["line", 1]["name"] == "new"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", [SEED, SEED + 1])
 def test_rows_that_change_while_they_are_read_end_as_they_are(dsn, shop, seed):
     """Readers die at random points and go on from the last committed page; writers never rest."""
@@ -460,6 +461,7 @@ def test_a_server_that_restarts_ends_the_run_and_loses_nothing(server, dsn, shop
 # What is refused
 
 
+@pytest.mark.campaign
 def test_a_server_whose_log_is_not_logical_says_so(server, dsn, shop, source):
     configuration = server.cluster / "waybill.conf"
     with cdc.connected(server.dsn("postgres")) as admin:
@@ -553,6 +555,7 @@ def test_a_slot_that_is_gone_or_was_read_by_somebody_else_is_not_passed_over(dsn
     refused(dsn, "is not one of connector postgres_cdc", cursor={"row": 1})
 
 
+@pytest.mark.campaign
 def test_a_slot_that_the_server_gave_up_is_said_to_be_lost(server, dsn, shop, source):
     fill(shop, 1, 2)
     _, cursor = cdc.read(source)

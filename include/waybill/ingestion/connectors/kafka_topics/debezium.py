@@ -147,7 +147,7 @@ def _converters(schema: Any, part: str) -> dict[str, Convert]:
     """Return how fields of ``before`` or ``after`` are read that are not as they are."""
     if not isinstance(schema, dict):
         return {}
-    fields = next(
+    fields: list[dict[str, Any]] = next(
         (
             one.get("fields", [])
             for one in schema.get("fields", [])
