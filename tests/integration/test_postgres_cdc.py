@@ -72,6 +72,11 @@ def confirmed(shop):
     return shop.execute(query).fetchone()[0]
 
 
+def left(shop):
+    """Wait until the server has seen that a reader is gone."""
+    wait_for(lambda: not slot(shop).active)
+
+
 def fill(shop, first, last):
     shop.execute(
         "INSERT INTO orders SELECT g, 'name ' || g FROM generate_series(%s::int, %s) g",
@@ -539,6 +544,7 @@ def test_a_slot_that_is_gone_or_was_read_by_somebody_else_is_not_passed_over(dsn
     _, cursor = cdc.read(source)
     source.close()
     fill(shop, 3, 4)
+    left(shop)
     shop.execute("SELECT pg_replication_slot_advance('waybill_test', pg_current_wal_lsn())")
     refused(dsn, "was read by somebody else", cursor=cursor)
     shop.execute("SELECT pg_drop_replication_slot('waybill_test')")
@@ -549,6 +555,7 @@ def test_a_slot_that_is_gone_or_was_read_by_somebody_else_is_not_passed_over(dsn
     assert [one.data["id"] for one in cdc.records(pages)] == [1, 2, 3, 4]
     versions = {one.version for one in cdc.records(pages)}
     assert len(versions) == 1
+    left(shop)
     other = {**cursor, "system": "1"}
     refused(dsn, "another server", cursor=other)
     refused(dsn, "was put back to an older state", cursor={**cursor, "lsn": 2**60})
@@ -659,8 +666,11 @@ def test_a_check_of_a_source_that_is_away_says_so_and_keeps_what_it_told(server,
     cdc.read(source)
     assert source.held().held_bytes >= 0
     source.close()
+    left(shop)
     shop.execute("SELECT pg_drop_replication_slot('waybill_test')")
-    assert cdc.connector(dsn).held() is None
+    gone = cdc.connector(dsn)
+    assert gone.held() is None
+    gone.close()
     away = cdc.connector("postgresql://postgres@/shop?host=/nowhere")
     with pytest.raises(RetryError):
         away.held()
