@@ -9,9 +9,11 @@ import zstandard
 from tests.support.told_source import PLACE, ToldSource
 
 from waybill import services
+from waybill.errors import RetryError
 from waybill.events import decode
 from waybill.ingestion.connectors import BadRow, Record
 from waybill.pipelines import form, load_pipeline, topic_of
+from waybill.producer import LosslessProducer
 from waybill.storage import open_log, open_objects, open_tracker
 
 pytestmark = pytest.mark.serves
@@ -119,3 +121,24 @@ def test_what_is_no_event_parks_alone_under_its_own_name(settings, monkeypatch):
         ("order", "source_version_invalid"),
     ]
     assert places(settings) == ["queue 3, message 9", "record 1", "record 2", "record 3"]
+
+
+def test_a_page_that_is_shorter_when_it_is_read_again_doubles_nothing(settings, monkeypatch):
+    """As of a log that hands out less at once; its run had died before the page's mark."""
+    rows = [{"id": n, "what": f"row {n}"} for n in range(10)]
+    monkeypatch.setattr(ToldSource, "told", [rows])
+
+    def away(*_):
+        raise RetryError("it died here")
+
+    with monkeypatch.context() as patch, pytest.raises(RetryError, match="it died here"):
+        patch.setattr(LosslessProducer, "mark", away)
+        services.run_ingest(settings, "told")
+    monkeypatch.setattr(
+        ToldSource, "told", [rows[:4], rows[4:7], [*rows[7:], {"id": 10, "what": ""}]]
+    )
+    report = services.run_ingest(settings, "told")
+    assert (report.accepted, report.resumed) == (11, 10)
+    assert sorted(event.data["id"] for event in events(settings)) == list(range(11))
+    balance = services.balance(settings)
+    assert (balance.ingested, balance.unaccounted, balance.in_flight) == (11, 0, 11)

@@ -222,7 +222,6 @@ _YOURS = "only your code: it says so with a `ParkError`, or in the column `_erro
 NOT_RAISED: dict[str, str] = {
     "record_invalid": _YOURS,
     "record_inconsistent": _YOURS,
-    "payload_too_large": "your code; a payload too large for Kafka goes through the object store",
     "object_store_unreachable": "your code; Waybill itself waits for the object store",
     "kafka_unreachable": "your code; Waybill itself keeps the event in the write-ahead log",
     "pipeline_held": "Waybill, for the events of a pipeline that is held",

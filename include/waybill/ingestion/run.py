@@ -88,6 +88,8 @@ _LOG = logging.getLogger(__name__)
 _STORE_AWAY_LIMIT_S = 600.0
 _MOST_IN_FLIGHT = 32
 """Pages in the log of which Kafka has not acknowledged all."""
+_ADOPTED_PAGES = 100
+"""Pages in which events of an unfinished page are looked for that its first page did not hold."""
 _CONFIRM_EVERY = 16
 """Committed pages after which a source is told at the latest."""
 _KAFKA_AWAY_LIMIT_S = 60.0
@@ -201,6 +203,9 @@ class _Run:
         """When the page was begun whose mark is not written yet."""
         self._elsewhere: list[InKafka] = []
         """What logs that were taken over had sent: it is in Kafka, and counted."""
+        self._adopted: InKafka | None = None
+        """Of these, what this log holds of a page that was longer before its run died."""
+        self._adopted_pages = 0
         self._sent_again: set[str] = set()
         """Keys of events that were sent while there was some of that."""
 
@@ -400,6 +405,7 @@ class _Run:
         packer = Packer()
         self._page_minute = self._clock.minute()
         known_before = self._known
+        self._forget_adopted()
         for index, row in enumerate(page.rows):
             refused = self._row(row, counts, passed, unfinished)
             if refused is not None:
@@ -456,6 +462,20 @@ class _Run:
                 self._resumed += 1
         if kept.events:
             self._elsewhere.append(kept)
+            self._adopted = kept
+            self._adopted_pages = _ADOPTED_PAGES
+
+    def _forget_adopted(self) -> None:
+        """Forget what was adopted, once all was met, or some pages later: none will come."""
+        if self._adopted is None:
+            return
+        self._adopted_pages -= 1
+        if self._adopted_pages and self._adopted.events:
+            return
+        self._elsewhere = [one for one in self._elsewhere if one is not self._adopted]
+        self._adopted = None
+        if not self._elsewhere:
+            self._sent_again.clear()
 
     def _row(
         self, row: Row, counts: Counts, passed: TracesByName, unfinished: _Unfinished
@@ -493,6 +513,7 @@ class _Run:
         if event.key not in self._sent_again:
             for found in self._elsewhere:
                 if found.take(event.id):
+                    self._accepted -= found is self._adopted  # it was counted when it was adopted
                     return True
         self._sent_again.add(event.key)
         return False

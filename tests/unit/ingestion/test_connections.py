@@ -110,6 +110,16 @@ def test_wrong_options_are_told_before_anything_is_read(tmp_path, options, expec
         open_connector(source, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("connector", "field", "value"),
+    [("sql", "columns", {"id": "int64"}), ("sql", "order_by", ("id",)), ("files", "path", "x.csv")],
+)
+def test_what_a_connector_has_no_use_for_is_refused(tmp_path, connector, field, value):
+    source = Source(connector=connector, event="e", options={}, **{field: value})
+    with pytest.raises(InputError, match=f"source.{field}: connector '{connector}' has no use"):
+        open_connector(source, tmp_path)
+
+
 def test_a_source_without_the_connection_it_needs_is_refused(tmp_path):
     source = Source(connector="files", event="e", options={"path": "s3://bucket/*.csv"})
     with pytest.raises(InputError, match="source.connection: connector 'files' needs one"):

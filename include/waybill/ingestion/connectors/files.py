@@ -79,6 +79,7 @@ class FilesConnector:
     """Reads files, the oldest first; looks for them at the first call of ``read``."""
 
     def __init__(self, opening: Opening) -> None:
+        opening.refuse("path", "order_by")
         self._opening = opening
         self._options = options = opening.options(FilesOptions)
         self._remote = options.path.startswith(S3)

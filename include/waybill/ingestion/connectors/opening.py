@@ -59,6 +59,19 @@ class Opening:
             details = error.errors(include_url=False)
         raise InputError("; ".join(_said(detail, model) for detail in details[:5]))
 
+    def refuse(self, *fields: str) -> None:
+        """Refuse fields of the declaration that the connector has no use for.
+
+        Raises:
+            InputError: one of them was given.
+        """
+        for name in fields:
+            if getattr(self.source, name) != Source.model_fields[name].default:
+                raise InputError(
+                    f"source.{name}: connector {self.source.connector!r} has no use for it; see its"
+                    " options in docs/connectors.md"
+                )
+
     def connection(self, *kinds: str) -> Connection:
         """Return the connection that the source names, of one of these kinds (none: of any).
 

@@ -80,6 +80,7 @@ class SqlConnector:
     """Reads one table; connects at the first call of ``read``."""
 
     def __init__(self, opening: Opening) -> None:
+        opening.refuse("path", "order_by", "null_values", "columns")
         self._opening = opening
         self._options = options = opening.options(SqlOptions)
         if (options.file is None) == (opening.source.connection is None):
