@@ -54,6 +54,7 @@ def read_options(opening: Opening) -> KafkaOptions:
     Raises:
         InputError: they are wrong, or do not fit the pipeline's event names.
     """
+    opening.refuse("path", "order_by", "null_values", "columns")
     opening.require_connection()
     options = opening.options(KafkaOptions)
     unknown = sorted(set(options.topics) - set(opening.events))

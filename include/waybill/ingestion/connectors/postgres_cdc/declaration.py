@@ -102,6 +102,7 @@ def read_options(opening: Opening) -> CdcOptions:
     Raises:
         InputError: they are wrong, or do not fit the pipeline's event names.
     """
+    opening.refuse("path", "order_by", "null_values", "columns")
     opening.require_connection()
     options = opening.options(CdcOptions)
     for event, declared in opening.events.items():
