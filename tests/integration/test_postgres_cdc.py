@@ -458,8 +458,7 @@ def test_a_server_that_restarts_ends_the_run_and_loses_nothing(server, dsn, shop
     with pytest.raises(RetryError):
         list(long.read(cursor))
     server.start()
-    pages, _ = cdc.read(long, cursor)
-    long.close()
+    pages, _ = cdc.read(source, cursor)
     assert [one.data["id"] for one in cdc.records(pages)] == [*range(51, 81)]
 
 
