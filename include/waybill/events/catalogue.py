@@ -46,6 +46,11 @@ _ALL: list[ErrorType] = [
     *_permanent(
         "ingestion",
         ("source_row_malformed", "A row of the source cannot be read", _FIX_SOURCE),
+        (
+            "source_truncated",
+            "A table of the source was truncated; its rows stay at the destination",
+            "Delete them there, if they are to go as well; then discard.",
+        ),
         ("source_encoding_invalid", "A row is not valid text in its encoding", _FIX_SOURCE),
         ("source_value_invalid", "A value does not fit its declared source type", _FIX_SOURCE),
         ("key_missing", "A field of the primary key is missing or null", _FIX_SOURCE),

@@ -77,6 +77,8 @@ CONNECTORS: Mapping[str, str] = {
     "singer": "waybill.ingestion.connectors.singer_tap:SingerConnector",
     "files": "waybill.ingestion.connectors.files:FilesConnector",
     "sql": "waybill.ingestion.connectors.sql_table:SqlConnector",
+    "kafka": "waybill.ingestion.connectors.kafka_topics.connector:KafkaConnector",
+    "postgres_cdc": "waybill.ingestion.connectors.postgres_cdc.connector:PostgresCdcConnector",
 }
 """Those that are part of Waybill, each with what opens one: imported when one is opened."""
 OF_FILES = ("csv",)

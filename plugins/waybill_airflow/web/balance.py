@@ -188,7 +188,7 @@ class BreachOut(BaseModel):
     kind: str = Field(
         description="of the ledger: on_the_way, in_stage, ids, parked, replays, offsets, "
         "source_count; of the eager checks: quiet, late, parked_jump, drift, "
-        "stranded, draining."
+        "stranded, draining, slot."
     )
     gap: int = Field(description="Events missing; negative: too many.")
     state: Literal["open", "explained", "closed"]

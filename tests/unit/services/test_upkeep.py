@@ -37,7 +37,7 @@ def answers(monkeypatch):
     """Let a service answer; its own behaviour is tested where it lives."""
 
     def answer(name, value):
-        monkeypatch.setattr(services, name, lambda *_: value)
+        monkeypatch.setattr(services, name, lambda *_, **__: value)
 
     answer("ended_replays", {})
     return answer

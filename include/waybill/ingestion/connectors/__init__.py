@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import Cursor as Cursor
     from waybill.ingestion.connectors.base import Discovered as Discovered
     from waybill.ingestion.connectors.base import DiscoveringConnector as DiscoveringConnector
+    from waybill.ingestion.connectors.base import HeldLog as HeldLog
+    from waybill.ingestion.connectors.base import HoldingConnector as HoldingConnector
     from waybill.ingestion.connectors.base import Page as Page
     from waybill.ingestion.connectors.base import Patience as Patience
     from waybill.ingestion.connectors.base import Record as Record
@@ -56,6 +58,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Cursor",
             "Discovered",
             "DiscoveringConnector",
+            "HeldLog",
+            "HoldingConnector",
             "Page",
             "Patience",
             "Record",

@@ -125,6 +125,33 @@ class ConfirmedConnector(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HeldLog:
+    """What a source keeps for a connector that has not confirmed it."""
+
+    words: str
+    """What it is, and how much, for people."""
+    held_bytes: int
+    limit_bytes: int
+    """More than this is told to the pipeline's owner."""
+    lost: bool = False
+    """The source has given it up: it cannot be read any more."""
+
+
+@runtime_checkable
+class HoldingConnector(Protocol):
+    """A source that keeps its log until it is confirmed, and may fill its disk with it."""
+
+    def held(self) -> HeldLog | None:
+        """Return what it keeps now; None: nothing is kept for this connector.
+
+        Raises:
+            RetryError: the source did not answer.
+            InputError: it refuses.
+        """
+        ...
+
+
 @runtime_checkable
 class ClosableConnector(Protocol):
     """A connector that holds connections or files open."""

@@ -7,6 +7,7 @@ parked     a larger share parks than usual
 drift      a table's rows against what loads put there
 stranded   events in the write-ahead logs of runs that are gone
 draining   topics whose old generation does not end
+slots      sources that keep more for a pipeline than they may
 """
 
 from typing import TYPE_CHECKING

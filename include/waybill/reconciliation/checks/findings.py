@@ -16,12 +16,13 @@ from sqlalchemy import text
 
 from waybill.storage import TrackerStore
 
-Kind = Literal["quiet", "late", "parked_jump", "drift", "stranded", "draining"]
+Kind = Literal["quiet", "late", "parked_jump", "drift", "stranded", "draining", "slot"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """``quiet``: a pipeline brings nothing, against its own habit. ``late``: the oldest event on its
 way to a stage, or a run, is over its objective. ``parked_jump``: a larger share parks than usual.
 ``drift``: a table has other rows than loads put there. ``stranded``: events are in the write-ahead
-log of a run that was not seen for long. ``draining``: a topic's old generation does not end."""
+log of a run that was not seen for long. ``draining``: a topic's old generation does not end.
+``slot``: a source keeps more for a pipeline than it may, or has given that up."""
 Key = tuple[str, str, str, str]
 """(kind, pipeline id, event name, stage): one thing is found once under it."""
 _STANDING = text("""

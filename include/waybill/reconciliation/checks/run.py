@@ -17,10 +17,11 @@ from datetime import datetime
 
 from waybill.deployment import active_heads
 from waybill.errors import WaybillError
+from waybill.ingestion.connectors import HeldLog
 from waybill.ledger import all_generations, read_logs
 from waybill.pipelines import PipelineHead
 from waybill.reconciliation import BreachKey, open_breach, settle
-from waybill.reconciliation.checks import draining, drift, parked, quiet, stranded
+from waybill.reconciliation.checks import draining, drift, parked, quiet, slots, stranded
 from waybill.reconciliation.checks.drift import TablePlace
 from waybill.reconciliation.checks.findings import Finding, Key, read_open_findings
 from waybill.reconciliation.checks.lateness import Lateness
@@ -36,6 +37,7 @@ _OVER: dict[str, str] = {
     "drift": "the table has the rows that loads put there",
     "stranded": "nothing waits in a write-ahead log that nobody opens",
     "draining": "the old generation of its topic has ended",
+    "slot": "the source keeps less than its limit for the pipeline",
 }
 
 
@@ -49,6 +51,8 @@ class WatchParts:
     limits: WatchLimits = field(default_factory=WatchLimits)
     s3: S3Settings | None = None
     """The object store, for destinations whose tables are objects there."""
+    held: Callable[[PipelineHead], HeldLog | None] = lambda _: None
+    """Says what the source of a pipeline keeps for it (``slots.KINDS``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,12 @@ class _Look:
             (late.staged, lambda one: (one.kind, one.stage) == ("late", "destination")),
         ]
         places = drift.read_places(self._parts.tracker)
-        return found + [self._drift(name, tables) for name, tables in places.items()]
+        found += [self._drift(name, tables) for name, tables in places.items()]
+        return found + [
+            self._slot(one)
+            for one in self._pipelines.values()
+            if one.source.connector in slots.KINDS
+        ]
 
     def standing(self, concerns: Concerns) -> list[Finding]:
         """Return what was told by a check."""
@@ -173,6 +182,15 @@ class _Look:
 
         def concerns(finding: Finding) -> bool:
             return finding.key in keys
+
+        return check, concerns
+
+    def _slot(self, pipeline: PipelineHead) -> tuple[Check, Concerns]:
+        def check() -> list[Finding]:
+            return slots.look(pipeline, self._parts.held(pipeline))
+
+        def concerns(finding: Finding) -> bool:
+            return (finding.kind, finding.pipeline_id) == ("slot", pipeline.id)
 
         return check, concerns
 

@@ -13,6 +13,7 @@ const TITLES = {
   offsets: ["Offsets with a gap or an overlap"], source_count: ["The source counted other events"],
   quiet: ["Gone quiet"], late: ["Late"], parked_jump: ["More parks than usual"], drift: ["Rows are missing in the table", "Rows too many in the table"],
   stranded: ["Events on a node that is gone"], draining: ["The old generation of its topic does not end"],
+  slot: ["Its source keeps too much for it"],
 };
 const ENDED = { explained: "over by itself", closed: "closed by name" };
 const MOST_ENDED = 20;

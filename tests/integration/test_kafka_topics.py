@@ -1,0 +1,216 @@
+"""The connector ``kafka`` against a real Kafka."""
+
+import json
+import secrets
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from pydantic import SecretStr
+from tests.servers import wait_for
+
+from waybill.errors import InputError, RetryError
+from waybill.ingestion.connectors import Connections, Opening
+from waybill.ingestion.connectors.kafka_topics.connector import KafkaConnector
+from waybill.pipelines import Column, EventDeclaration, Source, TableSpec
+
+pytestmark = pytest.mark.serves
+
+
+class Topics:
+    """Topics of others, and a connector over them."""
+
+    def __init__(self, servers):
+        self.servers = servers
+        self.admin = AdminClient({"bootstrap.servers": servers})
+        self.name = f"others-{secrets.token_hex(4)}"
+        self.make()
+
+    def make(self, partitions=3):
+        made = self.admin.create_topics([NewTopic(self.name, partitions, 1)])
+        made[self.name].result(30)
+        wait_for(lambda: self.has_leaders(partitions))
+
+    def has_leaders(self, partitions):
+        places = [TopicPartition(self.name, number) for number in range(partitions)]
+        fresh = AdminClient({"bootstrap.servers": self.servers})  # it knows no fewer partitions
+        asked = fresh.list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
+        return not any(future.exception(30) for future in asked.values())
+
+    def delete(self):
+        self.admin.delete_topics([self.name])[self.name].result(30)
+
+    def send(self, *messages, **config):
+        """Send (partition, key, value) each; values become JSON unless they are bytes or None."""
+        producer = Producer({"bootstrap.servers": self.servers} | config)
+        if "transactional.id" in config:
+            producer.init_transactions(30)
+            producer.begin_transaction()
+        for partition, key, value in messages:
+            text = value if value is None or isinstance(value, bytes) else json.dumps(value)
+            producer.produce(self.name, text, key, partition)
+        assert producer.flush(30) == 0
+        return producer
+
+    def connector(self, *, page_rows=1000, servers=None, **options):
+        columns = (Column(name="id", type="int64"),)
+        table = TableSpec(schema_name="s", name="t", columns=columns, key=("id",))
+        events = {"order": EventDeclaration(name="order", key=("id",), table=table)}
+        source = Source(
+            connector="kafka",
+            event="order",
+            connection="theirs",
+            page_rows=page_rows,
+            options={"topics": {"order": self.name}, "idle_s": 0.1} | options,
+        )
+        connection = json.dumps(
+            {"conn_type": "kafka", "extra": {"bootstrap.servers": servers or self.servers}}
+        )
+        connections = Connections({"theirs": SecretStr(connection)})
+        return KafkaConnector(Opening(source, Path(), (), events, connections))
+
+    def read(self, cursor=None, **options):
+        """Read to the end of a run; returns the pages, and the cursor behind."""
+        source, pages = self.connector(**options), []
+        for page in source.read(cursor):
+            if page is not None:
+                assert page.start == cursor
+                pages.append(page)
+                cursor = json.loads(json.dumps(page.cursor))
+        source.close()
+        return pages, cursor
+
+
+@pytest.fixture
+def topics(kafka):
+    topics = Topics(kafka.bootstrap_servers)
+    yield topics
+    topics.delete()
+
+
+def ids(pages):
+    return [record.data["id"] for page in pages for record in page.rows]
+
+
+def orders(first, last, partitions=3):
+    return [(n % partitions, str(n), {"id": n}) for n in range(first, last)]
+
+
+def test_each_message_is_in_one_page_and_a_run_goes_on_where_the_last_one_ended(topics):
+    assert topics.read()[0] == [], "an empty topic has no pages"
+    topics.send(*orders(0, 250))
+    pages, cursor = topics.read(page_rows=40)
+    assert sorted(ids(pages)) == list(range(250))
+    assert [len(page.rows) for page in pages] == [0, 40, 40, 40, 40, 40, 40, 10]
+    assert topics.read(cursor)[0] == []
+    topics.send(*orders(250, 260))
+    assert sorted(ids(topics.read(cursor)[0])) == list(range(250, 260))
+
+
+def test_a_page_that_is_read_again_is_the_same_whatever_came_meanwhile(topics):
+    topics.send(*orders(0, 90))
+    pages, _ = topics.read(page_rows=25)
+    topics.send(*orders(90, 200))
+    for page in pages[1:]:
+        source = topics.connector(page_rows=25)
+        again = next(found for found in source.read(page.start) if found is not None)
+        source.close()
+        assert (again.rows, again.cursor) == (page.rows, page.cursor)
+
+
+def test_only_what_transactions_committed_is_read(topics):
+    topics.send(*orders(0, 3))
+    topics.send(*orders(3, 6), **{"transactional.id": "a"}).commit_transaction(30)
+    topics.send(*orders(6, 9), **{"transactional.id": "b"}).abort_transaction(30)
+    open_one = topics.send(*orders(9, 12), **{"transactional.id": "c"})
+    topics.send(*orders(12, 15))
+    pages, cursor = topics.read()
+    assert sorted(ids(pages)) == list(range(6)), "what stands behind an open one waits"
+    open_one.commit_transaction(30)
+    assert sorted(ids(topics.read(cursor)[0])) == list(range(9, 15))
+
+
+def test_what_cannot_be_read_parks_with_its_place_and_its_neighbours_go_on(topics):
+    topics.send((1, "0", {"id": 0}), (1, "1", b"\x00\x01"), (1, None, None), (1, "3", {"id": 3}))
+    pages, _ = topics.read()
+    assert ids(pages) == [0, 3]
+    bad = [one for page in pages for one in page.bad]
+    assert [(one.raw, one.code, one.place) for one in bad] == [
+        (b"\x00\x01", "source_row_malformed", f"{topics.name}/1/1"),
+        (b"", "key_missing", f"{topics.name}/1/2"),
+    ]
+    assert pages[-1].place(1) == f"{topics.name}/1/3"
+
+
+def test_keys_of_messages_and_tombstones(topics):
+    topics.send((0, "7", {"name": "a"}), (0, '{"id": 8}', {"name": "b"}), (0, "7", None))
+    pages, _ = topics.read(key="message")
+    found = [(one.op, one.data) for page in pages for one in page.rows]
+    assert found == [
+        ("upsert", {"name": "a", "id": 7}),
+        ("upsert", {"name": "b", "id": 8}),
+        ("delete", {"id": 7}),
+    ]
+
+
+def test_changes_of_debezium_come_with_the_position_of_the_sources_log(topics):
+    def change(op, lsn, **parts):
+        return {"op": op, "source": {"lsn": lsn}, "before": None, "after": None} | parts
+
+    key = '{"id": 7}'
+    topics.send(
+        (0, key, change("r", 5, after={"id": 7, "name": "a"})),
+        (0, key, change("u", 10, after={"id": 7, "name": "b"})),
+        (0, key, change("d", 20, before={"id": 7, "name": None})),
+        (0, key, None),
+    )
+    pages, _ = topics.read(format="debezium", version="position")
+    found = [(one.op, one.version) for page in pages for one in page.rows]
+    assert found == [("upsert", None), ("upsert", 10), ("delete", 20)]
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(topics):
+    topics.send(*orders(0, 30))
+    _, cursor = topics.read()
+    topics.admin.create_partitions([NewPartitions(topics.name, 5)])[topics.name].result(30)
+    wait_for(lambda: topics.has_leaders(5))
+    topics.send(*orders(30, 60, partitions=5))
+    assert sorted(ids(topics.read(cursor)[0])) == list(range(30, 60))
+
+
+def test_messages_that_were_deleted_before_they_were_read_are_told(topics):
+    topics.send(*orders(0, 30))
+    _, cursor = topics.read()
+    topics.send(*orders(30, 60))
+    place = TopicPartition(topics.name, 1, 15)
+    topics.admin.delete_records([place])[place].result(30)
+    with pytest.raises(InputError, match=r"partition 1: the messages 10 to 14 were deleted"):
+        topics.read(cursor)
+    assert sorted(ids(topics.read()[0])) == sorted({*range(60)} - {*range(1, 46, 3)})
+
+
+def test_a_topic_that_was_made_again_is_told(topics):
+    topics.send(*orders(0, 30))
+    _, cursor = topics.read()
+    topics.delete()
+    topics.make()
+    with pytest.raises(InputError, match="was deleted and made again"):
+        topics.read(cursor)
+
+
+def test_what_is_wrong_is_said(topics):
+    with pytest.raises(InputError, match=r"correct source\.options\.topics"):
+        topics.read(topics={"order": "nothing-here"})
+    with pytest.raises(InputError, match="position is for format: debezium"):
+        topics.read(version="position")
+    with pytest.raises(InputError, match="is not under `events`"):
+        topics.read(topics={"line": topics.name})
+    with pytest.raises(InputError, match="is not one of connector kafka"):
+        topics.read({"row": 1})
+
+
+def test_a_kafka_that_is_away_is_tried_again(topics, monkeypatch):
+    monkeypatch.setattr("waybill.ingestion.connectors.kafka_topics.log._ANSWER_S", 1.0)
+    with pytest.raises(RetryError):
+        topics.read(servers="127.0.0.1:1")
