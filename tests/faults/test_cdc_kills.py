@@ -96,7 +96,7 @@ def kill_and_check(shop, kills):
     )
     for number in range(kills):
         owner, name = POINTS[number % len(POINTS)]
-        most = {"produce": 60, "mark": 2}.get(name, 1)
+        most = {"produce": 30}.get(name, 1)  # each run has more
         children.killed((owner, name, chance.randint(1, most)), shop.ingest)
         for _ in range(120):
             cdc.change_orders(shop.sql, chance, highest=HIGHEST)
@@ -149,7 +149,7 @@ def test_a_killed_run_over_a_topic_has_each_of_its_messages(stack_settings):
     services.run_deploy(settings, home, who="test")
     chance = random.Random(SEED)
     for owner, name in POINTS[:3]:
-        most = {"produce": 60, "mark": 2}.get(name, 1)
+        most = {"produce": 30}.get(name, 1)  # each run has more
         point = (owner, name, chance.randint(1, most))
         children.killed(point, lambda: services.run_ingest(settings, "orders"))
     services.run_ingest(settings, "orders")
