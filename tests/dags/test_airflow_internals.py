@@ -23,6 +23,7 @@ PUBLIC = (
     # What `BaseEventTrigger` asks a trigger to return, in 3.3.
     "airflow.triggers.shared_stream",
     "airflow.providers.common.compat.openlineage.facet",
+    "airflow.providers.amazon.aws.operators",
     # The interface of auth managers, which others write.
     "airflow.api_fastapi.auth.managers.models.base_user",
 )

@@ -22,7 +22,11 @@ from waybill_airflow.hooks.waybill import WaybillHook
 from waybill_airflow.provider import get_provider_info
 
 INFO = get_provider_info()
-SHOWN = {"WAYBILL_DESTINATIONS__MARKED__OPTIONS"}
+SHOWN = {
+    "WAYBILL_DESTINATIONS__MARKED__OPTIONS",
+    "WAYBILL_SOURCES__CONNECTIONS",
+    "WAYBILL_CAPACITY__CELERY_BROKER",
+}
 """Airflow hides an object's values by their own names (`password`, `token`, …): docs/airflow.md."""
 
 

@@ -23,6 +23,9 @@ from waybill.destinations.adapters.iceberg.lake import catalog_uri, io_propertie
 from waybill.destinations.adapters.postgres import session as postgres_destination
 from waybill.destinations.adapters.snowflake import session as snowflake
 from waybill.destinations.drivers import Address
+from waybill.ingestion.connectors.connections import Connection
+from waybill.ingestion.connectors.kafka_topics.declaration import client_config as source_config
+from waybill.ingestion.connectors.postgres_cdc import declaration as postgres_source
 from waybill.producer.client import consumer_config, producer_config
 from waybill.settings import KafkaSettings, S3Settings, TrackerSettings, WalSettings
 from waybill.storage.log import client_config
@@ -66,6 +69,8 @@ def of_boto(made: Made) -> bool:
 
 
 def of_psycopg(made: Made) -> bool:
+    if made.path.endswith("postgres_cdc/source_database.py"):
+        return "conninfo(connection)" in made.around  # see below
     return made.has("connect_timeout", "options") or bool(made.unpacked & {"LIMITS", "_LIMITS"})
 
 
@@ -121,6 +126,8 @@ RULES: dict[str, Callable[[Made], bool]] = {
     "databricks.sql.connect": with_("_socket_timeout", "session_configuration"),
     "snowflake.connector.connect": elsewhere,
     "clickhouse_connect.get_client": with_("connect_timeout", "send_receive_timeout", "settings"),
+    # its own loop asks with limits
+    "psycopg.pq.PGconn.connect": lambda made: made.path.endswith("postgres_cdc/replication.py"),
     "google.cloud.bigquery.Client": of_bigquery,
     "google.cloud.bigquery.Client.from_service_account_json": of_bigquery,
     "requests.Session": lambda made: "GuardedAdapter(" in made.around,  # it has limits of its own
@@ -133,7 +140,7 @@ RULES: dict[str, Callable[[Made], bool]] = {
 }
 NO_CLIENTS = {
     "httpx": {"ASGITransport", "Timeout"},
-    "psycopg": {"sql.SQL", "sql.Identifier"},
+    "psycopg": {"adapters.types.get", "sql.SQL", "sql.Identifier"},
     "boto3": set[str](),
     "confluent_kafka": {
         "KafkaException",
@@ -159,6 +166,9 @@ KAFKA_CONFIGS: dict[str, Callable[[], dict[str, object]]] = {
     "include/waybill/storage/range_reader.py": lambda: client_config(KafkaSettings()),
     "include/waybill/producer/components.py": lambda: producer_config(
         {"bootstrap.servers": "h:1"}, WalSettings()
+    ),
+    "include/waybill/ingestion/connectors/kafka_topics/log.py": lambda: source_config(
+        Connection("k", "kafka", host="h", port=1)
     ),
     "include/waybill/producer/tail.py": lambda: consumer_config({"bootstrap.servers": "h:1"}, b""),
 }
@@ -321,6 +331,13 @@ def test_a_postgres_destination_has_limits():
     assert postgres_destination.LIMITS.items() <= given.items()
     for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
         assert f"'{name}'" in postgres_destination._OPENING
+
+
+def test_a_postgres_source_has_limits():
+    given = conninfo_to_dict(postgres_source.conninfo(Connection("p", "postgres", host="h")))
+    assert int(given["connect_timeout"]) > 0
+    assert int(given["tcp_user_timeout"]) > 0
+    assert "statement_timeout=" in str(given["options"])
 
 
 def test_lakes_have_limits():

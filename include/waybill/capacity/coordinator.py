@@ -10,7 +10,8 @@ ledger knows no open write-ahead log of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -100,14 +101,21 @@ def scale(
         made = _round(tracker, one, removed, problems)
         if made is not None:
             decisions[kind] = made
-    with tracker.transaction() as connection:
-        AdvisoryLock.CAPACITY.take(connection)
+    with _alone(tracker) as connection:
         version = announce(connection)
     for kind, decision in decisions.items():
         if decision.action != "hold":
             before, after = decision.before, decision.after
             _LOG.info("%s: %d nodes -> %d: %s", kind, before, after, "; ".join(decision.reasons))
     return CapacityReport(decisions, version, tuple(removed), tuple(problems))
+
+
+@contextmanager
+def _alone(tracker: TrackerStore) -> Iterator[Connection]:
+    """Open a transaction beside which nobody else decides or announces."""
+    with tracker.transaction() as connection:
+        AdvisoryLock.CAPACITY.take(connection)
+        yield connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +184,7 @@ def _thresholds(
 
 def _decide(tracker: TrackerStore, one: _Kind, present: Collection[str] | None) -> _Decided | None:
     """Write the decision, and mark the nodes that drain; None: there are no nodes of this kind."""
-    with tracker.transaction() as connection:
-        AdvisoryLock.CAPACITY.take(connection)
+    with _alone(tracker) as connection:
         nodes = [node for node in read_nodes(connection) if node.kind == one.kind]
         if not nodes and present is None:
             return None

@@ -11,8 +11,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from waybill.access import ANY_EVENT, Access, AccessLog, Personal, look_at, personal_of, write_audit
-from waybill.parking import MASK, FailureCause, Hold, ParkedGroup
+from waybill.access import (
+    ANY_EVENT,
+    MASK,
+    Access,
+    AccessLog,
+    Personal,
+    look_at,
+    personal_of,
+    write_audit,
+)
+from waybill.parking import FailureCause, Hold, ParkedGroup
 from waybill.storage import TrackerStore
 
 _MESSAGE = "message"

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from waybill.access import MASK as MASK
     from waybill.parking.auto_replays import AutoReplay as AutoReplay
     from waybill.parking.auto_replays import OnChange as OnChange
     from waybill.parking.auto_replays import note_seen as note_seen
@@ -157,7 +156,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unpack_ids",
         ],
         "locations": ["ParkedPlace", "Whereabouts", "whereabouts"],
-        "masking": ["MASK", "masked_event", "masked_words"],
+        "masking": ["masked_event", "masked_words"],
         "model": [
             "CleanUpReport",
             "DiscardReport",

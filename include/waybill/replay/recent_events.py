@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from waybill.access import KEY, same_name
+from waybill.access import KEY, MASK, same_name
 from waybill.errors import ParkError
 from waybill.events import decode
-from waybill.parking import MASK, masked_words
+from waybill.parking import masked_words
 from waybill.processing import DryRunner, Fate
 from waybill.storage import TopicInfo
 

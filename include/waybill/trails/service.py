@@ -13,9 +13,9 @@ from uuid import UUID
 
 from sqlalchemy import or_, select
 
-from waybill.access import ANY_EVENT, KEY, personal_of
+from waybill.access import ANY_EVENT, KEY, MASK, personal_of
 from waybill.errors import InputError
-from waybill.parking import MASK, storable
+from waybill.parking import storable
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import pipelines
 from waybill.trails import queries as trace_queries

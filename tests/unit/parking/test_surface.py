@@ -28,6 +28,7 @@ def test_what_parking_can_do_is_this():
         "page",
         "partition",
         "partitions",
+        "partitions_of",
         "replayed_group",
         "pipeline_id",
         "quarantine",

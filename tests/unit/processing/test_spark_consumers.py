@@ -15,6 +15,7 @@ from waybill.ledger import FencedError
 from waybill.loading.spark import application as loading
 from waybill.processing.spark import consumers
 from waybill.processing.spark.consumers import BatchGate, Consumers, keep_running, stop_queries
+from waybill.settings import Settings
 
 LONGEST_S = 10.0
 AWAY = AwayError("the tracker did not answer", setting="WAYBILL_TRACKER__DSN")
@@ -278,7 +279,9 @@ def test_a_destination_keeps_what_its_last_batch_failed_with(monkeypatch, tmp_pa
     monkeypatch.setattr(loading, "load_position", lambda *_: 0)
     unused: Any = None
     loader: Any = SimpleNamespace(name="d")
-    consumer: Any = loading.LoadingConsumer(unused, unused, loader, unused, tmp_path)
+    consumer: Any = loading.LoadingConsumer(
+        Settings(_env_file=None), unused, loader, unused, tmp_path
+    )
 
     def fail(*_: object) -> None:
         raise error

@@ -23,6 +23,15 @@ _EXTRAS = frozenset(
 )
 """What a connection's extra may say to libpq; all else there is for others."""
 CONNECT_S = 10
+_LIMITS = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+"""A server that is gone is noticed; the connection's extra may say otherwise."""
+_STATEMENT = " -c statement_timeout=3600000"
+"""An hour: to make a slot waits for all transactions that are open."""
 
 SlotName = Annotated[str, StringConstraints(pattern=_SLOT)]
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_NAME)]
@@ -122,7 +131,7 @@ def read_options(opening: Opening) -> CdcOptions:
 
 def conninfo(connection: Connection, *, replication: bool = False) -> str:
     """Return libpq's words for a connection; they hold its password."""
-    parts: dict[str, Any] = {
+    parts: dict[str, Any] = _LIMITS | {
         name: str(value)
         for name, value in connection.extra.items()
         if name in _EXTRAS and value is not None
@@ -136,7 +145,7 @@ def conninfo(connection: Connection, *, replication: bool = False) -> str:
     }
     parts |= {name: value for name, value in given.items() if value}
     parts |= {
-        "options": SESSION,
+        "options": SESSION if replication else SESSION + _STATEMENT,
         "application_name": "waybill",
         "connect_timeout": CONNECT_S,
         "client_encoding": "UTF8",
