@@ -57,9 +57,10 @@ class SourceClaim:
         name: of the producer.
         node: of this machine.
         recorder: for the traces.
+        rereadable: what the log holds can be had from its source again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who claims what
         self,
         tracker: TrackerStore,
         log: KafkaLog,
@@ -67,7 +68,10 @@ class SourceClaim:
         name: str,
         node: str,
         recorder: Recorder | None,
+        *,
+        rereadable: bool = True,
     ) -> None:
+        self._rereadable = rereadable
         self._tracker, self._log, self._recorder = tracker, log, recorder
         self._pipeline, self._name, self._node = pipeline, name, node
         self._lease: SourceLease | None = None
@@ -93,6 +97,7 @@ class SourceClaim:
             self._node,
             str(found.directory.resolve()),
             topic,
+            self._rereadable,
         )
         self._lease = claim_source(
             self._tracker,
@@ -241,7 +246,8 @@ def count_sent(
     begin = replaced.counted_to if replaced.reread else replaced.offsets
     ranges = {n: (max(begin.get(n, low), low), high) for n, (low, high) in marks.items()}
     found = InKafka()
-    counts, passed, names = Counts(), PageTraces(), []
+    counts = Counts()
+    passed: dict[str, PageTraces] = {}
     for sent in _sent(log, replaced, ranges):
         event = sent.event
         found.events.setdefault(event.id, deque()).append(event.intake_minute)
@@ -250,14 +256,14 @@ def count_sent(
         found.counted += 1
         for name in ("in_first", "passed", "out"):
             counts.add((event.pipeline_id, event.name, "ingestion", event.intake_minute), name)
-        passed.add(event.id, event.key, event.intake_minute, sent.lsn, taken_us(event))
-        names.append(event.name)
+        traces = passed.setdefault(event.name, PageTraces())
+        traces.add(event.id, event.key, event.intake_minute, sent.lsn, taken_us(event))
     number = replaced.adoptions + 1
     reference = f"intake:{replaced.pipeline_id}:late-{replaced.wal_id}:{number}"
-    if recorder is not None and names:
-        recorder.write(
-            passed.batches(replaced.pipeline_id, names[0], topic=replaced.topic, batch=reference)
-        )
+    if recorder is not None:
+        own = {"topic": replaced.topic, "batch": reference}
+        for name, traces in passed.items():
+            recorder.write(traces.batches(replaced.pipeline_id, name, **own))
     count_copies(
         tracker,
         replaced,

@@ -70,7 +70,7 @@ def _refuse_impossible(text: str) -> None:
         raise ValueError(f"not a cron expression: {error}") from error
 
 
-CONNECTORS = ("csv",)
+CONNECTORS = ("csv", "http")
 """That are part of Waybill."""
 OF_FILES = ("csv",)
 """Those of them that read a file: they have a path, all others have options."""

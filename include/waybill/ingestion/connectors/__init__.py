@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import Cursor as Cursor
     from waybill.ingestion.connectors.base import Page as Page
     from waybill.ingestion.connectors.csv_file import CsvConnector as CsvConnector
+    from waybill.ingestion.connectors.http_source import HttpSource as HttpSource
     from waybill.ingestion.connectors.registry import CONNECTORS as CONNECTORS
     from waybill.ingestion.connectors.registry import open_connector as open_connector
 
@@ -33,6 +34,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "base": ["BadRow", "Connector", "CountingConnector", "Cursor", "Page"],
         "csv_file": ["CsvConnector"],
+        "http_source": ["HttpSource"],
         "registry": ["CONNECTORS", "open_connector"],
     },
 )

@@ -15,10 +15,11 @@ from typing import TypeAlias
 from waybill.errors import InputError, WaybillError
 from waybill.ingestion.connectors.base import Connector
 from waybill.ingestion.connectors.csv_file import CsvConnector
+from waybill.ingestion.connectors.http_source import PushedSource
 from waybill.pipelines import Source, brought_connectors
 
 Opener: TypeAlias = Callable[[Source, Path, Sequence[Path]], Connector]
-CONNECTORS: Mapping[str, Opener] = {"csv": CsvConnector}
+CONNECTORS: Mapping[str, Opener] = {"csv": CsvConnector, "http": PushedSource}
 
 
 def open_connector(source: Source, base_dir: Path, roots: Sequence[Path] = ()) -> Connector:
