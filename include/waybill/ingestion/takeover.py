@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -260,10 +260,7 @@ def count_sent(
         traces.add(event.id, event.key, event.intake_minute, sent.lsn, taken_us(event))
     number = replaced.adoptions + 1
     reference = f"intake:{replaced.pipeline_id}:late-{replaced.wal_id}:{number}"
-    if recorder is not None:
-        own = {"topic": replaced.topic, "batch": reference}
-        for name, traces in passed.items():
-            recorder.write(traces.batches(replaced.pipeline_id, name, **own))
+    _trace(recorder, passed, replaced, reference)
     count_copies(
         tracker,
         replaced,
@@ -277,6 +274,20 @@ def count_sent(
             *(replaced.wal_id, replaced.node, found.counted),
         )
     return found
+
+
+def _trace(
+    recorder: Recorder | None,
+    passed: Mapping[str, PageTraces],
+    replaced: ReplacedLog,
+    reference: str,
+) -> None:
+    """Write the traces of what a log had sent, by event name."""
+    if recorder is None:
+        return
+    for name, traces in passed.items():
+        own = {"topic": replaced.topic, "batch": reference}
+        recorder.write(traces.batches(replaced.pipeline_id, name, **own))
 
 
 def _sent(

@@ -72,6 +72,8 @@ def _refuse_impossible(text: str) -> None:
 
 CONNECTORS = ("csv", "http")
 """That are part of Waybill."""
+PUSHED = "http"
+"""The one whose source sends by itself."""
 OF_FILES = ("csv",)
 """Those of them that read a file: they have a path, all others have options."""
 ENTRY_POINTS = "waybill.connectors"
@@ -258,6 +260,8 @@ class SourceForm(_Form):
             raise ValueError("path is missing: a file's path, or package:<name>/<path inside it>")
         if self.connector in OF_FILES and self.options:
             raise ValueError(f"connector {self.connector} has no options")
+        if self.connector == PUSHED and self.path:
+            raise ValueError(f"connector {self.connector} reads no file: leave path out")
         return self
 
 
