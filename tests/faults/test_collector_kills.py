@@ -6,6 +6,7 @@ import itertools
 import random
 import signal
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,11 @@ def assert_exact(settings: Settings, ids: set[str], *, copies: int = 0) -> None:
 
 def killed_at(settings: Settings, folder: Path, sender: Sender, point: str) -> None:
     """Send until the collector dies at a point; nothing that was answered may be lost."""
-    with collectors.collector(settings, folder, patch=DIES.replace("{point}", POINTS[point])) as one:
-        while sender.send(one, 3) and one.process.poll() is None:
-            pass
-        one.process.wait(60)
+    patch = DIES.replace("{point}", POINTS[point])
+    with collectors.collector(settings, folder, patch=patch, ready=False) as one:
+        while one.process.poll() is None:  # it may die while it recovers what the last one left
+            if not sender.send(one, 3):
+                time.sleep(0.1)
         assert one.process.returncode == -signal.SIGKILL, one.words()
 
 

@@ -24,8 +24,8 @@ from waybill.pipelines import topic_name
 from waybill.settings import Settings
 from waybill.storage import open_log
 
-TOKEN = "a-token-of-tests"
-SECRET_VARIABLE = "TEST_COLLECTOR_SECRET"
+BEARER = "a-token-of-tests"
+VARIABLE = "TEST_COLLECTOR_SECRET"
 DECLARATION = """
 id: test-hooks
 name: hooks
@@ -43,6 +43,7 @@ events:
     key: [number]
     version: null
     table: orders
+    policy: ignore
     columns: {{number: int64, amount: int64, delivery: string}}
   refund:
     key: [number]
@@ -66,9 +67,7 @@ def write_hooks(folder: Path, *, auth: str = "bearer", **options: object) -> Pat
     home = folder / "hooks"
     home.mkdir(parents=True, exist_ok=True)
     lines = "\n".join(f"    {name}: {value}" for name, value in options.items())
-    text = DECLARATION.format(
-        team=team_of(folder), auth=auth, variable=SECRET_VARIABLE, options=lines
-    )
+    text = DECLARATION.format(team=team_of(folder), auth=auth, variable=VARIABLE, options=lines)
     (home / "pipeline.yaml").write_text(text)
     (home / "transformation.py").write_text(CODE)
     return home
@@ -78,9 +77,7 @@ def deployed(settings: Settings, folder: Path, **options: object) -> Settings:
     """Deploy the pipeline; return the settings of a collector on a port of its own."""
     home = write_hooks(folder / "pipelines", **options)
     own = settings.collector.model_copy(update={"port": free_port(), "recheck_s": 0.5})
-    made = settings.model_copy(
-        update={"pipelines_dir": folder / "pipelines", "collector": own}
-    )
+    made = settings.model_copy(update={"pipelines_dir": folder / "pipelines", "collector": own})
     services.migrate(made)
     services.run_deploy(made, home, who="test")
     return made
@@ -108,7 +105,7 @@ class RunningCollector:
 
     def post(self, content: Any, path: str = "/v1/hooks", **headers: str) -> httpx.Response:
         """Send one request with the token; objects as JSON."""
-        sent = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        sent = {"authorization": f"Bearer {BEARER}", "content-type": "application/json"}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         given = {"content": content} if isinstance(content, bytes) else {"json": content}
         return httpx.post(self.url + path, headers=sent, timeout=30, **given)
@@ -146,7 +143,7 @@ def collector(
     path = folder / f"collector-{time.monotonic_ns()}.log"
     code = STARTS.format(patch=patch)
     text = f"import logging\nlogging.basicConfig(level=20)\nfrom waybill.settings import Settings\nsettings = Settings()\n{code}"
-    environment = children.environment(settings) | {SECRET_VARIABLE: TOKEN}
+    environment = children.environment(settings) | {VARIABLE: BEARER}
     with path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", text],

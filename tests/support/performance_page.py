@@ -52,6 +52,10 @@ SHOWN = {
         "move_pause_p95_s", "unmanaged_p95_lag_ratio", "grouped_p95_lag_ratio",
         "single_p95_lag_ratio",
     ),
+    "bench-ingestion": (
+        "collector_events_per_s", "collector_p99_ms", "collector_p50_ms",
+        "collector_cpu_us_per_event",
+    ),
     "bench-cli": ("help_cpu_s", "parked_list_cpu_s", "python_cpu_s", "airflow_help_cpu_s"),
     "bench-airflow": (
         "shard_build_cpu_s", "shard_build_cold_cpu_s", "shard_serialise_cpu_s", "task_parse_ms",

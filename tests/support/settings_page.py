@@ -37,6 +37,7 @@ TITLES = {
     "audit": "The auditor",
     "airflow": "Airflow",
     "access": "Access to parked events in Airflow",
+    "collector": "HTTP collector",
     "stack": "Embedded stack",
 }
 
