@@ -296,6 +296,8 @@ class Collector:
 
     async def _collect(self, names: list[str], headers: Headers, receive: Receive) -> Answer:
         body = await self._body(headers, receive)
+        if not self._catalog.looked:
+            raise _away("starting", "the collector does not know yet what is deployed")
         entry = self._catalog.entry(names[0])
         authenticator = self._nobody if entry is None else entry.authenticator
         if not authenticator.passes(headers, body) or entry is None:

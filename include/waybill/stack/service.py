@@ -223,7 +223,8 @@ def answers(url: str) -> bool:
     import httpx
 
     try:
-        return httpx.get(url, timeout=_ASK_S, trust_env=False).status_code == httpx.codes.OK
+        with httpx.Client(timeout=_ASK_S, trust_env=False) as client:
+            return client.get(url).status_code == httpx.codes.OK
     except httpx.HTTPError:
         return False
 
