@@ -76,7 +76,9 @@ def write_hooks(folder: Path, *, auth: str = "bearer", **options: object) -> Pat
 def deployed(settings: Settings, folder: Path, **options: object) -> Settings:
     """Deploy the pipeline; return the settings of a collector on a port of its own."""
     home = write_hooks(folder / "pipelines", **options)
-    own = settings.collector.model_copy(update={"port": free_port(), "recheck_s": 0.5})
+    # A machine that is busy with other tests is no server that is away.
+    times = {"recheck_s": 0.5, "answer_s": 60.0, "stop_s": 60.0}
+    own = settings.collector.model_copy(update={"port": free_port(), **times})
     made = settings.model_copy(update={"pipelines_dir": folder / "pipelines", "collector": own})
     services.migrate(made)
     services.run_deploy(made, home, who="test")
@@ -108,7 +110,7 @@ class RunningCollector:
         sent = {"authorization": f"Bearer {BEARER}", "content-type": "application/json"}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         given = {"content": content} if isinstance(content, bytes) else {"json": content}
-        return httpx.post(self.url + path, headers=sent, timeout=30, **given)
+        return httpx.post(self.url + path, headers=sent, timeout=90, **given)
 
     def words(self) -> str:
         """Return what it logged."""
@@ -132,7 +134,7 @@ class RunningCollector:
     def stop(self) -> int:
         """End it with SIGTERM; return its exit code."""
         os.kill(self.process.pid, signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(120)
 
 
 @contextlib.contextmanager

@@ -22,8 +22,6 @@ def collector(
 
     Options win over WAYBILL_COLLECTOR__HOST, __PORT and __WORKERS.
     """
-    import logging
-
     given = {"HOST": host, "PORT": port, "WORKERS": workers}
     for name, value in given.items():
         if value is not None:  # the environment is how the worker processes hear of it
@@ -31,5 +29,4 @@ def collector(
     from waybill.services import run_collector
     from waybill.settings import Settings
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run_collector(Settings())

@@ -49,7 +49,7 @@ _RETRY_AFTER_S = 5
 _OPEN_AGAIN_S = 1.0
 _SLOT_WAIT_S = 30.0
 _PATH_PARTS = (3, 4)
-_CLOSING = frozenset({400, 401, 405, 408, 413})
+_CLOSING = frozenset({400, 401, 405, 408, 413, 431})
 """Answers after which the connection is closed: what follows on it may be a body's rest."""
 
 
@@ -280,6 +280,10 @@ class Collector:
             raise Refusal(404, "not_found", "POST /v1/<pipeline>")
         if scope["method"] != "POST":
             raise Refusal(405, "method", "POST /v1/<pipeline>")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > (
+            self._settings.header_bytes
+        ):
+            raise Refusal(431, "too_large", "the head of the request is too long")
         names = [unquote(part) for part in parts[2:]]
         return await self._collect(names, _headers(scope["headers"]), receive)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from types import FrameType
@@ -23,6 +24,7 @@ def collector_application() -> Collector:
     from waybill.collector import Collector, Stores
     from waybill.collector.catalog import Catalog
 
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings = Settings()
     tracker = open_tracker(settings.tracker)
     stores = Stores(
