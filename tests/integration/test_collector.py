@@ -160,7 +160,7 @@ def test_a_webhook_of_github_and_every_form_of_a_body(
 def test_a_client_that_sends_too_much_or_too_slowly_is_ended_and_others_are_served(
     stack_settings: Settings, tmp_path: Path
 ) -> None:
-    settings = collectors.deployed(stack_settings, tmp_path, events_per_s=20)
+    settings = collectors.deployed(stack_settings, tmp_path, events_per_s=5)
     own = {"request_s": 3.0, "body_bytes": 10_000, "records": 50, "header_bytes": 4096}
     settings = settings.model_copy(update={"collector": settings.collector.model_copy(update=own)})
     patch = "from waybill.collector import protocol\nprotocol.HEAD_S = 3.0"

@@ -55,10 +55,10 @@ destination: {{name: warehouse, schema: shop}}
 """
 CODE = "def transform(event):\n    return event\n"
 STARTS = """
-import os
 from waybill.services import run_collector
+from waybill.settings import Settings
 {patch}
-run_collector(settings)
+run_collector(Settings())
 """
 
 
@@ -73,9 +73,11 @@ def write_hooks(folder: Path, *, auth: str = "bearer", **options: object) -> Pat
     return home
 
 
-def deployed(settings: Settings, folder: Path, **options: object) -> Settings:
+def deployed(
+    settings: Settings, folder: Path, *, auth: str = "bearer", **options: object
+) -> Settings:
     """Deploy the pipeline; return the settings of a collector on a port of its own."""
-    home = write_hooks(folder / "pipelines", **options)
+    home = write_hooks(folder / "pipelines", auth=auth, **options)
     # A machine that is busy with other tests is no server that is away.
     times = {"recheck_s": 0.5, "answer_s": 60.0, "stop_s": 60.0}
     own = settings.collector.model_copy(update={"port": free_port(), **times})
@@ -143,12 +145,13 @@ def collector(
 ) -> Iterator[RunningCollector]:
     """Run a collector; it is ready, or has begun at least."""
     path = folder / f"collector-{time.monotonic_ns()}.log"
-    code = STARTS.format(patch=patch)
-    text = f"import logging\nlogging.basicConfig(level=20)\nfrom waybill.settings import Settings\nsettings = Settings()\n{code}"
+    command = ["-m", "waybill.cli", "collector"]
+    if patch:
+        command = ["-c", STARTS.format(patch=patch)]
     environment = children.environment(settings) | {VARIABLE: BEARER}
     with path.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", text],
+            [sys.executable, *command],
             env=environment,
             start_new_session=True,
             stdout=log,
