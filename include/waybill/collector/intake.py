@@ -332,9 +332,9 @@ class Intake:
                 self._append_events(submission)
             except RetryError as error:
                 refused = error
-                if not self._page.events:
-                    with self._state:
-                        self._page.least_minute = None
+            if not self._page.events:  # none was new, or there was no room
+                with self._state:
+                    self._page.least_minute = None
         submission.error = refused
 
     def _refusal(self) -> RetryError | None:
@@ -351,14 +351,16 @@ class Intake:
         produce, topic = self._producer.produce, self._topic
         if not page.events:
             page.began_s = time.monotonic()
-        for event in submission.events:
+        with self._state:  # all of a request are taken at one time; each has a version of its own
+            stamps = [self._clock.stamp() for _ in submission.events]
+            minute, taken = stamps[0].minute, stamps[0].taken_us
+            if page.least_minute is None:
+                page.least_minute = minute
+        time_text = rfc3339(datetime.fromtimestamp(taken / 1_000_000, UTC))
+        for event, stamp in zip(submission.events, stamps, strict=True):
             lsn = remembers.lsn(event) if event.own_id else None
             submission.known.append(lsn is not None)
             if lsn is None:
-                with self._state:
-                    version, minute, taken = self._clock.stamp()
-                    if page.least_minute is None:
-                        page.least_minute = minute
                 value = encode(
                     Event(
                         id=event.id,
@@ -367,9 +369,9 @@ class Intake:
                         name=event.name,
                         key=event.key,
                         source_version=event.source_version,
-                        intake_version=version,
+                        intake_version=stamp.version,
                         intake_minute=minute,
-                        time=rfc3339(datetime.fromtimestamp(taken / 1_000_000, UTC)),
+                        time=time_text,
                         data=None,
                         data_ref=event.data_ref,
                     ),
