@@ -51,7 +51,7 @@ POINTS = {
     "about to commit": 'intake, "commit_collected", 2, True',
     "committed, not confirmed": 'intake, "commit_collected", 2, False',
 }
-EACH_TIME = ("synced, not answered", "traced, not marked", "committed, not confirmed")
+EACH_TIME = ("synced, not answered", "traced, not marked")
 """Points of every run of the tests; the others belong to the campaigns."""
 
 

@@ -23,6 +23,7 @@ from tests.support.recorded import counting
 from waybill import services
 from waybill.errors import InputError
 from waybill.settings import Settings
+from waybill.stack import Stack, credentials, environment, state_folder
 
 pytestmark = pytest.mark.serves
 
@@ -46,6 +47,15 @@ def test_what_is_answered_is_in_kafka_counted_and_traced_once(
         refused = running.post(one, **wrong)
         assert nobody.status_code == refused.status_code == 401
         assert nobody.content == refused.content
+
+        def counted() -> bool:
+            return services.balance(settings).ingested == 59
+
+        wait_until(counted, limit_s=60, what="its pages are committed while it runs")
+        [log] = services.write_ahead_logs(settings)
+        assert (log.state, log.unsettled, log.rereadable) == ("open", 0, False)
+        assert services.audit_round(settings).number > 0
+        assert services.breaches(settings, states=None) == []
         assert running.stop() == 0, running.words()
     events = collectors.in_kafka(settings)
     assert sorted(event.data["number"] for event in events) == list(range(1, 60))
@@ -57,23 +67,6 @@ def test_what_is_answered_is_in_kafka_counted_and_traced_once(
     assert services.audit_round(settings).number > 0
     assert services.breaches(settings, states=None) == []
     assert services.write_ahead_logs(settings) == []
-
-
-def test_the_minutes_of_a_running_collector_are_whole_up_to_now(
-    stack_settings: Settings, tmp_path: Path
-) -> None:
-    settings = collectors.deployed(stack_settings, tmp_path)
-    with collectors.collector(settings, tmp_path) as running:
-        assert running.post({"number": 1, "amount": 1}).status_code == 202
-
-        def counted() -> bool:
-            return services.balance(settings).ingested == 1
-
-        wait_until(counted, limit_s=60, what=running.words())
-        [log] = services.write_ahead_logs(settings)
-        assert (log.state, log.unsettled, log.rereadable) == ("open", 0, False)
-        assert services.audit_round(settings).number > 0
-        assert services.breaches(settings, states=None) == []
 
 
 def github(body: bytes, **headers: str) -> dict[str, str]:
@@ -157,6 +150,7 @@ def test_a_webhook_of_github_and_every_form_of_a_body(
     assert services.balance(settings).ingested == 10
 
 
+@pytest.mark.campaign
 def test_a_client_that_sends_too_much_or_too_slowly_is_ended_and_others_are_served(
     stack_settings: Settings, tmp_path: Path
 ) -> None:
@@ -194,6 +188,7 @@ def test_a_client_that_sends_too_much_or_too_slowly_is_ended_and_others_are_serv
         assert running.post(batch).status_code == 202
 
 
+@pytest.mark.campaign
 def test_while_kafka_stands_still_the_disk_is_enough_and_two_workers_settle_all_of_it(
     stack_settings: Settings, tmp_path: Path, kafka: Any
 ) -> None:
@@ -249,3 +244,30 @@ def test_a_pipeline_that_is_sent_to_cannot_become_one_that_fetches(
     declaration.write_text(fetches.replace(options, ""))
     with pytest.raises(InputError, match="with an id of its own"):
         services.run_deploy(settings, declaration.parent, who="test")
+
+
+def test_the_stack_starts_its_collector_and_ends_it(
+    stack_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = collectors.deployed(stack_settings, tmp_path)
+    own = settings.collector.model_copy(update={"embedded": True})
+    settings = settings.model_copy(update={"home": tmp_path, "collector": own})
+    monkeypatch.setenv(collectors.VARIABLE, collectors.BEARER)
+    environment.write(settings)
+    state_folder.make_private(tmp_path, ("run", "logs"))
+    services_of_stack = Stack(settings).supervised(credentials.read_or_draw(tmp_path))
+    [service] = [one for one in services_of_stack if one.name == "collector"]
+    try:
+        assert service.start()
+        assert service.healthy()
+        assert not service.start(), "it was up"
+        running = collectors.RunningCollector(settings, None, service.log)  # type: ignore[arg-type]
+
+        def takes_events() -> bool:
+            return running.post({"number": 1}).status_code == 202
+
+        wait_until(takes_events, limit_s=60, what=running.words())
+    finally:
+        service.stop()
+    assert not service.healthy()
+    assert services.write_ahead_logs(settings) == []
