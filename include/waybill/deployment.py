@@ -121,7 +121,9 @@ def _activate(
     if active is not None and active.version == pipeline.version:
         return int(active.number), False
     if active is not None:
-        _refuse_other_topic(Pipeline.from_json(active.declaration), pipeline)
+        before = Pipeline.from_json(active.declaration)
+        _refuse_other_topic(before, pipeline)
+        _refuse_other_way(before, pipeline)
     number = 1 if active is None else active.number + 1
     connection.execute(
         pipeline_versions.insert().values(
@@ -170,6 +172,18 @@ def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
             f"pipeline {proposed.id!r} sends to topic {old!r}; with this team and destination it "
             f"would be {new!r}, and events that wait in the old one would never be read. Declare "
             "it as a new pipeline, with an id of its own"
+        )
+
+
+def _refuse_other_way(active: Pipeline, proposed: Pipeline) -> None:
+    """Refuse to change whether events are fetched or sent: their logs are of two kinds."""
+    ways = [one.source.connector == "http" for one in (active, proposed)]
+    if ways[0] != ways[1]:
+        old, new = active.source.connector, proposed.source.connector
+        raise InputError(
+            f"pipeline {proposed.id!r} has connector {old!r}; with {new!r} its events would come "
+            "another way, while some of the old way may be in a write-ahead log still. Declare it "
+            "as a new pipeline, with an id of its own"
         )
 
 

@@ -1,4 +1,6 @@
-"""The DAGs of the ``ingest`` family: one for each declared pipeline, in 16 files.
+"""The DAGs of the ``ingest`` family: one for each declared pipeline that is read, in 16 files.
+
+What its source sends by itself (connector ``http``) needs no DAG.
 
 Which file has a pipeline's DAG is a hash of its folder's name, so that a parse makes a sixteenth of
 them. What the declarations say is kept between parses (``waybill.pipelines.index``).
@@ -95,8 +97,13 @@ def ingest_shard(number: int) -> dict[str, DAG]:
     wanted = get_parsing_context().dag_id
     if wanted is not None:
         declared = _wanted(index, number, wanted)
-        return {} if declared is None else {wanted: _dag_of(index, declared, wanted)}
-    dags = {dag_id: _dag_of(index, declared, dag_id) for dag_id, declared in _named(index, number)}
+        made = declared is not None and not declared.pushed
+        return {wanted: _dag_of(index, declared, wanted)} if declared and made else {}
+    dags = {
+        dag_id: _dag_of(index, declared, dag_id)
+        for dag_id, declared in _named(index, number)
+        if not declared.pushed
+    }
     paused = paused_at_creation(moves_data=True) if dags else None
     for dag in dags.values():
         dag.is_paused_upon_creation = paused

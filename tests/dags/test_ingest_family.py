@@ -106,6 +106,18 @@ def test_each_pipeline_is_in_the_file_of_its_folder_and_in_no_other(declared):
     assert files == {f"ingest_{name}": file_of(name) for name in names}
 
 
+def test_a_pipeline_whose_source_sends_by_itself_has_no_dag(declared):
+    one, other = mates(2)
+    for name in (one, other):
+        declared.write(name)
+    declaration = declared.root / other / "pipeline.yaml"
+    source = "connector: http, event: row, options: {auth: bearer, secret: 'env:A_TOKEN'}"
+    text = declaration.read_text().replace("connector: csv, path: rows.csv, event: row", source)
+    declaration.write_text(text)
+    assert set(parsed(file_of(one))) == {f"ingest_{one}"}
+    assert for_a_task(file_of(other), f"ingest_{other}") == {}
+
+
 @pytest.mark.filterwarnings("ignore:pipeline")
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_task_builds_its_dag_alone_and_other_files_build_none(declared, indexed):

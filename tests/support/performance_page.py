@@ -56,6 +56,10 @@ SHOWN = {
         "sim_recovery_s", "sim_reversals", "sim_vs_fixed", "sim_vs_threshold", "sim_vs_fixed_calm",
         "sim_vs_threshold_calm", "enhancer_io_speedup", "enhancer_cpu_ratio",
     ),
+    "bench-ingestion": (
+        "collector_events_per_s", "collector_p99_ms", "collector_p50_ms",
+        "collector_cpu_us_per_event",
+    ),
     "bench-cli": ("help_cpu_s", "parked_list_cpu_s", "python_cpu_s", "airflow_help_cpu_s"),
     "bench-airflow": (
         "shard_build_cpu_s", "shard_build_cold_cpu_s", "shard_serialise_cpu_s", "task_parse_ms",

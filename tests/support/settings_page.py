@@ -39,6 +39,7 @@ TITLES = {
     "airflow": "Airflow",
     "capacity": "Capacity that follows the work",
     "access": "Access to parked events in Airflow",
+    "collector": "HTTP collector",
     "stack": "Embedded stack",
 }
 

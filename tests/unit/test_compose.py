@@ -167,7 +167,7 @@ def assert_reaches_a_field(settings: Settings, variable: str) -> None:
 
 def test_nothing_is_published_but_on_loopback():
     published = [(name, port) for name in SERVICES for port in SERVICES[name].get("ports", [])]
-    assert {name for name, _ in published} == {"airflow-api-server", "spark-master"}
+    assert {name for name, _ in published} == {"airflow-api-server", "spark-master", "collector"}
     for _, port in published:
         assert interpolated(port, {}).startswith("127.0.0.1:"), port
     for name, service in SERVICES.items():
@@ -332,6 +332,15 @@ def test_who_runs_tasks_or_shows_them_has_the_connection_to_their_logs():
         folder = given["AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER"]
         assert folder.startswith("s3://")
         assert not folder.startswith(f"s3://{given['WAYBILL_S3__BUCKET']}/"), "no bucket of events"
+
+
+def test_the_collector_is_there_for_those_who_ask_and_listens_within_compose_only():
+    service = SERVICES["collector"]
+    assert service["profiles"] == ["collector"]
+    assert all("profiles" not in other for name, other in SERVICES.items() if name != "collector")
+    host = service["command"][service["command"].index("--host") + 1]
+    assert host == "collector"
+    assert compose_settings().collector.embedded is False
 
 
 def test_upkeep_is_on():

@@ -24,6 +24,10 @@ COMMANDS = {
     "doctor": LazyCommand(
         "Check this machine, and say how to get what is missing.", "waybill.cli.stack:doctor"
     ),
+    "collector": LazyCommand(
+        "Take events over HTTP: JSON, lines, CloudEvents, webhooks.",
+        "waybill.cli.collector:collector",
+    ),
     "demo": LazyCommand("Run the demo: the main job on real data.", "waybill.cli.demo:demo"),
     "pipelines": LazyCommand(
         "Declared pipelines: new, test, check, list, show, deploy; hold, release; reread.",

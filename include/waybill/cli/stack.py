@@ -48,6 +48,10 @@ def up(
     free_ports: Annotated[
         bool, typer.Option("--free-ports", help="Take other ports where the usual ones are in use.")
     ] = False,
+    collector: Annotated[
+        bool | None,
+        typer.Option("--collector/--no-collector", help="Take events over HTTP too, from now on."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the embedded stack, or the parts that are down. Later commands find it themselves."""
@@ -55,7 +59,10 @@ def up(
     from waybill.settings import Settings
     from waybill.stack import Stack
 
-    settings = Stack(Settings()).up(free_ports=free_ports, notice=_Progress())
+    stack = Stack(Settings())
+    if collector is not None:
+        stack = stack.with_collector(wanted=collector)
+    settings = stack.up(free_ports=free_ports, notice=_Progress())
     migrate(settings)
     if as_json:
         typer.echo(json.dumps(_addresses(settings)))
@@ -63,13 +70,20 @@ def up(
     airflow = settings.airflow
     password = airflow.password.get_secret_value() if airflow.password else ""
     typer.echo(f"Airflow: {airflow.url}  user {airflow.user}  password {password}")
+    if settings.collector.embedded:
+        typer.echo(f"Collector: {_collector_url(settings)}/v1/<pipeline>")
     typer.echo(f"Settings for every command: {settings.home / 'stack.env'}")
+
+
+def _collector_url(settings: Settings) -> str:
+    return f"http://{settings.collector.host}:{settings.collector.port}"
 
 
 def _addresses(settings: Settings) -> dict[str, Any]:
     from sqlalchemy import make_url
 
-    return {
+    collector = {"collector": _collector_url(settings)} if settings.collector.embedded else {}
+    return collector | {
         "airflow": settings.airflow.url,
         "kafka": settings.kafka.bootstrap_servers,
         "s3": settings.s3.endpoint_url,

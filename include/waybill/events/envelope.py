@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from waybill.errors import ParkError
-from waybill.events.exact import dumps
+from waybill.events.exact import dumps, dumps_read
 
 DELETE = "delete"
 UPSERT = "upsert"
@@ -105,11 +105,11 @@ def _with_data(event: Event, data: bytes, *, binary: bool) -> bytes:
         attributes["op"] = event.op
     if event.data_ref is not None:
         attributes["dataref"] = event.data_ref
-        return dumps(attributes)
+        return dumps_read(attributes)
     if binary:
         attributes["data_base64"] = base64.b64encode(data).decode()
-        return dumps(attributes)
-    return dumps(attributes)[:-1] + b',"data":' + data + b"}"
+        return dumps_read(attributes)
+    return dumps_read(attributes)[:-1] + b',"data":' + data + b"}"
 
 
 def payload_key(pipeline_id: str, name: str) -> str:

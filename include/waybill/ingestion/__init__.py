@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.ingestion.page_traces import PageTraces as PageTraces
     from waybill.ingestion.refused_messages import Undeliverable as Undeliverable
     from waybill.ingestion.run import IngestReport as IngestReport
     from waybill.ingestion.run import Intake as Intake
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
     from waybill.ingestion.takeover import SourceClaim as SourceClaim
     from waybill.ingestion.takeover import registered as registered
     from waybill.ingestion.takeover import settle as settle
+    from waybill.ingestion.takeover import taken_us as taken_us
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "page_traces": ["PageTraces"],
         "refused_messages": ["Undeliverable"],
         "run": ["IngestReport", "Intake", "ingest"],
         "source_rows": ["intake_event"],
-        "takeover": ["SourceClaim", "registered", "settle"],
+        "takeover": ["SourceClaim", "registered", "settle", "taken_us"],
     },
 )

@@ -57,9 +57,10 @@ class SourceClaim:
         name: of the producer.
         node: of this machine.
         recorder: for the traces.
+        rereadable: what the log holds can be had from its source again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who claims what
         self,
         tracker: TrackerStore,
         log: KafkaLog,
@@ -67,7 +68,10 @@ class SourceClaim:
         name: str,
         node: str,
         recorder: Recorder | None,
+        *,
+        rereadable: bool = True,
     ) -> None:
+        self._rereadable = rereadable
         self._tracker, self._log, self._recorder = tracker, log, recorder
         self._pipeline, self._name, self._node = pipeline, name, node
         self._lease: SourceLease | None = None
@@ -93,6 +97,7 @@ class SourceClaim:
             self._node,
             str(found.directory.resolve()),
             topic,
+            self._rereadable,
         )
         self._lease = claim_source(
             self._tracker,

@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from waybill.ledger.balance import read_parked as read_parked
     from waybill.ledger.balance import read_staged as read_staged
     from waybill.ledger.balance import read_totals as read_totals
+    from waybill.ledger.collector_logs import CollectedPage as CollectedPage
+    from waybill.ledger.collector_logs import LogMinute as LogMinute
+    from waybill.ledger.collector_logs import OpenedLog as OpenedLog
+    from waybill.ledger.collector_logs import close_collector_log as close_collector_log
+    from waybill.ledger.collector_logs import commit_collected as commit_collected
+    from waybill.ledger.collector_logs import open_collector_log as open_collector_log
     from waybill.ledger.commit import BatchCommit as BatchCommit
     from waybill.ledger.commit import FencedError as FencedError
     from waybill.ledger.commit import LoadCommit as LoadCommit
@@ -231,6 +237,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "replay_entries": ["ReplayEntry", "add_entries", "count_entries"],
         "table_loads": ["TableLoad", "TableLoads", "TableName"],
+        "collector_logs": [
+            "CollectedPage",
+            "LogMinute",
+            "OpenedLog",
+            "close_collector_log",
+            "commit_collected",
+            "open_collector_log",
+        ],
         "watermarks": ["IntakeWatermark", "PageMark", "read_watermarks"],
         "write_ahead_logs": [
             "LogIdentity",

@@ -13,6 +13,9 @@ Who dies when: a run that dies leaves its watermark open where it stood, so that
 on are not whole, which is true: its log may hold events that no page counts, or that Kafka has not.
 The next run opens it at the same minute or below, and raises it once all that is settled.
 
+The collector has several logs for one pipeline, a worker each, beside each other. Each log's row
+says what holds for that log; the pipeline's watermark is the least of them (``share_watermark``).
+
 ``version`` goes up with each change: who reads the ledger, and then Kafka, sees whether ingestion
 moved meanwhile.
 """
@@ -55,6 +58,22 @@ UPDATE intake_watermarks SET version = version + 1, open = false, open_from_minu
   source = source || CASE WHEN CAST(:left AS bigint) IS NULL THEN '{}'::jsonb
     ELSE jsonb_build_object('left', CAST(:left AS bigint)) END
 WHERE pipeline_id = :pipeline
+""")
+_HOLD = text("""
+INSERT INTO intake_watermarks AS known (pipeline_id, version, open_from_minute)
+VALUES (:pipeline, 1, :minute)
+ON CONFLICT (pipeline_id) DO UPDATE SET version = known.version + 1
+""")
+_SHARE = text("""
+UPDATE intake_watermarks AS known SET open = logs.least IS NOT NULL,
+  open_from_minute = coalesce(logs.least, :minute), waiting = logs.waiting,
+  pages = known.pages + :pages, told_at = clock_timestamp(),
+  began_at = CASE WHEN known.open OR logs.least IS NULL THEN known.began_at
+    ELSE clock_timestamp() END
+FROM (SELECT min(open_from_minute) AS least, coalesce(sum(waiting), 0)::bigint AS waiting
+  FROM write_ahead_logs
+  WHERE pipeline_id = :pipeline AND state = 'open' AND open_from_minute IS NOT NULL) AS logs
+WHERE known.pipeline_id = :pipeline
 """)
 _READ = text("""
 SELECT * FROM intake_watermarks
@@ -133,6 +152,29 @@ def close_watermark(
         left: records that the source says were not read; None: it cannot count.
     """
     connection.execute(_CLOSE, {"pipeline": pipeline_id, "minute": minute, "left": left})
+
+
+def hold_watermark(connection: Connection, pipeline_id: str, *, minute: int) -> None:
+    """Hold a watermark that logs share until the commit, before one of them changes its part.
+
+    Else two that change at once would each miss what the other one said.
+    """
+    connection.execute(_HOLD, {"pipeline": pipeline_id, "minute": minute})
+
+
+def share_watermark(
+    connection: Connection, pipeline_id: str, *, minute: int, pages: int = 0
+) -> None:
+    """Set a watermark, which is held, to the least of its open logs.
+
+    Args:
+        connection: the transaction that changed one of them.
+        pipeline_id: whose.
+        minute: of now: where it stands when no log is open.
+        pages: that this transaction commits.
+    """
+    asked = {"pipeline": pipeline_id, "minute": minute, "pages": pages}
+    connection.execute(_SHARE, asked)
 
 
 def read_watermarks(

@@ -23,6 +23,7 @@ ahead of the machine's clock, so that who claims the source goes on above them, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -34,7 +35,13 @@ from sqlalchemy.dialects.postgresql import JSONB
 from waybill.errors import InputError, RetryError
 from waybill.ledger.commit import FencedError, PackedCounts, write_counts
 from waybill.ledger.generations import LogBefore, claim_generation, refuse_beyond
-from waybill.ledger.watermarks import close_watermark, open_watermark, tell_waiting
+from waybill.ledger.watermarks import (
+    close_watermark,
+    hold_watermark,
+    open_watermark,
+    share_watermark,
+    tell_waiting,
+)
 from waybill.notices import write_notice
 from waybill.storage import AdvisoryLock
 from waybill.storage.tracker import COUNT_COLUMNS, TrackerStore, audit_log, text_value
@@ -236,11 +243,12 @@ def claim_source(
     """Take a pipeline's source for a log, from whatever log has it.
 
     Every later transaction of a log that had it fails. Its owner is told, unless that log was
-    closed.
+    closed. Logs of what can be had only once (the collector's) stand beside each other: none takes
+    another's place.
 
     Args:
         tracker: the books.
-        log: which; of a source that can be read again.
+        log: which.
         ends: where the generations of its topic end; the log has sent nothing yet that the tracker
             does not know of.
         committed_lsn: of the last mark that the log knows to be committed.
@@ -258,7 +266,8 @@ def claim_source(
             return None
         highest = connection.execute(_HIGHEST, values).one()
         epoch, version = int(highest.epoch) + 1, int(highest.version)
-        for other in connection.execute(_OTHERS, values).mappings().all():
+        others = connection.execute(_OTHERS, values).mappings().all() if log.rereadable else ()
+        for other in others:
             _take_over(connection, other, log)
         written = replace(log, topic=generation)
         _write_open(connection, written, epoch, version, committed_lsn, ends.get(generation, {}))
@@ -533,6 +542,10 @@ def settle_log(tracker: TrackerStore, wal_id: str, *, who: str, reason: str) -> 
             raise InputError(f"log {wal_id} {state}; `waybill logs list` shows those that are not")
         values = {"wal_id": wal_id, "who": text_value(who), "reason": text_value(reason)}
         connection.execute(_SETTLE, values)
+        if row["open_from_minute"] is not None:
+            minute = int(time.time() // 60)
+            hold_watermark(connection, row["pipeline_id"], minute=minute)
+            share_watermark(connection, row["pipeline_id"], minute=minute)
         if row["state"] == "open" and row["purpose"] == "ingestion":
             _count_refused(connection, row)
         detail = {name: row[name] for name in ("unsettled", "state", "node")}

@@ -73,6 +73,7 @@ def _refuse_impossible(text: str) -> None:
 
 CONNECTORS: Mapping[str, str] = {
     "csv": "waybill.ingestion.connectors.csv_file:CsvConnector",
+    "http": "waybill.ingestion.connectors.http_source:PushedSource",
     "dlt": "waybill.ingestion.connectors.dlt_source:DltConnector",
     "singer": "waybill.ingestion.connectors.singer_tap:SingerConnector",
     "files": "waybill.ingestion.connectors.files:FilesConnector",
@@ -81,6 +82,8 @@ CONNECTORS: Mapping[str, str] = {
     "postgres_cdc": "waybill.ingestion.connectors.postgres_cdc.connector:PostgresCdcConnector",
 }
 """Those that are part of Waybill, each with what opens one: imported when one is opened."""
+PUSHED = "http"
+"""The one whose source sends by itself."""
 OF_FILES = ("csv",)
 """Those of them that read a file: they have a path, all others have options."""
 ENTRY_POINTS = "waybill.connectors"
@@ -272,6 +275,8 @@ class SourceForm(_Form):
             raise ValueError(f"connector {self.connector} has no options")
         if self.connector in OF_FILES and self.connection is not None:
             raise ValueError(f"connector {self.connector} needs no connection")
+        if self.connector == PUSHED and self.path:
+            raise ValueError(f"connector {self.connector} reads no file: leave path out")
         return self
 
 

@@ -59,6 +59,8 @@ class DeclaredPipeline:
     team: str = ""
     owner: str = ""
     schedule: str | None = None
+    pushed: bool = False
+    """Its source sends by itself, to the collector: there is nothing for a run to fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,8 @@ class DeclarationIndex:
 
 
 def _declared(examined: Examined) -> DeclaredPipeline:
+    from waybill.pipelines.form import PUSHED
+
     folder, pipeline = examined.directory.name, examined.pipeline
     if pipeline is None:
         problems = [str(problem) for problem in sorted(examined.problems)]
@@ -235,6 +239,7 @@ def _declared(examined: Examined) -> DeclaredPipeline:
         team=pipeline.team,
         owner=pipeline.owner,
         schedule=pipeline.schedule,
+        pushed=pipeline.source.connector == PUSHED,
     )
 
 

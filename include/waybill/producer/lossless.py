@@ -409,6 +409,17 @@ class LosslessProducer:
                 self._sync_all()
         return lsns
 
+    def sync(self) -> None:
+        """Return when the disk has every record appended before the call.
+
+        Other threads may append meanwhile: one call serves all whose ``produce`` had returned.
+
+        Raises:
+            StopError: the disk refused, or the producer is closed.
+        """
+        self._check()
+        self._sync_all()
+
     def _sync_all(self) -> None:
         try:
             self._log.sync(self._gate)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from waybill.services.clusters import start_cluster as start_cluster
     from waybill.services.clusters import stop_cluster as stop_cluster
     from waybill.services.clusters import unpin_team as unpin_team
+    from waybill.services.collector import run_collector as run_collector
     from waybill.services.environment import current_user as current_user
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
@@ -169,6 +170,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "stop_cluster",
             "unpin_team",
         ],
+        "collector": ["run_collector"],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
             "deployed_names",

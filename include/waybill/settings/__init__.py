@@ -319,6 +319,47 @@ class CapacitySettings(Section):
     a dry run, which only says what would be done."""
 
 
+class CollectorSettings(Section):
+    """The HTTP collector: `waybill collector`."""
+
+    host: str = "127.0.0.1"
+    """Address it listens on. Behind a proxy that ends TLS, loopback is enough."""
+    port: int = Field(28090, ge=0, le=65535)
+    """0: one that is free; its log says which."""
+    workers: int = Field(1, ge=1, le=64)
+    """Processes. Each has write-ahead logs of its own."""
+    body_bytes: int = Field(10 * 1024**2, ge=1024)
+    """Longest body of a request as it is sent."""
+    inflated_bytes: int = Field(50 * 1024**2, ge=1024)
+    """Longest body once it is decompressed."""
+    records: int = Field(10_000, ge=1)
+    """Most records of one request."""
+    header_bytes: int = Field(32 * 1024, ge=1024)
+    """Longest head of a request."""
+    connections: int = Field(1000, ge=1)
+    """Most connections of one worker; further ones get 503."""
+    request_s: float = Field(30.0, gt=0)
+    """Longest that a client may take to send a request."""
+    answer_s: float = Field(10.0, gt=0)
+    """Longest that a request waits for the disk, or Kafka; then it gets 503, and may send again."""
+    events_per_s: int = Field(0, ge=0)
+    """Most events of a pipeline that a worker takes a second, where its declaration has no
+    `events_per_s`; 0: as many as come."""
+    queued_events: int = Field(50_000, ge=1)
+    """Most events of a pipeline that wait for the disk in one worker; further ones get 503."""
+    page_s: float = Field(1.0, gt=0)
+    """Events taken within this time are one page: counted and traced together."""
+    remembered_ids: int = Field(100_000, ge=0)
+    """Event ids that came with requests and are remembered for each pipeline: one that comes again
+    is answered, and not sent again."""
+    recheck_s: float = Field(5.0, gt=0)
+    """Time between two looks at which pipelines are deployed."""
+    stop_s: float = Field(30.0, ge=0)
+    """Longest that a stop waits for Kafka and the tracker; the next start does the rest."""
+    embedded: bool = False
+    """Whether `waybill up` starts it too."""
+
+
 class StackSettings(Section):
     """Ports and sizes of the embedded stack; all on loopback.
 
@@ -644,6 +685,7 @@ class Settings(BaseSettings):
     airflow: AirflowSettings = AirflowSettings()
     access: AccessSettings = AccessSettings()
     capacity: CapacitySettings = CapacitySettings()
+    collector: CollectorSettings = CollectorSettings()
     stack: StackSettings = StackSettings()
 
     def __init__(self, **values: Any) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import psutil
 from pydantic import SecretStr
@@ -42,7 +43,7 @@ from waybill.stack.kafka import Kafka
 from waybill.stack.postgres import Postgres
 from waybill.stack.processes import ProcessRecord
 from waybill.stack.seaweed import SeaweedFS
-from waybill.stack.service import Process, Service, own_environment
+from waybill.stack.service import Process, Service, answers, own_environment
 
 DATA = (
     "run",
@@ -58,6 +59,7 @@ DATA = (
     "declarations",
 )
 FILES = (CREDENTIALS_FILE, ENV_FILE_NAME, "demo.json")
+COLLECTOR = "collector"
 FOREIGN_GRACE_S = 20.0
 _WAIT_FOR_STARTS_S = 1800.0
 """PostgreSQL may be recovering under the lock."""
@@ -137,7 +139,31 @@ class Stack:
                 own_environment(self.home),
                 after=(Postgres.name, SeaweedFS.name),
             ),
+            *self._collector(),
         ]
+
+    def _collector(self) -> list[Service]:
+        """Return the collector, if it was asked for."""
+        own = self.settings.collector
+        if not own.embedded:
+            return []
+        url = f"http://{own.host}:{own.port}/healthz"
+        process = Process(
+            COLLECTOR,
+            self.home,
+            [sys.executable, "-m", "waybill.cli", "collector"],
+            own_environment(self.home),
+            asks=partial(answers, url),
+            after=(Postgres.name, Kafka.name, SeaweedFS.name),
+        )
+        process.stop_grace_s = own.stop_s + own.answer_s
+        process.advice = "another port: WAYBILL_COLLECTOR__PORT=<port>"
+        return [process]
+
+    def with_collector(self, *, wanted: bool) -> Stack:
+        """Return the stack with the collector among its services, or without it."""
+        own = self.settings.collector.model_copy(update={"embedded": wanted})
+        return Stack(self.settings.model_copy(update={"collector": own}))
 
     def up(
         self, *, free_ports: bool = False, notice: Notice = lambda _name, _what: None
@@ -157,12 +183,18 @@ class Stack:
             if new:
                 notice("jars", f"{new} fetched")
             self._choose_ports(free_ports=free_ports)
+            self._end_collector_unless_wanted()
             watched = self.supervised(credentials.read_or_draw(self.home))
             settings = self._start(watched, notice)
             notice(supervisor.NAME, "starting")
             fresh = supervisor.begin(self.home, [service.name for service in watched])
             notice(supervisor.NAME, "up" if fresh else "was up")
             return settings
+
+    def _end_collector_unless_wanted(self) -> None:
+        record = processes.read_record(self.run_dir / f"{COLLECTOR}.json")
+        if record is not None and not self.settings.collector.embedded:
+            processes.end(record, grace_s=self.settings.collector.stop_s)
 
     def _choose_ports(self, *, free_ports: bool) -> None:
         held = {

@@ -28,6 +28,7 @@ from waybill.stack.processes import Launch, ProcessRecord
 POLL_S = 0.1
 SETTLED_AFTER_S = 1.0
 RECORDED_WITHIN_S = 10.0
+_ASK_S = 5.0
 
 
 class ServiceError(RetryError):
@@ -215,6 +216,17 @@ def own_environment(home: Path) -> dict[str, str]:
     """Return the environment of our own processes: all else they read from ``stack.env``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
     return {**kept, "WAYBILL_HOME": str(home)}
+
+
+def answers(url: str) -> bool:
+    """Tell whether a server on loopback answers a GET with 200."""
+    import httpx
+
+    try:
+        with httpx.Client(timeout=_ASK_S, trust_env=False) as client:
+            return client.get(url).status_code == httpx.codes.OK
+    except httpx.HTTPError:
+        return False
 
 
 class Process(SpawnedService):

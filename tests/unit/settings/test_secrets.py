@@ -25,6 +25,7 @@ SHOWN = {
     "s3.bucket", "s3.region", "spark.master", "spark.driver_host", "spark.driver_memory",
     "traces.athena_database", "traces.athena_workgroup", "traces.athena_results", "airflow.user",
     "notices.smtp_host", "notices.smtp_user", "notices.smtp_from", "notices.fallback_to",
+    "collector.host",
     "kafka.bootstrap_servers", "s3.endpoint_url", "s3.connection_id", "airflow.connection_id", "airflow.database_connection_id", "airflow.url", "wal.node",
     "destinations.marked.kind", "spark.connection_id", "spark.jobs_uri",
     "capacity.pool", "capacity.celery_worker", "capacity.variable", "capacity.consul_url",

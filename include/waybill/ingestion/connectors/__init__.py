@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.connections import Connections as Connections
     from waybill.ingestion.connectors.connections import Lookup as Lookup
     from waybill.ingestion.connectors.csv_file import CsvConnector as CsvConnector
+    from waybill.ingestion.connectors.http_source import HttpSource as HttpSource
     from waybill.ingestion.connectors.opening import Opening as Opening
     from waybill.ingestion.connectors.opening import Options as Options
     from waybill.ingestion.connectors.registry import closing_connector as closing_connector
@@ -68,6 +69,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "connections": ["Connection", "Connections", "Lookup"],
         "csv_file": ["CsvConnector"],
+        "http_source": ["HttpSource"],
         "opening": ["Opening", "Options"],
         "registry": ["closing_connector", "open_connector"],
     },

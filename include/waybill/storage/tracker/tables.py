@@ -305,6 +305,8 @@ write_ahead_logs = Table(
         Column(name, Text, nullable=False, server_default=text("''"))
         for name in ("ended_by", "reason")
     ],
+    Column("open_from_minute", Integer),
+    count_column("waiting"),
     CheckConstraint("state IN ('open', 'closed', 'taken_over', 'ended')", name="state"),
     Index("ix_write_ahead_logs_pipeline_id", "pipeline_id"),
 )
@@ -314,7 +316,10 @@ Index(
     unique=True,
     postgresql_where=text("state = 'open' AND purpose = 'ingestion' AND rereadable"),
 )
-"""Write-ahead logs, and by them who reads a source: see ``waybill.ledger.write_ahead_logs``."""
+"""Write-ahead logs, and by them who reads a source: see ``waybill.ledger.write_ahead_logs``.
+
+``open_from_minute``, ``waiting``: of a log that shares a pipeline with others, its own part of the
+pipeline's watermark (``waybill.ledger.collector_logs``)."""
 
 refused_messages = Table(
     "refused_messages",

@@ -1,0 +1,176 @@
+"""A pipeline whose events come over HTTP, and a collector that takes them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests.support import children
+from tests.support.orders import team_of
+
+from waybill import services
+from waybill.events import decode
+from waybill.pipelines import topic_name
+from waybill.settings import Settings
+from waybill.storage import open_log
+
+BEARER = "a-token-of-tests"
+VARIABLE = "TEST_COLLECTOR_SECRET"
+DECLARATION = """
+id: test-hooks
+name: hooks
+team: {team}
+owner: shop@example.com
+source:
+  connector: http
+  event: order
+  options:
+    auth: {auth}
+    secret: env:{variable}
+{options}
+events:
+  order:
+    key: [number]
+    version: null
+    table: orders
+    policy: ignore
+    columns: {{number: int64, amount: int64, delivery: string}}
+  refund:
+    key: [number]
+    version: null
+    table: refunds
+    columns: {{number: int64, amount: int64, delivery: string}}
+transformation: transformation.py
+destination: {{name: warehouse, schema: shop}}
+"""
+CODE = "def transform(event):\n    return event\n"
+STARTS = """
+from waybill.services import run_collector
+from waybill.settings import Settings
+{patch}
+run_collector(Settings())
+"""
+
+
+def write_hooks(folder: Path, *, auth: str = "bearer", **options: object) -> Path:
+    """Write the pipeline into ``folder / "hooks"`` and return that folder."""
+    home = folder / "hooks"
+    home.mkdir(parents=True, exist_ok=True)
+    lines = "\n".join(f"    {name}: {value}" for name, value in options.items())
+    text = DECLARATION.format(team=team_of(folder), auth=auth, variable=VARIABLE, options=lines)
+    (home / "pipeline.yaml").write_text(text)
+    (home / "transformation.py").write_text(CODE)
+    return home
+
+
+def deployed(
+    settings: Settings, folder: Path, *, auth: str = "bearer", **options: object
+) -> Settings:
+    """Deploy the pipeline; return the settings of a collector on a port of its own."""
+    home = write_hooks(folder / "pipelines", auth=auth, **options)
+    # A machine that is busy with other tests is no server that is away.
+    times = {"recheck_s": 0.5, "answer_s": 60.0, "stop_s": 60.0}
+    own = settings.collector.model_copy(update={"port": free_port(), **times})
+    made = settings.model_copy(update={"pipelines_dir": folder / "pipelines", "collector": own})
+    services.migrate(made)
+    services.run_deploy(made, home, who="test")
+    return made
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class RunningCollector:
+    """A collector in a process of its own."""
+
+    settings: Settings
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Return where it listens."""
+        return f"http://127.0.0.1:{self.settings.collector.port}"
+
+    def post(self, content: Any, path: str = "/v1/hooks", **headers: str) -> httpx.Response:
+        """Send one request with the token; objects as JSON."""
+        sent = {"authorization": f"Bearer {BEARER}", "content-type": "application/json"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        given = {"content": content} if isinstance(content, bytes) else {"json": content}
+        return httpx.post(self.url + path, headers=sent, timeout=90, **given)
+
+    def words(self) -> str:
+        """Return what it logged."""
+        return self.log.read_text("utf-8", "replace")
+
+    def wait_until_ready(self) -> None:
+        """Wait until it has recovered its logs."""
+
+        def ready() -> bool:
+            assert self.process.poll() is None, self.words()
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(self.url + "/readyz", timeout=5).status_code == 200
+            return False
+
+        children.wait_until(ready, limit_s=120, what=f"the collector is ready: {self.words()}")
+
+    def kill(self) -> None:
+        """SIGKILL it with its workers."""
+        children.kill(self.process)
+
+    def stop(self) -> int:
+        """End it with SIGTERM; return its exit code."""
+        os.kill(self.process.pid, signal.SIGTERM)
+        return self.process.wait(120)
+
+
+@contextlib.contextmanager
+def collector(
+    settings: Settings, folder: Path, *, patch: str = "", ready: bool = True
+) -> Iterator[RunningCollector]:
+    """Run a collector; it is ready, or has begun at least."""
+    path = folder / f"collector-{time.monotonic_ns()}.log"
+    command = ["-m", "waybill.cli", "collector"]
+    if patch:
+        command = ["-c", STARTS.format(patch=patch)]
+    environment = children.environment(settings) | {VARIABLE: BEARER}
+    with path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            env=environment,
+            start_new_session=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    running = RunningCollector(settings, process, path)
+    try:
+        if ready:
+            running.wait_until_ready()
+        yield running
+    finally:
+        running.kill()
+
+
+def in_kafka(settings: Settings) -> list[Any]:
+    """Return the pipeline's events that Kafka has."""
+    log = open_log(settings.kafka)
+    name = topic_name(team_of(settings.pipelines_dir), "warehouse")
+    if name not in log.topics():
+        return []
+    topic = log.describe(name)
+    return [decode(value) for value in log.read(topic.name, log.watermarks(topic))]
