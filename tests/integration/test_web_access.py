@@ -193,6 +193,7 @@ def test_lists_show_the_own_teams_only(web):
         "/api/audit",
         "/api/balance",  # of these three, see test_web_balance
         "/api/breaches",
+        "/api/capacity",  # see test_web_capacity
         "/api/clusters",  # of these two, see test_web_clusters
         "/api/clusters/{name}",
         "/api/pipelines",  # see test_web_pipelines

@@ -257,14 +257,14 @@ class Objects(Files):
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         super().__init__(folder, request)
         server = request.getfixturevalue("s3")
-        self.settings = server.bucket("files")
+        self.bucket = server.bucket("files")
         self.client = server.client()
 
     def put(self, name: str, content: bytes) -> None:
-        self.client.put_object(Bucket=self.settings.bucket, Key=f"in/{name}", Body=content)
+        self.client.put_object(Bucket=self.bucket.bucket, Key=f"in/{name}", Body=content)
 
     def declaration(self) -> dict[str, Any]:
-        path = f"s3://{self.settings.bucket}/in/*{self.ending}"
+        path = f"s3://{self.bucket.bucket}/in/*{self.ending}"
         return {
             "connector": "files",
             "connection": "store",
@@ -274,9 +274,9 @@ class Objects(Files):
     def connections(self) -> Connections:
         found = {
             "conn_type": "aws",
-            "login": self.settings.access_key and self.settings.access_key.get_secret_value(),
-            "password": self.settings.secret_key and self.settings.secret_key.get_secret_value(),
-            "extra": {"endpoint_url": self.settings.endpoint_url},
+            "login": self.bucket.access_key and self.bucket.access_key.get_secret_value(),
+            "password": self.bucket.secret_key and self.bucket.secret_key.get_secret_value(),
+            "extra": {"endpoint_url": self.bucket.endpoint_url},
         }
         return Connections({"store": SecretStr(json.dumps(found))})
 

@@ -26,8 +26,8 @@ SAID = (
 )
 
 
-OTHER_NAMES = {"object_missing", "ix_notices_one_missing"}
-"""An action of the audit log, an index."""
+OTHER_NAMES = {"object_missing", "ix_notices_one_missing", "event_id_missing", "event_unknown"}
+"""An action of the audit log, an index, answers of the collector."""
 
 
 def codes_said() -> dict[str, list[str]]:
