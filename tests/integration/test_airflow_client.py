@@ -218,6 +218,6 @@ def test_a_variable_is_read_as_its_text_and_one_that_is_not_there_is_none(client
     finally:
         client._client.delete(
             "/api/v2/variables/waybill_capacity",
-            headers={"Authorization": f"Bearer {client._signed_in()}"},
-        )
+            headers={"Authorization": f"Bearer {client._token}"},
+        ).raise_for_status()
     assert VariableThresholds("waybill_capacity", client.variable).read() == {}
