@@ -123,7 +123,7 @@ def discover_source(
 def try_source(
     settings: Settings, folder: Path, number: int, *, lookup: Lookup | None = None
 ) -> SourceTrial:
-    """Read the first page of a pipeline's source; nothing is taken in.
+    """Read the first page of a pipeline's source; nothing is taken in, nothing changes there.
 
     Args:
         settings: all.
@@ -135,13 +135,15 @@ def try_source(
         InputError: the source cannot be read as declared.
         RetryError: it did not answer.
     """
+    from waybill.ingestion.connectors import first_pages
     from waybill.mapping_proposals import load_draft
 
     draft = load_draft(folder, [])
     declared = _personal(folder)
     trial, began = SourceTrial(), time.monotonic()
     with _opened(settings, folder, draft.pipeline, lookup) as connector:
-        page = next((page for page in connector.read(None) if page is not None), None)
+        pages = first_pages(connector)
+        page = next((page for page in pages if page.rows or page.bad), None)
         trial.seconds = time.monotonic() - began
         if page is not None:
             _look(trial, draft.pipeline, page, declared, number)
