@@ -91,10 +91,16 @@ def discover_source(
     """
     from waybill.ingestion.connectors import Discovered, DiscoveringConnector
     from waybill.mapping_proposals import infer, load_draft, take_sample
+    from waybill.pipelines import PUSHED
     from waybill.processing import rules_for, shared_sandbox
 
     pipeline = load_draft(folder, []).pipeline
     source = pipeline.source
+    if source.connector == PUSHED:
+        raise InputError(
+            "the source of this pipeline sends to `waybill collector`: nothing can be read of it"
+            " before it does; declare its events by hand"
+        )
     with _opened(settings, folder, pipeline, lookup) as connector:
         says = isinstance(connector, DiscoveringConnector)
         found = connector.discover() if says else [Discovered(source.event, source.event)]
