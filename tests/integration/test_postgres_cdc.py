@@ -102,6 +102,43 @@ def event(name="order", key=("id",), **more):
 # What is read
 
 
+def test_a_preview_and_a_discovery_change_nothing_at_the_source(dsn, shop):
+    shop.execute("CREATE TABLE lines (id int, line int, sum int, PRIMARY KEY (id, line))")
+    shop.execute("ALTER TABLE lines ADD COLUMN twice int GENERATED ALWAYS AS (sum * 2) STORED")
+    shop.execute("INSERT INTO lines VALUES (1, 1, 5)")
+    fill(shop, 1, 1500)
+    source = cdc.connector(dsn, tables={"order": "orders", "line": "public.lines"})
+    pages = list(source.preview())
+    assert [len(page.rows) for page in pages] == [1000, 1]
+    assert pages[0].rows[0].data == {"id": 1, "name": "name 1", "big": None}
+    assert pages[1].rows[0].data == {"id": 1, "line": 1, "sum": 5}
+    found = {one.event: (one.name, one.key) for one in source.discover()}
+    assert found == {
+        "order": ("public.orders", ("id",)),
+        "line": ("public.lines", ("id", "line")),
+    }
+    lines = source.only("public.lines")
+    assert {row.event for page in lines.preview() for row in page.rows} == {"line"}
+    lines.close()
+    source.close()
+    assert slot(shop) is None
+    assert shop.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+
+
+def test_a_preview_sees_what_the_publication_has(dsn, shop):
+    fill(shop, 1, 4)
+    source = cdc.connector(dsn, publication="few")
+    with pytest.raises(InputError, match="there is no publication 'few'"):
+        list(source.preview())
+    shop.execute("CREATE PUBLICATION few FOR TABLE orders (id, name) WHERE (id > 2)")
+    (page,) = source.preview()
+    assert [row.data for row in page.rows] == [
+        {"id": 3, "name": "name 3"},
+        {"id": 4, "name": "name 4"},
+    ]
+    source.close()
+
+
 def test_rows_come_first_then_changes_each_with_a_rising_version(shop, source):
     fill(shop, 1, 2500)
     pages, cursor = cdc.read(source)

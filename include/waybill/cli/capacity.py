@@ -9,7 +9,7 @@ import typer
 
 from waybill.capacity import SimulationRequest
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import plain, print_folded, print_json, print_line
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ def simulate(
         [
             f"{run.tasks:,} tasks, p95 wait {run.p95_s:.0f} s, {run.node_hours:.1f} node hours, "
             f"{run.late_s / 3600:.1f} h of waits over {limits.wait_objective_s:g} s, "
-            f"{run.reversals} reversals{recovery}"
+            f"{counted(run.reversals, 'reversal')}{recovery}"
         ]
     )
 

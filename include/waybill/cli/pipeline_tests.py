@@ -51,6 +51,8 @@ def new(request: NewPipeline, *, as_json: AsJson = False) -> None:
         console.print(Text(f"  {file}"), soft_wrap=True)
     facts = f"id {written.id}, team {written.team}, destination {written.destination}"
     _say(console, f"{facts}: these never change once it is deployed")
+    if "records.csv" not in written.files:
+        _say(console, "source.options is yours to fill in: docs/connectors.md, docs/collector.md")
     for command in (f"test {name}", f"deploy {name}"):
         console.print(Text(f"next: waybill pipelines {command}", "dim"), soft_wrap=True)
 

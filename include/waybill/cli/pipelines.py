@@ -19,10 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.options import AsJson, Who, Why, decision
-from waybill.cli.output import counted, print_json
+from waybill.cli.output import counted, print_folded, print_json
 from waybill.errors import InputError
 from waybill.pipelines import (
     HOURLY,
+    PUSHED,
     Column,
     DeclarationError,
     Pipeline,
@@ -30,6 +31,7 @@ from waybill.pipelines import (
     check_sources,
     cron_schedule,
     hint,
+    load_pipeline,
     load_pipelines,
     shown_name,
     topic_of,
@@ -280,10 +282,11 @@ def deploy(
     settings, folder = Settings(), folder_named(directory)
     report = run_deploy(settings, folder, who=current_user())
     dag_id = f"ingest_{report.pipeline}"
-    note = _renew_dag(settings, folder.resolve(), dag_id)
+    is_pushed = load_pipeline(folder).source.connector == PUSHED
+    note, is_paused = ("", False) if is_pushed else _renew_dag(settings, folder.resolve(), dag_id)
     if as_json:
-        dag = {"id": dag_id, "is_current": not note, "note": note}
-        print_json(report.to_json() | {"dag": dag})
+        dag = {"id": dag_id, "is_current": not note, "is_paused": is_paused, "note": note}
+        print_json(report.to_json() | {"dag": None if is_pushed else dag})
     elif report.changed:
         number = f"(number {report.number})"
         typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
@@ -294,12 +297,18 @@ def deploy(
         console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     if note:
         console.print(Text(f"note: {note}"), soft_wrap=True)
-    elif not as_json:
+    elif as_json:
+        return
+    elif is_pushed:
+        print_folded([f"its source sends to `waybill collector`: POST /v1/{report.pipeline}"])
+    elif is_paused:
+        print_folded([f"{dag_id} is in Airflow, and paused: unpause it there to let it run"])
+    else:
         typer.echo(f"{dag_id} is up to date in Airflow")
 
 
-def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> str:
-    """Have Airflow make a pipeline's DAG anew; return when that is done, "": it is."""
+def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> tuple[str, bool]:
+    """Have Airflow make a pipeline's DAG anew; return (when, "": now; is it paused)."""
     from waybill.errors import WaybillError
     from waybill.services.airflow_client import AirflowClient
     from waybill.stack.airflow import PARSE_INTERVAL_S
@@ -315,23 +324,26 @@ def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> str:
             )
             down = "" if found.is_current else " and ".join(client.unhealthy())
     except WaybillError as error:
-        return (
+        note = (
             f"Airflow makes {dag_id} anew when it next parses its files, "
             f"{_within(PARSE_INTERVAL_S)} where it runs as `waybill up` and compose set it; it was "
             f"not asked to do so now: {error}"
         )
+        return note, False
     if found.is_current:
-        return ""
+        return "", found.is_paused
     if not (found.exists or is_declared):
-        return (
+        note = (
             f"Airflow has no {dag_id}: it has DAGs for what is in its own WAYBILL_PIPELINES_DIR, "
             f"and looks there again {_within(found.interval_s)}"
         )
+        return note, False
     why = f"; its {down} gives no sign of life" if down else ""
-    return (
+    note = (
         f"Airflow was asked to make {dag_id} anew and did not within {_RENEWED_S:.0f} s{why}; "
         f"it parses that file {_within(found.interval_s)} anyway"
     )
+    return note, found.is_paused
 
 
 def _within(seconds: int) -> str:

@@ -109,7 +109,7 @@ def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
     if written is not None:
         yield f"written to {written}; `waybill pipelines check` comes next"
     elif not found.proposals and not found.unknown:
-        yield "every event of the source is declared, with its key and columns"
+        yield "nothing to propose: every event is declared, with its key and columns"
     elif found.proposals:
         yield "--write puts it into pipeline.yaml"
 
@@ -151,11 +151,16 @@ def _trial_lines(trial: SourceTrial) -> Iterator[str]:
     total = trial.rows.total()
     first = f"a first page of {counted(total, 'row')} in {trial.seconds:.1f} s"
     yield f"the source can be read: {first}"
+    if not total:
+        yield (
+            "  nothing is there to be read: no record yet, or none that the options select; a file"
+            " waits until it has not changed for options.settle_s (10 s)"
+        )
     for event, number in trial.rows.items():
         yield f"  {event}: {counted(number, 'row')}"
     for (event, code), number in trial.parked.items():
         reason = trial.reasons[event, code]
-        yield f"  {counted(number, 'row')} of {event} would park: {code}: {reason}"
+        yield f"  {counted(number, 'row')} of {event} would park at ingestion: {code}: {reason}"
     for event in sorted(trial.unshown):
         yield (
             f"rows of {event} are not shown: it is not declared, so nobody said what of them is"

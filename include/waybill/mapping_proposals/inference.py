@@ -17,7 +17,7 @@ from typing import Any
 
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, encode, encode_data, loads
-from waybill.ingestion.connectors import Connector, Discovered, Record
+from waybill.ingestion.connectors import Connector, Discovered, Record, first_pages
 from waybill.mappings import (
     NameRules,
     decode_path,
@@ -134,9 +134,7 @@ def _typed(plan: Plan, events: list[Event]) -> Pipeline:
 
 def _rows(connector: Connector) -> Iterator[Record | None]:
     """Yield a source's rows; None for a record that is none."""
-    for page in connector.read(None):
-        if page is None:
-            continue
+    for page in first_pages(connector):
         for row in page.rows:
             yield row if isinstance(row, Record) else Record(row)
         for _ in page.bad:

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.document import yaml_text as yaml_text
     from waybill.pipelines.folder import read_inside as read_inside
     from waybill.pipelines.form import CONNECTORS as CONNECTORS
+    from waybill.pipelines.form import PUSHED as PUSHED
     from waybill.pipelines.form import UNKNOWN_PIPELINE as UNKNOWN_PIPELINE
     from waybill.pipelines.form import brought_connectors as brought_connectors
     from waybill.pipelines.index import SHARDS as SHARDS
@@ -122,7 +123,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "document": ["read_document", "yaml_text"],
         "folder": ["read_inside"],
-        "form": ["CONNECTORS", "UNKNOWN_PIPELINE", "brought_connectors"],
+        "form": ["CONNECTORS", "PUSHED", "UNKNOWN_PIPELINE", "brought_connectors"],
         "index": ["SHARDS", "DeclarationIndex", "DeclaredPipeline", "shard_of"],
         "model": [
             "ChildTable",

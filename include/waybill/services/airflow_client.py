@@ -33,6 +33,7 @@ class RenewedDag:
     """Whether it was made since it was asked for."""
     interval_s: int
     """How often its file is parsed without being asked for."""
+    is_paused: bool = False
 
 
 class AirflowClient:
@@ -106,7 +107,8 @@ class AirflowClient:
             is_current = exists and _is_parsed_since(dag, since)
             now = time.monotonic()
             if is_current or now - began >= (limit_s if exists else absent_s):
-                return RenewedDag(exists, is_current, int(asked["interval_s"]))
+                interval_s, is_paused = int(asked["interval_s"]), exists and bool(dag["is_paused"])
+                return RenewedDag(exists, is_current, interval_s, is_paused)
             if now - asked_at > _ASK_AGAIN_S:
                 asked_at = now
                 self._ask_parse(folder)

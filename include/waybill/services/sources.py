@@ -91,10 +91,16 @@ def discover_source(
     """
     from waybill.ingestion.connectors import Discovered, DiscoveringConnector
     from waybill.mapping_proposals import infer, load_draft, take_sample
+    from waybill.pipelines import PUSHED
     from waybill.processing import rules_for, shared_sandbox
 
     pipeline = load_draft(folder, []).pipeline
     source = pipeline.source
+    if source.connector == PUSHED:
+        raise InputError(
+            "the source of this pipeline sends to `waybill collector`: nothing can be read of it"
+            " before it does; declare its events by hand"
+        )
     with _opened(settings, folder, pipeline, lookup) as connector:
         says = isinstance(connector, DiscoveringConnector)
         found = connector.discover() if says else [Discovered(source.event, source.event)]
@@ -123,7 +129,7 @@ def discover_source(
 def try_source(
     settings: Settings, folder: Path, number: int, *, lookup: Lookup | None = None
 ) -> SourceTrial:
-    """Read the first page of a pipeline's source; nothing is taken in.
+    """Read the first page of a pipeline's source; nothing is taken in, nothing changes there.
 
     Args:
         settings: all.
@@ -135,13 +141,15 @@ def try_source(
         InputError: the source cannot be read as declared.
         RetryError: it did not answer.
     """
+    from waybill.ingestion.connectors import first_pages
     from waybill.mapping_proposals import load_draft
 
     draft = load_draft(folder, [])
     declared = _personal(folder)
     trial, began = SourceTrial(), time.monotonic()
     with _opened(settings, folder, draft.pipeline, lookup) as connector:
-        page = next((page for page in connector.read(None) if page is not None), None)
+        pages = first_pages(connector)
+        page = next((page for page in pages if page.rows or page.bad), None)
         trial.seconds = time.monotonic() - began
         if page is not None:
             _look(trial, draft.pipeline, page, declared, number)

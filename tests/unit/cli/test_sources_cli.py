@@ -93,7 +93,7 @@ def test_discovered_events_are_written_and_every_other_line_stays(folder, events
     types = {column.name: column.type for column in found["orders"].table.columns}
     assert types == {"id": "int64", "at": "timestamp", "note": "string"}
     again = sources("discover", str(folder))
-    assert "every event of the source is declared" in again
+    assert "every event is declared" in again
     assert (folder / "pipeline.yaml").read_text() == after
 
 
@@ -154,7 +154,7 @@ def test_a_test_shows_rows_with_personal_fields_masked_and_what_would_park(folde
     declare(folder, DECLARED)
     said = sources("test", str(folder), "--rows", "2")
     assert "the source can be read: a first page of 40 rows" in said
-    assert "20 rows of orders would park: key_missing" in said
+    assert "20 rows of orders would park at ingestion: key_missing" in said
     assert said.count("  note: •••") == 2
     assert "xxx" not in said
     assert "rows of others are not shown" in " ".join(said.split())
@@ -183,3 +183,24 @@ def test_personal_fields_are_masked_at_any_depth_and_by_any_writing():
         "cut": "•••",
     }
     assert row["Pay"] == 3
+
+
+def test_a_source_that_sends_by_itself_is_not_discovered(folder):
+    options = "options: {auth: bearer, secret: env:TOKEN}"
+    head = (
+        HEAD[: HEAD.index("source:")] + f"source:\n  connector: http\n  event: order\n  {options}\n"
+    )
+    declare(folder, head=head)
+    said = " ".join(sources("discover", str(folder), code=1).split())
+    assert "sends to `waybill collector`: nothing can be read of it" in said
+
+
+def test_a_source_in_which_nothing_is_says_so(folder):
+    head = HEAD[: HEAD.index("source:")]
+    head += "source: {connector: files, event: order, options: {path: '*.jsonl'}}\n"
+    declare(folder, head=head)
+    (folder / "new.jsonl").write_text('{"id": 1}\n')
+    said = " ".join(sources("test", str(folder)).split())
+    assert "a first page of 0 rows" in said
+    assert "nothing is there to be read" in said
+    assert "options.settle_s" in said

@@ -51,6 +51,7 @@ class Answers(BaseHTTPRequestHandler):
             parses, number = self.server.parses, len(self.server.asked)
             at = parses[number - 1] if number <= len(parses) else ""
             dag = {"is_stale": False, "last_parsed_time": at, "last_parse_duration": 5.0}
+            dag["is_paused"] = True
             self.answer(dag if at else {}, 200 if at else 404)
         else:
             states = self.server.states
@@ -147,6 +148,7 @@ def test_a_dag_is_current_once_a_parse_made_it_that_began_after_it_was_asked_for
     airflow.parses = ["2026-01-01T00:01:04Z", "2026-01-01T00:01:05Z"]
     found = client.renew_dag("my orders", "ingest_orders", limit_s=30, absent_s=30)
     assert (found.exists, found.is_current, found.interval_s) == (True, True, 300)
+    assert found.is_paused
     assert airflow.asked == ["/waybill/api/declarations/my%20orders/parse"] * 2
 
 
@@ -158,7 +160,7 @@ def test_a_dag_that_is_not_made_is_not_waited_for_longer_than_said(
     assert (found.exists, found.is_current) == (True, False)
     airflow.parses, airflow.asked = [], []
     found = client.renew_dag("orders", "ingest_orders", limit_s=30, absent_s=0)
-    assert (found.exists, found.is_current) == (False, False)
+    assert (found.exists, found.is_current, found.is_paused) == (False, False, False)
     with pytest.raises(InputError, match="nothing by the name"):
         client.renew_dag("\udcff", "ingest_x", limit_s=0, absent_s=0)
 

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import HoldingConnector as HoldingConnector
     from waybill.ingestion.connectors.base import Page as Page
     from waybill.ingestion.connectors.base import Patience as Patience
+    from waybill.ingestion.connectors.base import PreviewingConnector as PreviewingConnector
     from waybill.ingestion.connectors.base import Record as Record
     from waybill.ingestion.connectors.base import Row as Row
+    from waybill.ingestion.connectors.base import first_pages as first_pages
     from waybill.ingestion.connectors.base import reads_again as reads_again
     from waybill.ingestion.connectors.connections import Connection as Connection
     from waybill.ingestion.connectors.connections import Connections as Connections
@@ -63,8 +65,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "HoldingConnector",
             "Page",
             "Patience",
+            "PreviewingConnector",
             "Record",
             "Row",
+            "first_pages",
             "reads_again",
         ],
         "connections": ["Connection", "Connections", "Lookup"],

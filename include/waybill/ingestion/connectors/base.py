@@ -200,6 +200,28 @@ class DiscoveringConnector(Protocol):
         ...
 
 
+@runtime_checkable
+class PreviewingConnector(Protocol):
+    """A source that ``read`` changes, as one that makes a replication slot."""
+
+    def preview(self) -> Iterator[Page | None]:
+        """Yield some first pages; nothing at the source changes. Their cursors are not used.
+
+        Raises:
+            InputError, RetryError: as ``read``.
+        """
+        ...
+
+
+def first_pages(connector: Connector) -> Iterator[Page]:
+    """Yield a source's first pages, to be looked at; nothing at the source changes."""
+    if isinstance(connector, PreviewingConnector):
+        pages = connector.preview()
+    else:
+        pages = connector.read(None)
+    return (page for page in pages if page is not None)
+
+
 def reads_again(connector: Connector) -> bool:
     """Tell whether a source can be read again from its beginning; a connector says ``reads_again``.
 

@@ -132,7 +132,7 @@ def _said(error: ValidationError) -> Iterator[str]:
 
 
 class PushedSource:
-    """The connector of a source that sends by itself: it has nothing to be read."""
+    """Takes what its source sends to the HTTP collector; has nothing to be read."""
 
     def __init__(self, opening: Opening) -> None:
         opening.refuse("connection")

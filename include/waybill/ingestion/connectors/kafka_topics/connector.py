@@ -41,7 +41,7 @@ class _Gathered:
 
 
 class KafkaConnector:
-    """Reads topics, each from its first message on, round by round (``position``).
+    """Reads topics, each from its first message on; round by round (``position``).
 
     A run ends when nothing came for ``idle_s``, or after ``run_s``. See ``docs/connectors-cdc.md``.
     """

@@ -5,9 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 
 from waybill.errors import InputError, RetryError
-from waybill.ingestion.connectors.base import Cursor, HeldLog, Page, Patience
+from waybill.ingestion.connectors.base import (
+    Cursor,
+    Discovered,
+    HeldLog,
+    Page,
+    Patience,
+)
 from waybill.ingestion.connectors.opening import Opening
 from waybill.ingestion.connectors.postgres_cdc.changes import ChangeReader
 from waybill.ingestion.connectors.postgres_cdc.column_values import Converters
@@ -81,6 +88,53 @@ class PostgresCdcConnector:
         position = yield from self._read_tables(database, converters, tables, begun)
         changes = ChangeReader(database, converters, tables)
         yield from self._read_changes(database, changes, position, patience)
+
+    def preview(self) -> Iterator[Page]:
+        """Yield the first rows of each table; makes no slot and no publication.
+
+        Raises:
+            InputError, RetryError: as ``read``.
+        """
+        self.close()
+        database = self._database()
+        system = database.require_server()
+        position = Position(system=system, slot=self._options.slot, lsn=0)
+        converters = Converters(database.sql)
+        for table in self._readable(database):
+            beginning = TablePosition(oid=table.oid, floor=0, until=0)
+            rows, _ = read_page(
+                database, converters, table, beginning, rows=self._page_rows, size=PAGE_BYTES
+            )
+            yield rows.page(position.cursor(), position)
+
+    def discover(self) -> list[Discovered]:
+        """Return the declared tables, each with its key; their versions are the log's."""
+        self.close()
+        database = self._database()
+        database.require_server()
+        return [
+            Discovered(str(table.name), table.event, key=table.key, types=database.types(table))
+            for table in self._readable(database)
+        ]
+
+    def only(self, name: str) -> PostgresCdcConnector:
+        """Return a connector of one table."""
+        own = {
+            event: text
+            for event, text in self._options.tables.items()
+            if str(table_name(text)) == name
+        }
+        options = {**self._opening.source.options, "tables": own}
+        source = self._opening.source.model_copy(update={"options": options})
+        return PostgresCdcConnector(replace(self._opening, source=source))
+
+    def _readable(self, database: SourceDatabase) -> list[SourceTable]:
+        """Return the declared tables as they are, or would be, published; nothing changes."""
+        declared = database.tables(self._tables, self._opening.events)
+        own = self._options.publication
+        if own is not None:
+            return database.publish(own, declared, own=False)[0]
+        return database.as_published(self._options.slot, declared)
 
     def count(self) -> int | None:
         """Return None: a source without an end."""

@@ -235,6 +235,24 @@ class SourceDatabase:
             added = {table.name for table in missing}
         return [self._as_published(name, table, published) for table in tables], added
 
+    def as_published(self, name: str, tables: list[SourceTable]) -> list[SourceTable]:
+        """Return tables as our own publication has them, or would have them once it is made.
+
+        Raises:
+            InputError: it has them in a way that cannot be read.
+        """
+        published = self._published(name)
+        return [
+            self._as_published(name, table, published)
+            if table.name in published
+            else replace(table, columns=tuple(self.types(table)))
+            for table in tables
+        ]
+
+    def types(self, table: SourceTable) -> dict[str, str]:
+        """Return the columns of a table that a publication has by itself, with their types."""
+        return {row.name: row.type for row in self.rows(_COLUMNS, [table.oid])}
+
     def _published(self, name: str) -> dict[TableName, Any]:
         rows = self.rows(_PUBLISHED, [name])
         return {TableName((row.schema, row.name)): row for row in rows}
@@ -367,6 +385,12 @@ SELECT c.oid::int8 AS oid, c.relkind AS kind, c.relpersistence AS persistence,
        has_table_privilege(c.oid, 'SELECT') AS readable
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
+"""
+_COLUMNS = """
+SELECT attname::text AS name, format_type(atttypid, atttypmod) AS type
+FROM pg_attribute
+WHERE attrelid = %s::int8::oid AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+ORDER BY attnum
 """
 _IDENTITY = """
 SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name,
