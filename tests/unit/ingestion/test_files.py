@@ -211,3 +211,43 @@ def test_parquets_values_are_as_json_has_them(opened, tmp_path):
         "raw": "AP8=",
         "many": [{"at": "2024-01-02T03:04:05.000006Z", "n": "2.50"}],
     }
+
+
+@pytest.mark.parametrize("begun", [0, 1])
+def test_files_of_one_time_are_all_read_though_a_run_ends_among_more_than_are_known(
+    opened, tmp_path, monkeypatch, begun
+):
+    monkeypatch.setattr("waybill.ingestion.connectors.files._MOST_KNOWN", 3)
+    for number in range(8):
+        file = put(tmp_path, f"{number}.csv", f"id\n{number}\n")
+        os.utime(file, (1_000_000, 1_000_000))
+    pages = opened().read(None)
+    rows, cursor = [], None
+    for _ in range(5):
+        page = next(pages)
+        rows, cursor = rows + page.rows, page.cursor
+    if begun:  # and others come, of the time before
+        file = put(tmp_path, "late.csv", "id\nlate\n")
+        os.utime(file, (999_999, 999_999))
+    more, _, cursor = read(opened(), cursor)
+    found = [row["id"] for row in rows + more]
+    assert sorted(found) == sorted([*map(str, range(8)), *["late"] * begun])
+    put(tmp_path, "9.csv", "id\n9\n", age_s=0)
+    os.utime(tmp_path / "in" / "9.csv", (1_000_000, 1_000_000))
+    assert read(opened(), cursor)[0] == [{"id": "9"}]
+
+
+def test_the_cursor_does_not_pass_an_older_file_that_waits_behind_the_one_that_was_begun(
+    opened, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("waybill.ingestion.connectors.files._MOST_KNOWN", 2)
+    for number, age_s in enumerate((400, 300, 200)):
+        put(tmp_path, f"{number}.csv", f"id\n{number}\n{number}\n", age_s=age_s)
+    pages = opened(page_rows=1).read(None)
+    cursor = [next(pages).cursor for _ in range(5)][-1]  # half of the newest
+    put(tmp_path, "a.csv", "id\na\n", age_s=450)
+    put(tmp_path, "b.csv", "id\nb\n", age_s=250)
+    first = next(opened(page_rows=1).read(cursor))
+    assert [row["id"] for row in first.rows] == ["2"]
+    rest, _, _ = read(opened(), first.cursor)
+    assert [row["id"] for row in rest] == ["a", "b"]
