@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,12 @@ destination: {name: warehouse, schema: shop}
     (folder / "pipeline.yaml").write_text(text.replace("shop_db", "'shop/db'"))
     with pytest.raises(DeclarationError, match="source.connection"):
         load_pipeline(folder)
+
+
+def test_an_option_of_many_colons_is_looked_at_in_no_time(tmp_path):
+    options = {"table": "://" + ":" * 200_000}
+    source = Source(connector="sql", event="e", connection="shop", options=options)
+    began = time.process_time()
+    with pytest.raises(InputError):
+        open_connector(source, tmp_path)
+    assert time.process_time() - began < 5
