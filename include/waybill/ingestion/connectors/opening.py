@@ -80,11 +80,12 @@ class Opening:
         """Return the connection that the source names, of one of these kinds (none: of any).
 
         Raises:
-            InputError: the declaration names none, there is none of this name, or it is of another
-                kind.
+            InputError: the declaration names none, there is none of this name, it is not open to
+                this pipeline, or of another kind.
         """
         self.require_connection()
         found = self.connections.find(self.source.connection or "")
+        found.require_open_to(self.folder.name)
         if kinds and found.kind not in kinds:
             raise InputError(
                 f"connection {found.name!r}: expected one of kind {' or '.join(kinds)}; found"
