@@ -209,3 +209,9 @@ def test_one_of_the_settings_is_open_to_all_unless_it_says_otherwise():
     Connection.parse("c", "http://h?waybill_pipelines=*").require_open_to("any")
     with pytest.raises(InputError, match="is not open"):
         Connection.parse("c", "http://h").require_open_to("any")
+
+
+def test_a_secret_is_hidden_as_a_url_has_it_too():
+    found = Connection.parse("shop", "http://ann:p%40ss%20w%2Frd@h")
+    for shown in ("p@ss w/rd", "p%40ss%20w%2Frd", "p%40ss+w%2Frd"):
+        assert found.hide(f"GET http://ann:{shown}@h failed") == "GET http://ann:***@h failed"

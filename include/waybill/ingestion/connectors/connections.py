@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 import orjson
 from pydantic import SecretStr
@@ -87,7 +87,12 @@ class Connection:
     def _secrets(self) -> list[str]:
         found = [self.password.get_secret_value()]
         found += [str(value) for name, value in self.extra.items() if _SECRET_NAME.search(name)]
+        found += [written(one) for one in found for written in (_in_url, quote_plus)]
         return sorted({one for one in found if len(one) >= _LEAST_CHARACTERS}, key=len)[::-1]
+
+
+def _in_url(text: str) -> str:
+    return quote(text, safe="")
 
 
 def _of_json(name: str, text: str) -> Connection:
