@@ -194,7 +194,7 @@ def _held(
 
     def held(pipeline: PipelineHead) -> HeldLog | None:
         connections = Connections(settings.sources.connections, lookup)
-        folder = settings.pipelines_dir
+        folder = settings.pipelines_dir / pipeline.name
         opened = open_connector(pipeline.source, folder, connections=connections)
         with closing_connector(opened) as connector:
             return connector.held() if isinstance(connector, HoldingConnector) else None

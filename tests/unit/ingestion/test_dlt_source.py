@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from pydantic import SecretStr
@@ -113,6 +114,7 @@ def order(folder: Path, function: str, **changes: Any) -> Order:
         "folder": str(folder),
         "readable": [],
         "limits": Limits(1024, 64, 60),
+        "strict": False,
         "owner": "shop",
         "allowed_hosts": [],
         "allowed_networks": [],
@@ -442,3 +444,28 @@ def test_a_source_ends_with_whoever_reads_it(tmp_path):
     reader.stdout.close()
     psutil.wait_procs([child], timeout=60)
     assert not child.is_running()
+
+
+UNCONFINED = """
+from waybill.ingestion.connectors import dlt_process
+dlt_process.Confinement.apply = lambda self: ["closed files", "closed system calls"]
+dlt_process.main()
+"""
+
+
+def test_code_is_not_run_where_it_cannot_be_confined_and_the_settings_ask_for_that(tmp_path):
+    (tmp_path / "shop.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_name('ran').touch()\ndef rows(): yield {}"
+    )
+    asked = msgspec.json.encode(order(tmp_path, "rows", strict=True))
+    done = subprocess.run(
+        [sys.executable, "-c", UNCONFINED],
+        check=False,
+        input=asked + b"\n",
+        stdout=subprocess.PIPE,
+        timeout=60,
+    )
+    frame = loads(done.stdout[LENGTH_BYTES:])
+    assert frame["kind"] == "input"
+    assert "no closed files, no closed system calls; WAYBILL_SANDBOX__STRICT" in frame["message"]
+    assert not (tmp_path / "ran").exists()

@@ -211,3 +211,107 @@ def test_parquets_values_are_as_json_has_them(opened, tmp_path):
         "raw": "AP8=",
         "many": [{"at": "2024-01-02T03:04:05.000006Z", "n": "2.50"}],
     }
+
+
+@pytest.mark.parametrize("begun", [0, 1])
+def test_files_of_one_time_are_all_read_though_a_run_ends_among_more_than_are_known(
+    opened, tmp_path, monkeypatch, begun
+):
+    monkeypatch.setattr("waybill.ingestion.connectors.files._MOST_KNOWN", 3)
+    for number in range(8):
+        file = put(tmp_path, f"{number}.csv", f"id\n{number}\n")
+        os.utime(file, (1_000_000, 1_000_000))
+    pages = opened().read(None)
+    rows, cursor = [], None
+    for _ in range(5):
+        page = next(pages)
+        rows, cursor = rows + page.rows, page.cursor
+    if begun:  # and others come, of the time before
+        file = put(tmp_path, "late.csv", "id\nlate\n")
+        os.utime(file, (999_999, 999_999))
+    more, _, cursor = read(opened(), cursor)
+    found = [row["id"] for row in rows + more]
+    assert sorted(found) == sorted([*map(str, range(8)), *["late"] * begun])
+    put(tmp_path, "9.csv", "id\n9\n", age_s=0)
+    os.utime(tmp_path / "in" / "9.csv", (1_000_000, 1_000_000))
+    assert read(opened(), cursor)[0] == [{"id": "9"}]
+
+
+def test_the_cursor_does_not_pass_an_older_file_that_waits_behind_the_one_that_was_begun(
+    opened, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("waybill.ingestion.connectors.files._MOST_KNOWN", 2)
+    for number, age_s in enumerate((400, 300, 200)):
+        put(tmp_path, f"{number}.csv", f"id\n{number}\n{number}\n", age_s=age_s)
+    pages = opened(page_rows=1).read(None)
+    cursor = [next(pages).cursor for _ in range(5)][-1]  # half of the newest
+    put(tmp_path, "a.csv", "id\na\n", age_s=450)
+    put(tmp_path, "b.csv", "id\nb\n", age_s=250)
+    first = next(opened(page_rows=1).read(cursor))
+    assert [row["id"] for row in first.rows] == ["2"]
+    rest, _, _ = read(opened(), first.cursor)
+    assert [row["id"] for row in rest] == ["a", "b"]
+
+
+def put_parquet(tmp_path, columns, **options):
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    pq.write_table(table, tmp_path / "in" / "x.parquet", **options)
+    return tmp_path / "in" / "x.parquet"
+
+
+@pytest.mark.parametrize("page_rows", [1, 70, 100, 1000])
+def test_parquet_is_gone_on_with_though_its_pages_are_declared_of_another_size(
+    opened, tmp_path, page_rows
+):
+    put_parquet(tmp_path, {"id": list(range(300))}, row_group_size=120)
+    pages = opened(page_rows=50).read(None)
+    begun = [row["id"] for page in (next(pages), next(pages), next(pages)) for row in page.rows]
+    rows, _, _ = read(opened(page_rows=page_rows), page_cursor(opened, 3))
+    assert begun + [row["id"] for row in rows] == list(range(300))
+
+
+def page_cursor(opened, number):
+    pages = opened(page_rows=50).read(None)
+    return [next(pages).cursor for _ in range(number)][-1]
+
+
+YEAR_10000_US = 253_402_300_800_000_000
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(),
+    2,
+    [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")],
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "kept"),
+    [
+        (pa.array([0, YEAR_10000_US], pa.timestamp("us")), b"253402300800000000"),
+        (pa.array([0, YEAR_10000_US], pa.timestamp("us", "UTC")), b"253402300800000000"),
+        (pa.array([0, 2**30], pa.int32()).cast(pa.date32()), b"1073741824"),
+        (NOT_UTF8, rb"b'\xff'"),
+    ],
+)
+def test_a_value_of_parquet_without_a_form_parks_its_row_alone(opened, tmp_path, column, kept):
+    put_parquet(tmp_path, {"id": [1, 2], "v": column})
+    rows, [bad], _ = read(opened())
+    assert [row["id"] for row in rows] == [1]
+    assert kept in bad.raw
+    assert (bad.code, bad.line) == ("source_value_invalid", 2)
+    assert bad.message.startswith("column 'v'")
+
+
+def test_parquet_that_names_a_column_twice_is_refused(opened, tmp_path):
+    ids = pa.array([1])
+    put_parquet(tmp_path, pa.Table.from_arrays([ids, ids], names=["id", "id"]))
+    with pytest.raises(InputError, match="names a column twice"):
+        read(opened())
+
+
+def test_a_small_file_of_parquet_makes_no_page_of_gigabytes(opened, tmp_path):
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), pa.array(["x" * 10**6]))
+    file = put_parquet(tmp_path, {"id": range(3000), "v": text}, store_schema=False)
+    assert file.stat().st_size < 10**6
+    page = next(opened(page_rows=10_000).read(None))
+    assert 1 <= len(page.rows) <= 70
+    assert page.rows[0] == {"id": 0, "v": "x" * 10**6}

@@ -183,3 +183,14 @@ def test_a_step_back_is_of_seconds_or_units():
 def test_a_file_outside_of_where_sources_may_lie_is_refused_when_it_is_declared(connector):
     with pytest.raises(InputError, match="outside of them"):
         connector(file="../x.db")
+
+
+@pytest.mark.parametrize("poison", ["9e999"])
+def test_a_cursor_behind_which_nothing_comes_is_refused_before_the_first_row(
+    database, connector, poison
+):
+    fill(database, (1, 100, "a"))
+    database.execute(f"INSERT INTO t VALUES (2, {poison}, 'b')")
+    database.commit()
+    with pytest.raises(InputError, match="a row with inf in 'at': nothing comes behind it"):
+        next(connector().read(None))

@@ -4,6 +4,10 @@ The name is looked up when the source is first read: in the settings
 (``WAYBILL_SOURCES__CONNECTIONS__<NAME>``), then where the caller looks (under Airflow: its own
 connections, with its secrets backends), then in the environment (``AIRFLOW_CONN_<NAME>``). What is
 found is a URI or a JSON object, both in Airflow's form.
+
+Who writes a declaration chooses the connection, and with dlt and Singer where its secrets go. So
+one that was not made for sources, as those of the settings are, is closed to them: its extra says
+which pipelines may use it (``waybill_pipelines``).
 """
 
 from __future__ import annotations
@@ -11,9 +15,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 import orjson
 from pydantic import SecretStr
@@ -25,6 +29,7 @@ Lookup: TypeAlias = Callable[[str], str | None]
 _SECRET_NAME = re.compile("pass|token|secret|key|credential|auth|private", re.IGNORECASE)
 _LEAST_CHARACTERS = 4
 HIDDEN = "***"
+_PIPELINES = "waybill_pipelines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class Connection:
     schema: str = ""
     """A database's name, mostly."""
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    pipelines: frozenset[str] | None = None
+    """Folders' names of the pipelines that may use it, ``*``: all; None: it does not say."""
 
     @classmethod
     def parse(cls, name: str, text: str) -> Connection:
@@ -58,6 +65,19 @@ class Connection:
                 ' %23 %25; or JSON: {"conn_type": ..., "host": ..., "login": ..., "password": ...}'
             ) from None
 
+    def require_open_to(self, pipeline: str) -> None:
+        """Refuse a pipeline that may not use it.
+
+        Raises:
+            InputError: its extra does not name the pipeline.
+        """
+        if not {"*", pipeline} & (self.pipelines or frozenset()):
+            raise InputError(
+                f"connection {self.name!r} is not open to pipeline {pipeline!r}: who operates"
+                " Waybill names the pipelines that may use it in its extra,"
+                f' "{_PIPELINES}": "one, other" ("*": all)'
+            )
+
     def hide(self, text: str) -> str:
         """Return a text, such as a driver's error, without this connection's secrets."""
         for secret in self._secrets():
@@ -67,7 +87,12 @@ class Connection:
     def _secrets(self) -> list[str]:
         found = [self.password.get_secret_value()]
         found += [str(value) for name, value in self.extra.items() if _SECRET_NAME.search(name)]
+        found += [written(one) for one in found for written in (_in_url, quote_plus)]
         return sorted({one for one in found if len(one) >= _LEAST_CHARACTERS}, key=len)[::-1]
+
+
+def _in_url(text: str) -> str:
+    return quote(text, safe="")
 
 
 def _of_json(name: str, text: str) -> Connection:
@@ -84,7 +109,8 @@ def _of_json(name: str, text: str) -> Connection:
         login=str(given.get("login") or ""),
         password=SecretStr(str(given.get("password") or "")),
         schema=str(given.get("schema") or ""),
-        extra=dict(extra),
+        pipelines=_named(extra := dict(extra)),
+        extra=extra,
     )
 
 
@@ -104,13 +130,26 @@ def _of_uri(name: str, text: str) -> Connection:
         login=unquote(url.username or ""),
         password=SecretStr(unquote(url.password or "")),
         schema=unquote(url.path[1:]),
+        pipelines=_named(extra),
         extra=extra,
     )
+
+
+def _named(extra: dict[str, Any]) -> frozenset[str] | None:
+    """Take the pipelines that an extra names out of it."""
+    given = extra.pop(_PIPELINES, None)
+    if given is None:
+        return None
+    names = given.split(",") if isinstance(given, str) else list(given)
+    return frozenset(name.strip() for name in names)
 
 
 def _kind(text: str) -> str:
     kind = text.lower().replace("-", "_")
     return {"postgresql": "postgres", "mariadb": "mysql", "s3": "aws"}.get(kind, kind)
+
+
+_ALL = frozenset({"*"})
 
 
 class Connections:
@@ -134,8 +173,11 @@ class Connections:
             InputError: there is none of this name, or it cannot be read.
         """
         own = self._given.get(name.casefold())
-        text = own.get_secret_value() if own is not None else None
-        if text is None and self._lookup is not None:
+        if own is not None:
+            found = Connection.parse(name, own.get_secret_value())
+            return found if found.pipelines is not None else replace(found, pipelines=_ALL)
+        text = None
+        if self._lookup is not None:
             text = self._lookup(name)
         if text is None:
             text = os.environ.get(f"AIRFLOW_CONN_{name.upper()}")

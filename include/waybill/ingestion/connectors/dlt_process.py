@@ -69,6 +69,8 @@ class Order(msgspec.Struct, frozen=True):
     folder: str
     readable: list[str]
     limits: Limits
+    strict: bool
+    """Do not run it where the machine cannot confine this process."""
     owner: str
     allowed_hosts: list[str]
     allowed_networks: list[str]
@@ -83,7 +85,12 @@ def main() -> NoReturn:
     confinement = Confinement(
         order.folder, order.readable, order.limits, network=True, owner=order.owner
     )
-    for lacks in confinement.apply():
+    missing = confinement.apply()
+    if missing and order.strict:
+        words = f"this machine cannot confine a source's code: it has no {', no '.join(missing)}"
+        _send(output, {"kind": "input", "message": f"{words}; WAYBILL_SANDBOX__STRICT asks for it"})
+        os._exit(1)
+    for lacks in missing:
         print(f"this machine does not close the process in: no {lacks}", file=sys.stderr)  # noqa: T201
     settings = EgressSettings(
         allowed_hosts=tuple(order.allowed_hosts), allowed_networks=tuple(order.allowed_networks)

@@ -263,6 +263,7 @@ class DltConnector:
             folder=os.path.realpath(folder),
             readable=[str(path) for path in (opening.folder.resolve(), *opening.roots)],
             limits=Limits(settings.sandbox.memory_mb, settings.sandbox.file_mb, _CPU_S),
+            strict=settings.sandbox.strict,
             owner=f"source of {opening.folder.name}",
             allowed_hosts=list(settings.egress.allowed_hosts),
             allowed_networks=list(settings.egress.allowed_networks),

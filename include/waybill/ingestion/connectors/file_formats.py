@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -34,6 +35,8 @@ from waybill.pipelines import COLUMN_TYPES, hint, shown_name
 _TEXT_BYTES = 8 * PIECE
 """Text of one piece, but for a record that is longer."""
 _RECORD_BYTES = 64 * PIECE
+_PARQUET_BYTES = 64 * PIECE
+"""Values of one piece of Parquet, but for a row that is larger."""
 _LOOK_LINES = 200
 _LOOK_LEAST = 5
 Row = dict[str, Any]
@@ -392,13 +395,23 @@ def _parsed(line: bytes) -> Any:
 
 
 class ParquetFormat:
-    """A Parquet file, a row group at a time."""
+    """A Parquet file, a row group at a time.
+
+    Text is kept as the file's dictionary until it is a row's: some kilobytes of a file may be a
+    text that is the same in each row, and gigabytes once it is written out.
+    """
 
     def __init__(self, raw: IO[bytes], name: str, wanted: Wanted, position: Position) -> None:
         self._name, self._raw, self._position = name, raw, position
         try:
-            self._file = pq.ParquetFile(pa.PythonFile(raw, mode="r"), pre_buffer=False)
-        except (pa.ArrowInvalid, OSError) as error:
+            source = pa.PythonFile(raw, mode="r")
+            schema = pq.read_schema(source)
+            self._file = pq.ParquetFile(
+                source,
+                pre_buffer=False,
+                read_dictionary=[one.name for one in schema if _is_text(one)],
+            )
+        except (pa.ArrowException, OSError) as error:
             raise InputError(f"source file {name!r} cannot be read as Parquet: {error}") from error
         names = self._file.schema_arrow.names
         missing = [one for one in wanted.fields if one not in names]
@@ -407,6 +420,8 @@ class ParquetFormat:
                 f"source file {name!r}: expected column {', '.join(map(repr, missing))}; it has"
                 f" {_listed(names)}{hint(missing[0], names)}"
             )
+        if len(set(names)) < len(names):
+            raise InputError(f"source file {name!r} names a column twice: {_listed(names)}")
         self._total = self._file.metadata.num_rows
         self._batches: Iterator[pa.RecordBatch] | None = None
 
@@ -416,27 +431,33 @@ class ParquetFormat:
             self._batches = self._from(self._position.at, rows)
         try:
             batch = next(self._batches, None)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise InputError(f"source file {self._name!r} is damaged: {error}") from error
-        begin = self._position.at
         if batch is None:
             return Piece([], [], [], self._position, last=True)
-        names = batch.schema.names
-        columns = [_listed_values(column) for column in batch.columns]
-        found = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-        self._position = Position(begin + len(found), begin + len(found) + 1)
-        places = range(begin + 1, begin + 1 + len(found))
-        return Piece(found, [], places, self._position, last=self._position.at >= self._total)
+        begin, size = self._position.at, batch.num_rows
+        found, wrong = _rows_of(batch)
+        self._position = Position(begin + size, begin + size + 1)
+        bad = [
+            BadRow(raw, begin + row + 1, "source_value_invalid", said,
+                   f"{self._name}, line {begin + row + 1}")
+            for row, (raw, said) in sorted(wrong.items())
+        ]  # fmt: skip
+        good = [row for row in range(size) if row not in wrong]
+        places = [begin + 1 + row for row in good]
+        kept = found if not wrong else [found[row] for row in good]
+        return Piece(kept, bad, places, self._position, last=self._position.at >= self._total)
 
     def _from(self, row: int, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield what is behind a row: of each batch of so many rows, parts of some MiB."""
         begin = 0
         for group in range(self._file.num_row_groups):
             size = self._file.metadata.row_group(group).num_rows
             if begin + size > row:
                 at = begin
                 for batch in self._file.iter_batches(batch_size=rows, row_groups=[group]):
-                    if at >= row:
-                        yield batch
+                    if at + batch.num_rows > row:
+                        yield from _parts(batch, max(0, row - at))
                     at += batch.num_rows
             begin += size
 
@@ -444,6 +465,58 @@ class ParquetFormat:
         """See ``Format``."""
         self._file.close()
         self._raw.close()
+
+
+def _is_text(field: pa.Field) -> bool:
+    kind = field.type
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _parts(batch: pa.RecordBatch, begin: int) -> Iterator[pa.RecordBatch]:
+    """Yield a batch from a row on, cut where a part has more than some MiB of values."""
+    sizes = np.zeros(batch.num_rows)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type):
+            lengths = pc.binary_length(column.dictionary).take(column.indices)
+            sizes += pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
+        else:
+            sizes += column.nbytes / batch.num_rows
+    ends = sizes.cumsum()
+    while begin < batch.num_rows:
+        before = ends[begin - 1] if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + _PARQUET_BYTES, "right")))
+        yield batch.slice(begin, end - begin)
+        begin = end
+
+
+def _rows_of(batch: pa.RecordBatch) -> tuple[list[Row], dict[int, tuple[bytes, str]]]:
+    """Return rows; and of those with a value that has no form, their text and what is wrong."""
+    names, columns = batch.schema.names, []
+    offenders: dict[int, list[str]] = {}
+    for name, column in zip(names, batch.columns, strict=True):
+        plain_column = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        try:
+            columns.append(_listed_values(plain_column))
+        except (ValueError, OverflowError):  # years beyond 9999, text that is not UTF-8
+            listed = []
+            for row, value in enumerate(plain_column):
+                try:
+                    listed += _listed_values(pa.array([value], plain_column.type))
+                except (ValueError, OverflowError) as error:
+                    said = f"column {name!r}: {plain_column.type} without a form in JSON: {error}"
+                    offenders.setdefault(row, []).append(said[:500])
+                    listed.append(_bare(value))
+            columns.append(listed)
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return rows, {
+        row: (repr(rows[row]).encode("utf-8", "backslashreplace"), "; ".join(said))
+        for row, said in offenders.items()
+    }
+
+
+def _bare(value: pa.Scalar) -> Any:
+    """Return what a value is in the file: bytes, or a number of days or of parts of a second."""
+    return value.as_buffer().to_pybytes() if hasattr(value, "as_buffer") else value.value
 
 
 def _listed_values(column: pa.Array) -> list[Any]:

@@ -1,14 +1,15 @@
 """Files of a folder or of a bucket as a source: those that are new, and those that have changed.
 
 The cursor is ``{"done": {digest: time}, "before": time, "file": the one being read}``. ``done`` has
-the files that were read and are still there, the newest ``_MOST_KNOWN`` of them; of older ones,
-only that none is younger than ``before``. A file that changed is read from its beginning. Files
-come by their time, each page is of one file.
+the files that were read and are still there, the newest ``_MOST_KNOWN`` of them, and all of one
+time with these; of older ones, only that none is younger than ``before``, which stays below the
+time of each file that is not read yet. A file that changed is read from its beginning. Files come
+by their time, each page is of one file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -101,15 +102,17 @@ class FilesConnector:
             RetryError: the disk or the store did not answer, or a file changed while it was read.
         """
         place = self._place()
-        found = place.files()
+        found = {file.digest: file for file in place.files()}
         state = _State.of(cursor)
         start = None if cursor is None else dict(cursor)
-        for file in state.to_read(found):
-            position = state.position(file)
+        waiting = state.to_read(found)
+        for number, digest in enumerate(waiting):
+            file, position = found[digest], state.position(digest)
+            unread = _time_of(found, waiting, number + 1)
             with closing(self._opened(place, file, position)) as opened:
                 while True:
                     piece = opened.piece(self._opening.source.page_rows)
-                    state = state.after(file, piece, found)
+                    state = state.after(digest, piece, found, unread)
                     after = state.to_json()
                     yield _page(file, piece, after, start)
                     start = after
@@ -142,6 +145,10 @@ class FilesConnector:
         except BaseException:
             raw.close()
             raise
+
+
+def _time_of(found: Mapping[str, FoundFile], waiting: Sequence[str], number: int) -> int | None:
+    return found[waiting[number]].modified_us if number < len(waiting) else None
 
 
 def _wanted(opening: Opening, options: FilesOptions) -> Wanted:
@@ -218,29 +225,40 @@ class _State:
             current = {"digest": self.current, "at": self.at.at, "line": self.at.line}
         return {"done": dict(self.done), "before": self.before, "file": current}
 
-    def to_read(self, found: list[FoundFile]) -> list[FoundFile]:
-        """Return the files to read: the one that was begun, then the oldest first."""
-        begun = [file for file in found if file.digest == self.current]
-        new = [
-            file
-            for file in found
-            if file.digest not in self.done
-            and file.modified_us > self.before
-            and file.digest != self.current
+    def to_read(self, found: Mapping[str, FoundFile]) -> list[str]:
+        """Return the files to read: the one that was begun, then the oldest first.
+
+        Args:
+            found: by digest, the oldest first.
+        """
+        begun = [self.current] if self.current in found else []
+        return begun + [
+            digest
+            for digest, file in found.items()
+            if digest not in self.done and file.modified_us > self.before and digest != self.current
         ]
-        return begun + new
 
-    def position(self, file: FoundFile) -> Position:
-        return self.at if file.digest == self.current else Position()
+    def position(self, digest: str) -> Position:
+        return self.at if digest == self.current else Position()
 
-    def after(self, file: FoundFile, piece: Piece, found: list[FoundFile]) -> _State:
-        """Return the state behind a piece of a file."""
+    def after(
+        self, digest: str, piece: Piece, found: Mapping[str, FoundFile], unread: int | None
+    ) -> _State:
+        """Return the state behind a piece of a file.
+
+        Args:
+            digest: of the file.
+            piece: what was read.
+            found: all that is there.
+            unread: the least time of the files that are not read yet; None: all are.
+        """
         if not piece.last:
-            return _State(self.done, self.before, file.digest, piece.end)
-        there = {one.digest for one in found}
-        known = {digest: time for digest, time in self.done.items() if digest in there}
-        known[file.digest] = file.modified_us
-        order = sorted(known, key=lambda digest: (known[digest], digest))
-        dropped = order[:-_MOST_KNOWN]
-        before = max([self.before, *(known.pop(digest) for digest in dropped)])
-        return _State(known, before)
+            return _State(self.done, self.before, digest, piece.end)
+        known = {one: time for one, time in self.done.items() if one in found}
+        known[digest] = found[digest].modified_us
+        times = sorted(known.values())
+        least = times[-_MOST_KNOWN] if len(times) > _MOST_KNOWN else times[0]
+        if unread is not None:
+            least = min(least, unread)
+        dropped = [known.pop(one) for one, time in [*known.items()] if time < least]
+        return _State(known, max([self.before, *dropped]))

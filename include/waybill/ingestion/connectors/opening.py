@@ -15,7 +15,8 @@ from waybill.ingestion.connectors.connections import Connection, Connections
 from waybill.pipelines import EventDeclaration, Source, hint, shown_name
 from waybill.settings import Settings
 
-_LOGIN = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+_LOGIN = re.compile(r"://([^/@\s]*)@")
+"""A user and perhaps a password; one class alone, so that no text is gone through twice."""
 
 
 class Options(BaseModel):
@@ -79,11 +80,12 @@ class Opening:
         """Return the connection that the source names, of one of these kinds (none: of any).
 
         Raises:
-            InputError: the declaration names none, there is none of this name, or it is of another
-                kind.
+            InputError: the declaration names none, there is none of this name, it is not open to
+                this pipeline, or of another kind.
         """
         self.require_connection()
         found = self.connections.find(self.source.connection or "")
+        found.require_open_to(self.folder.name)
         if kinds and found.kind not in kinds:
             raise InputError(
                 f"connection {found.name!r}: expected one of kind {' or '.join(kinds)}; found"
@@ -115,8 +117,12 @@ def with_options(opening: Opening, **options: Any) -> Opening:
     return replace(opening, source=source)
 
 
+def _has_password(login: str) -> bool:
+    return bool(login.partition(":")[2])
+
+
 def _logins(value: Any, place: str) -> Iterator[str]:
-    if isinstance(value, str) and _LOGIN.search(value):
+    if isinstance(value, str) and any(map(_has_password, _LOGIN.findall(value))):
         yield place
     elif isinstance(value, dict):
         for name, inner in value.items():

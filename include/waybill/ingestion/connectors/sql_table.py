@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
+from math import isfinite
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -252,10 +254,14 @@ class SqlConnector:
         if self._options.cursor is None:
             return None
         end = session.execute(sa.select(sa.func.max(reading.table.c[reading.order[0]]))).scalar()
+        if isinstance(end, float | Decimal) and not isfinite(end):
+            raise InputError(
+                f"table {self._options.table!r} has a row with {end} in {reading.order[0]!r}:"
+                " nothing comes behind it, so later rows would never be read; mend the row, or read"
+                " a view without it"
+            )
         if end is not None and self._options.overlap:
-            stepped_back(
-                end, self._options.overlap
-            )  # refused before the first row, not the next run
+            stepped_back(end, self._options.overlap)  # refused before the first row, not next time
         return end
 
     # The server

@@ -32,6 +32,9 @@ UNAVAILABLE = "__debezium_unavailable_value"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BINLOG = re.compile(r".*\.([0-9]{1,9})")
 _BINLOG_BITS = 33
+_MOST_DIGITS = 20_000
+"""Behind or before a decimal's point, as its scale says: each is a character of the row
+(PostgreSQL's have 16,383 behind it at most)."""
 _CHANGES, _UPSERTS = frozenset("cud"), frozenset("cur")
 
 
@@ -64,6 +67,8 @@ class DebeziumMessages:
         if not isinstance(envelope, dict):
             raise ParkError(MALFORMED, "the value is no envelope of Debezium")
         op = envelope.get("op")
+        if op is not None and not isinstance(op, str):
+            raise ParkError(MALFORMED, "the envelope's `op` is no text; is this of Debezium?")
         if op == "m" or (op is None and _is_about_no_row(envelope)):
             return None
         version = self._version(envelope) if self._has_version and op in _CHANGES else None
@@ -91,13 +96,13 @@ class DebeziumMessages:
         row = envelope.get(name)
         if not isinstance(row, dict):
             raise ParkError(MALFORMED, f"the envelope's op is {envelope['op']!r}, without {name!r}")
-        converts = _converters(schema, name)
         try:
+            converts = _converters(schema, name)
             return {
                 field: converts[field](value) if field in converts and value is not None else value
                 for field, value in row.items()
             }
-        except (ValueError, TypeError, ArithmeticError, KeyError) as error:
+        except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
             raise ParkError(
                 "source_value_invalid", f"a value is not what its schema says: {error!r}"[:500]
             ) from error
@@ -173,6 +178,8 @@ def _decimal(scale: int) -> Convert:
 
 
 def _scaled(value: str, scale: int) -> str:
+    if abs(scale) > _MOST_DIGITS:
+        raise ValueError(f"a scale of {scale}, more than {_MOST_DIGITS}")
     unscaled = int.from_bytes(base64.b64decode(value, validate=True), signed=True)
     digits = tuple(map(int, str(abs(unscaled))))
     return f"{Decimal((int(unscaled < 0), digits, -scale)):f}"
@@ -188,6 +195,8 @@ def _day(value: Any) -> str:
 
 def _moment(per_second: int) -> Convert:
     def converted(value: Any) -> str:
+        if not isinstance(value, int):
+            raise TypeError(f"a time as {type(value).__name__}")  # text would be repeated
         micros = value * 1_000_000 // per_second
         moment = _EPOCH + timedelta(microseconds=micros)
         return moment.isoformat().replace("+00:00", "Z")
