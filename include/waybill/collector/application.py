@@ -86,6 +86,7 @@ class Collector:
         self._slot: Slot | None = None
         self._intakes: dict[str, asyncio.Task[Intake]] = {}
         self._failed_at: dict[str, float] = {}
+        self._emptied: set[tuple[int, str]] = set()
         self._recovered = self._stopping = False
         self._watching: asyncio.Task[None] | None = None
 
@@ -159,8 +160,12 @@ class Collector:
             try:
                 if number == self._slot.number:
                     await self._open_left(pipeline_id)
-                elif number >= self._settings.workers:
-                    await _in_thread(partial(self._empty, number, pipeline_id))
+                elif (
+                    number >= self._settings.workers
+                    and (number, pipeline_id) not in self._emptied
+                    and await _in_thread(partial(self._empty, number, pipeline_id))
+                ):
+                    self._emptied.add((number, pipeline_id))
             except WaybillError as error:
                 _LOG.warning("log of %s, slot %d, is not recovered: %s", pipeline_id, number, error)
                 whole = False
@@ -175,11 +180,11 @@ class Collector:
         pipeline = await _in_thread(lambda: pipeline_of(self._stores.tracker, pipeline_id))
         await asyncio.shield(self._opening(pipeline))
 
-    def _empty(self, number: int, pipeline_id: str) -> None:
-        """Recover a log of a slot that no worker has, and close it."""
+    def _empty(self, number: int, pipeline_id: str) -> bool:
+        """Recover a log of a slot that no worker has, and close it; False: a process has it."""
         slot = take_slot(self._stores.wal.dir, number)
         if slot is None:
-            return
+            return False
         try:
             pipeline = pipeline_of(self._stores.tracker, pipeline_id)
             name = slot.log_name(pipeline_id)
@@ -188,6 +193,7 @@ class Collector:
                 raise RetryError("it is not settled yet")
         finally:
             slot.release()
+        return True
 
     # Logs
 
