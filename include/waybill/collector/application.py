@@ -146,6 +146,8 @@ class Collector:
                 self._recovered |= await self._recover()
             except WaybillError as error:
                 _LOG.warning("the collector looks again: %s", error)
+            except Exception:  # noqa: BLE001 - or it would never look again
+                _LOG.exception("the collector looks again")
             wait_s = self._settings.recheck_s if self._recovered else _OPEN_AGAIN_S
             await asyncio.sleep(wait_s)
 
@@ -168,6 +170,9 @@ class Collector:
                     self._emptied.add((number, pipeline_id))
             except WaybillError as error:
                 _LOG.warning("log of %s, slot %d, is not recovered: %s", pipeline_id, number, error)
+                whole = False
+            except Exception:  # noqa: BLE001 - one log's failure is not that of the others
+                _LOG.exception("log of %s, slot %d, is not recovered", pipeline_id, number)
                 whole = False
         return whole
 

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,7 +22,7 @@ from waybill.collector.records import RecordReader
 from waybill.collector.refusal import Refusal
 from waybill.ingestion.connectors import HttpSource
 from waybill.pipelines import load_pipeline
-from waybill.settings import CollectorSettings
+from waybill.settings import CollectorSettings, WalSettings
 
 SECRET = b"it is a secret"
 
@@ -29,13 +30,18 @@ SECRET = b"it is a secret"
 class Known:
     """A catalogue of one pipeline, by the name ``hooks``."""
 
-    looked = True
+    looked, looks = True, 0
 
     def __init__(self, folder: Path, auth: str) -> None:
         pipeline = load_pipeline(write_hooks(folder, auth=auth))
         source = HttpSource.of(pipeline.source)
         made = Authenticator(source, [SECRET])
         self._entry = Entry(pipeline, source, made, RecordReader(pipeline, source), RateLimit(0))
+
+    def refresh(self) -> None:
+        self.looks += 1
+        if self.looks == 1:
+            raise OSError("of a library")
 
     def entry(self, name: str) -> Entry | None:
         return self._entry if name == "hooks" else None
@@ -79,20 +85,18 @@ async def post(
 def test_who_is_refused_learns_from_no_clock_whether_there_is_such_a_pipeline(
     tmp_path: Path, auth: str
 ) -> None:
-    app, body = collector(tmp_path, auth, body_bytes=50_000_000), b" " * 50_000_000
+    app = collector(tmp_path, auth)
 
     async def refused_after(path: str) -> float:
         began_s = time.monotonic()
-        status, _ = await post(app, path, {}, [body])
+        status, _ = await post(app, path, {}, [b"{}"])
         assert status == 401
         return time.monotonic() - began_s
 
-    async def both() -> tuple[float, float]:
-        known = min([await refused_after("/v1/hooks") for _ in range(3)])
-        return known, min([await refused_after("/v1/nobody") for _ in range(3)])
+    async def both() -> list[float]:
+        return [await refused_after(path) for path in ("/v1/hooks", "/v1/nobody")]
 
-    known_s, unknown_s = asyncio.run(both())
-    assert abs(known_s - unknown_s) < 0.02
+    assert min(asyncio.run(both())) > 0.09  # what the check takes, milliseconds, is within it
 
 
 def test_those_without_a_secret_cannot_have_a_worker_hold_more_than_its_limit(
@@ -125,3 +129,21 @@ def test_room_is_given_back_whatever_ends_a_request() -> None:
             second(1)
     with room.share() as third:
         third(10)
+
+
+def test_a_failure_that_nobody_thought_of_does_not_end_the_looks_at_what_is_deployed(
+    tmp_path: Path,
+) -> None:
+    known = Known(tmp_path, "bearer")
+    stores = cast(Stores, SimpleNamespace(wal=WalSettings(dir=tmp_path / "wal")))
+    settings = CollectorSettings(recheck_s=0.01)
+    app = Collector(stores, settings, cast(Catalog, known))
+
+    async def run() -> None:
+        await app.start()
+        async with asyncio.timeout(30):
+            while known.looks < 3:
+                await asyncio.sleep(0.05)
+        await app.stop()
+
+    asyncio.run(run())
