@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -44,6 +45,7 @@ UNITS = dict.fromkeys(KINDS, 4)
 LIMITS = {"max_nodes": 6, "most_added": 3, "grow_every_s": 0, "shrink_after_s": 0}
 STORE = FixedThresholds({"ingestion": LIMITS})
 IDLE, BUSY = NodeReport(4, 0, 0.1, 0.0, 0.3), NodeReport(4, 4, 0.5, 0.1, 0.3)
+DRAINED = replace(IDLE, drains=True)
 TABLES = (
     "capacity_nodes", "task_waits", "capacity_rounds", "capacity_versions", "capacity_acks",
     "capacity_thresholds", "cluster_loads", "write_ahead_logs",
@@ -153,9 +155,12 @@ def test_a_node_drains_until_nothing_runs_and_no_log_is_open_and_then_it_is_ende
     reports(tracker, IDLE, "b")
     waits(tracker, 0)
     assert scaled(tracker, nodes).decisions["ingestion"].action == "shrink"
-    reports(tracker, BUSY, "b")  # it finishes what it has
+    assert scaled(tracker, nodes).removed == (), "it was idle before it knew, and may be busy now"
+    reports(tracker, replace(BUSY, drains=True), "b")  # it finishes what it has
     assert scaled(tracker, nodes).removed == ()
     reports(tracker, IDLE, "b")
+    assert scaled(tracker, nodes).removed == (), "its enhancer began anew, and has not heard of it"
+    reports(tracker, DRAINED, "b")
     sql(
         tracker,
         "INSERT INTO write_ahead_logs (wal_id, pipeline_id, purpose, name, node, path, topic, "
@@ -184,6 +189,23 @@ def test_a_node_that_drains_and_reports_nothing_is_never_ended(tracker):
     report = scaled(tracker, nodes)
     assert (report.removed, nodes.names) == ((), ["a", "b"])
     assert "it reports nothing" in report.problems[0]
+
+
+def test_nodes_that_are_long_silent_are_forgotten(tracker):
+    reports(tracker, IDLE, "a", "b")
+    sql(
+        tracker,
+        "UPDATE capacity_nodes SET reported_at = reported_at - interval '4 days' WHERE name = 'b'",
+    )
+    sql(
+        tracker,
+        "INSERT INTO capacity_acks (application, version, at) VALUES"
+        " ('enhancer of b', 1, clock_timestamp() - interval '4 days')",
+    )
+    waits(tracker, 0)
+    with tracker.transaction() as connection:
+        assert [node.name for node in read_nodes(connection)] == ["a"]
+        assert connection.execute(text("SELECT count(*) FROM capacity_acks")).scalar_one() == 0
 
 
 def test_killed_between_the_decision_and_the_backend_the_next_round_asks_once(tracker):
@@ -434,7 +456,7 @@ def test_an_enhancer_declares_its_node_follows_announcements_and_drains_it(track
     assert (node.name, node.kind, node.units, node.state) == ("node-7", "ingestion", 2, "draining")
     assert node.report is not None
     assert pool.drains
-    assert node.report.why == "it drains: no new task is taken"
+    assert (node.report.why, node.report.drains) == ("it drains: no new task is taken", True)
 
 
 def test_an_enhancer_that_lacks_what_it_needs_says_which_setting(tracker):

@@ -231,6 +231,45 @@ def test_while_kafka_stands_still_the_disk_is_enough_and_two_workers_settle_all_
     assert services.write_ahead_logs(settings) == []
 
 
+@pytest.mark.campaign
+def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_needs_to_come(
+    stack_settings: Settings, tmp_path: Path, kafka: Any
+) -> None:
+    settings = collectors.deployed(stack_settings, tmp_path)
+    own = settings.collector.model_copy(update={"answer_s": 2.0})
+    hasty = settings.model_copy(update={"collector": own})
+    with collectors.collector(settings, tmp_path) as running:
+        assert running.post({"number": 0}).status_code == 202
+        wait_until(
+            lambda: services.balance(settings).ingested == 1, limit_s=60, what=running.words()
+        )
+        os.kill(kafka.pid, signal.SIGSTOP)
+        try:
+            answer = running.post([{"number": number} for number in range(1, 30)])
+            assert answer.status_code == 202, answer.text
+            running.kill()
+            with collectors.collector(hasty, tmp_path, ready=False) as next_one:
+                wait_until(
+                    lambda: next_one.words().count("is not recovered") > 2,
+                    limit_s=120,
+                    what="it tries again",
+                )
+                ready = httpx.get(next_one.url + "/readyz", timeout=30)
+                assert ready.status_code == 503, next_one.words()
+                os.kill(kafka.pid, signal.SIGCONT)
+                next_one.wait_until_ready()
+                wait_until(
+                    lambda: services.balance(settings).ingested == 30,
+                    limit_s=60,
+                    what="what was answered is counted without a request",
+                )
+        finally:
+            os.kill(kafka.pid, signal.SIGCONT)
+    assert sorted(event.data["number"] for event in collectors.in_kafka(settings)) == list(
+        range(30)
+    )
+
+
 def test_a_pipeline_that_is_sent_to_cannot_become_one_that_fetches(
     stack_settings: Settings, tmp_path: Path
 ) -> None:

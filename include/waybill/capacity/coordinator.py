@@ -310,6 +310,8 @@ def not_drained(node: Node, logs: Sequence[LogLine]) -> str:
     """Return why a node that drains may not be ended yet; "": it may."""
     if not node.is_heard or node.report is None:
         return "it reports nothing, so nobody knows what runs on it"
+    if not node.report.drains:
+        return "it has not said yet that it takes no new task"
     if node.report.running:
         return f"{node.report.running} tasks run on it"
     if own := [log for log in logs if log.node == node.name]:

@@ -169,10 +169,11 @@ class Enhancer:
         Raises:
             RetryError: the executor does not answer.
         """
+        if drains:  # first: a task that came in between would not be counted
+            self._pool.drain()
         workers, running = self._pool.read()
         usage = self._usage()
         if drains:
-            self._pool.drain()
             self._changed = "it drains: no new task is taken"
         else:
             step, why, self._state = adjust(self._state, usage, workers, running, self._limits)
@@ -181,7 +182,8 @@ class Enhancer:
                 self._changed = f"{workers} -> {workers + step} workers: {why}"
                 _LOG.info("%s", self._changed)
                 workers += step
-        return NodeReport(workers, running, usage.cpu, usage.io_wait, usage.memory, self._changed)
+        shares = (usage.cpu, usage.io_wait, usage.memory)
+        return NodeReport(workers, running, *shares, why=self._changed, drains=drains)
 
 
 class MachineUsage:

@@ -56,7 +56,7 @@ class Thresholds:
         """
         for one in fields(self):
             value = getattr(self, one.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            if not _is_number(value):
                 raise InputError(f"threshold {one.name} must be a number, found {value!r:.60}")
         whole = [self.min_nodes, self.max_nodes, self.most_added, self.most_removed]
         seconds = (self.wait_objective_s, self.drain_s, self.drain_limit_s)
@@ -106,6 +106,15 @@ class Thresholds:
     def to_json(self) -> dict[str, Any]:
         """Return them as JSON."""
         return asdict(self)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False
 
 
 def _is_whole(value: object) -> bool:

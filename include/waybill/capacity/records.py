@@ -38,7 +38,9 @@ _OLD = (
     "DELETE FROM task_waits WHERE at < clock_timestamp() - interval '3 days'",
     "DELETE FROM capacity_rounds WHERE at < clock_timestamp() - interval '90 days' "
     "OR (action = 'hold' AND at < clock_timestamp() - interval '3 days')",
-    "DELETE FROM capacity_nodes WHERE gone_at < clock_timestamp() - interval '3 days'",
+    "DELETE FROM capacity_nodes WHERE gone_at < clock_timestamp() - interval '3 days' "
+    "OR reported_at < clock_timestamp() - interval '3 days'",
+    "DELETE FROM capacity_acks WHERE at < clock_timestamp() - interval '3 days'",
 )
 _OLD_VERSIONS = text(
     "DELETE FROM capacity_versions "
@@ -93,6 +95,8 @@ class NodeReport:
     """Share of its memory in use."""
     why: str = ""
     """What it did last, and why."""
+    drains: bool = False
+    """It had been told to take no new task when ``running`` was counted."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -106,7 +110,8 @@ class NodeReport:
         try:
             cpu, io_wait, memory = (float(value[name]) for name in ("cpu", "io_wait", "memory"))
             workers, running = int(value["workers"]), int(value["running"])
-            return cls(workers, running, cpu, io_wait, memory, str(value["why"]))
+            drains = value.get("drains") is True
+            return cls(workers, running, cpu, io_wait, memory, str(value["why"]), drains)
         except (TypeError, KeyError, ValueError):
             return None
 

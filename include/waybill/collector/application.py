@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -49,7 +49,9 @@ _RETRY_AFTER_S = 5
 _OPEN_AGAIN_S = 1.0
 _SLOT_WAIT_S = 30.0
 _PATH_PARTS = (3, 4)
-_CLOSING = frozenset({400, 401, 405, 408, 413, 431})
+_REFUSED_AFTER_S = 0.1
+"""401 comes so long after the body: how long it took to find the wrong says nothing."""
+_CLOSING = frozenset({400, 401, 405, 408, 413, 431, 503})
 """Answers after which the connection is closed: what follows on it may be a body's rest."""
 
 
@@ -79,10 +81,12 @@ class Collector:
         self._catalog = catalog
         self._nobody = NobodysAuthenticator()
         self._limits = BodyLimits(settings.inflated_bytes, settings.records)
+        self._room = Room(max(settings.held_bytes, settings.body_bytes + settings.inflated_bytes))
         self._metrics = CollectorMetrics()
         self._slot: Slot | None = None
         self._intakes: dict[str, asyncio.Task[Intake]] = {}
         self._failed_at: dict[str, float] = {}
+        self._emptied: set[tuple[int, str]] = set()
         self._recovered = self._stopping = False
         self._watching: asyncio.Task[None] | None = None
 
@@ -139,39 +143,53 @@ class Collector:
         while True:
             try:
                 await _in_thread(self._catalog.refresh)
-                if not self._recovered:
-                    self._recovered = await self._recover()
+                self._recovered |= await self._recover()
             except WaybillError as error:
                 _LOG.warning("the collector looks again: %s", error)
+            except Exception:  # noqa: BLE001 - or it would never look again
+                _LOG.exception("the collector looks again")
             wait_s = self._settings.recheck_s if self._recovered else _OPEN_AGAIN_S
             await asyncio.sleep(wait_s)
 
     async def _recover(self) -> bool:
-        """Open the logs that dead workers left; tell whether all are in order."""
+        """Open the logs that dead workers left, or that broke; tell whether all are in order.
+
+        At each look: an event that was answered for does not wait for the next request, or start.
+        """
         assert self._slot is not None  # noqa: S101 - started
         whole = True
         for number, pipeline_id in left_logs(self._stores.wal.dir):
             try:
                 if number == self._slot.number:
                     await self._open_left(pipeline_id)
-                elif number >= self._settings.workers:
-                    await _in_thread(partial(self._empty, number, pipeline_id))
+                elif (
+                    number >= self._settings.workers
+                    and (number, pipeline_id) not in self._emptied
+                    and await _in_thread(partial(self._empty, number, pipeline_id))
+                ):
+                    self._emptied.add((number, pipeline_id))
             except WaybillError as error:
                 _LOG.warning("log of %s, slot %d, is not recovered: %s", pipeline_id, number, error)
+                whole = False
+            except Exception:  # noqa: BLE001 - one log's failure is not that of the others
+                _LOG.exception("log of %s, slot %d, is not recovered", pipeline_id, number)
                 whole = False
         return whole
 
     async def _open_left(self, pipeline_id: str) -> None:
-        if pipeline_id in self._intakes:
+        task = self._intakes.get(pipeline_id)
+        if task is not None and not task.done():
+            await asyncio.shield(task)
+        if task is not None and _is_open(task) and task.result().error is None:
             return
         pipeline = await _in_thread(lambda: pipeline_of(self._stores.tracker, pipeline_id))
         await asyncio.shield(self._opening(pipeline))
 
-    def _empty(self, number: int, pipeline_id: str) -> None:
-        """Recover a log of a slot that no worker has, and close it."""
+    def _empty(self, number: int, pipeline_id: str) -> bool:
+        """Recover a log of a slot that no worker has, and close it; False: a process has it."""
         slot = take_slot(self._stores.wal.dir, number)
         if slot is None:
-            return
+            return False
         try:
             pipeline = pipeline_of(self._stores.tracker, pipeline_id)
             name = slot.log_name(pipeline_id)
@@ -180,6 +198,7 @@ class Collector:
                 raise RetryError("it is not settled yet")
         finally:
             slot.release()
+        return True
 
     # Logs
 
@@ -210,7 +229,8 @@ class Collector:
             remembers = None
             if old is not None:
                 old.close(self._settings.answer_s)
-                remembers = old.remembers
+                # of a log that broke the disk may have less than was appended
+                remembers = old.remembers if old.error is None else None
             return Intake(self._stores, self._settings, pipeline, name, remembers).open()
 
         try:
@@ -299,12 +319,20 @@ class Collector:
         return Answer(status, {"ready": not problems, "problems": problems})
 
     async def _collect(self, names: list[str], headers: Headers, receive: Receive) -> Answer:
-        body = await self._body(headers, receive)
+        with self._room.share() as hold:
+            return await self._collect_held(names, headers, receive, hold)
+
+    async def _collect_held(
+        self, names: list[str], headers: Headers, receive: Receive, hold: Callable[[int], None]
+    ) -> Answer:
+        body = await self._body(headers, receive, hold)
+        came_s = time.monotonic()
         if not self._catalog.looked:
             raise _away("starting", "the collector does not know yet what is deployed")
         entry = self._catalog.entry(names[0])
         authenticator = self._nobody if entry is None else entry.authenticator
         if not authenticator.passes(headers, body) or entry is None:
+            await asyncio.sleep(came_s + _REFUSED_AFTER_S - time.monotonic())
             raise Refusal(401, "unauthorized", "no such pipeline, or not its secret")
         path_name = names[1] if len(names) > 1 else ""
         if entry.records.named_by_path() != bool(path_name):
@@ -316,6 +344,7 @@ class Collector:
             said = "the pipeline has its limit of events a second"
             raise Refusal(429, "rate_limit", said, retry_after_s=wait_s)
         outcomes, events = _events(entry, records, headers, path_name)
+        hold(sum(len(event.content) for event in events))
         known = await self._take(entry, events) if events else []
         answer = _outcome(outcomes, known)
         answer.pipeline, answer.records = entry.pipeline.name, len(records)
@@ -323,7 +352,7 @@ class Collector:
         self._metrics.events(new, sum(known), len(records) - len(events))
         return answer
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+    async def _body(self, headers: Headers, receive: Receive, hold: Callable[[int], None]) -> bytes:
         most = self._settings.body_bytes
         too_large = Refusal(413, "too_large", f"a body has at most {most} bytes")
         length = headers.get(b"content-length", b"0")
@@ -341,6 +370,7 @@ class Collector:
                     size += len(parts[-1])
                     if size > most:
                         raise too_large
+                    hold(len(parts[-1]))
                     if not message.get("more_body"):
                         return b"".join(parts) if len(parts) > 1 else parts[0]
         except TimeoutError:
@@ -391,6 +421,37 @@ class Collector:
                 raise _away("store_away", "the object store does not answer") from None
             events[number] = events[number]._replace(data_ref=key)
         return events
+
+
+class Room:
+    """What requests of one worker may hold in memory together, whoever sends them.
+
+    Args:
+        most_bytes: of bodies as they came, and of payloads that wait.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+
+    @contextlib.contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """Yield what takes bytes for one request; it gets them back at the end.
+
+        What it yields raises Refusal, 503, where there is no room.
+        """
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            if size > self._left:
+                raise _away("busy", "too much is being sent at once")
+            self._left -= size
+            taken += size
+
+        try:
+            yield take
+        finally:
+            self._left += taken
 
 
 class _GoneError(Exception):

@@ -152,11 +152,15 @@ def _key(scheme: str, secret: bytes) -> bytes:
         return secret
     text = secret.decode().removeprefix(_STANDARD_PREFIX)
     try:
-        return base64.b64decode(text, validate=True)
+        key = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
+        key = b""
+    if len(key) < _LEAST_SECRET_BYTES:
         raise InputError(
-            "source.options.secret: a secret of Standard Webhooks is whsec_ and base64"
-        ) from None
+            "source.options.secret: a secret of Standard Webhooks is whsec_ and base64 of at least"
+            f" {_LEAST_SECRET_BYTES} bytes"
+        )
+    return key
 
 
 class NobodysAuthenticator:

@@ -28,6 +28,10 @@ from waybill.events import dumps, loads
 _GZIP = 31
 """zlib's name for a gzip header and the largest window."""
 _LEAST_WINDOW_BYTES = 8 * 1024**2
+_WINDOW_BYTES = 1 << 16
+"""Decompressed at a time."""
+_MOST_PARTS = 2_000
+"""Members of gzip, or frames of zstd, in one body."""
 _LINES = frozenset(
     ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 )
@@ -127,19 +131,29 @@ def inflate(body: bytes, encoding: bytes, most_bytes: int) -> bytes:
 
 def _gunzip(body: bytes, most_bytes: int) -> bytes:
     parts: list[bytes] = []
-    left = most_bytes + 1
-    while body and left > 0:
+    left, at, members = most_bytes + 1, 0, 0
+    while at < len(body) and left > 0:
+        members = _counted(members, "gzip")
         member = zlib.decompressobj(_GZIP)
-        try:
-            part = member.decompress(body, left)
-        except zlib.error as error:
-            raise Refusal(400, "gzip", f"the body is not gzip: {error}") from None
-        parts.append(part)
-        left -= len(part)
+        while at < len(body) and left > 0 and not member.eof:
+            window = body[at : at + _WINDOW_BYTES]
+            try:
+                part = member.decompress(window, left)
+            except zlib.error as error:
+                raise Refusal(400, "gzip", f"the body is not gzip: {error}") from None
+            at += len(window) - len(member.unconsumed_tail) - len(member.unused_data)
+            parts.append(part)
+            left -= len(part)
         if left > 0 and not member.eof:
             raise Refusal(400, "gzip", "the body ends before its gzip stream does")
-        body = member.unused_data
     return b"".join(parts)
+
+
+def _counted(parts: int, name: str) -> int:
+    """Count one more member or frame: each costs as much as a window, however short it is."""
+    if parts >= _MOST_PARTS:
+        raise Refusal(413, "too_many_parts", f"{name} of over {_MOST_PARTS} streams, one by one")
+    return parts + 1
 
 
 def _unzstd(body: bytes, most_bytes: int) -> bytes:
@@ -157,14 +171,15 @@ def _unzstd(body: bytes, most_bytes: int) -> bytes:
 
 def _require_whole_frames(body: bytes) -> None:
     """Refuse a body that is cut: the reader would end silently."""
-    while body:
+    at, frames = 0, 0
+    while at < len(body):
+        frames = _counted(frames, "zstd")
         frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-        for start in range(0, len(body), 1 << 16):
-            frame.decompress(body[start : start + (1 << 16)])
-            if frame.eof:
-                body = frame.unused_data + body[start + (1 << 16) :]
-                break
-        else:
+        while at < len(body) and not frame.eof:
+            window = body[at : at + _WINDOW_BYTES]
+            frame.decompress(window)
+            at += len(window) - len(frame.unused_data)
+        if not frame.eof:
             raise Refusal(400, "zstd", "the body ends before its zstd frame does")
 
 

@@ -332,6 +332,9 @@ class CollectorSettings(Section):
     """Longest body of a request as it is sent."""
     inflated_bytes: int = Field(50 * 1024**2, ge=1024)
     """Longest body once it is decompressed."""
+    held_bytes: int = Field(256 * 1024**2, ge=1024)
+    """Most that all requests of one worker hold in memory, of bodies and of payloads that wait;
+    further ones get 503. Whoever reaches the port can fill it, secret or not."""
     records: int = Field(10_000, ge=1)
     """Most records of one request."""
     header_bytes: int = Field(32 * 1024, ge=1024)

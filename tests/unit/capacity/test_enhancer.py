@@ -89,3 +89,11 @@ def test_a_node_that_drains_gets_no_worker_and_takes_no_task():
     for _ in range(4):
         report = enhancer.look(drains=True)
     assert (pool.workers, pool.drained, report.why) == (4, 4, "it drains: no new task is taken")
+
+
+def test_a_task_that_comes_while_a_node_is_told_to_drain_is_counted():
+    class Late(Pool):
+        def drain(self) -> None:
+            self.running = 1
+
+    assert Enhancer(Late(4, 0), lambda: ROOM, LIMITS).look(drains=True).running == 1

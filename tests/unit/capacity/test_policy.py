@@ -141,6 +141,7 @@ def test_no_decision_leaves_the_limits(demand, backlog, p95, ready, starting, dr
         ({"most_added": 0}, "at least 1"),
         ({"drain_s": float("nan")}, "threshold drain_s must be a number"),
         ({"max_node": 4}, "no thresholds: max_node; there are wait_objective_s"),
+        ({"max_nodes": 10**400}, "threshold max_nodes must be a number"),
         ([1], "must be an object"),
     ],
 )

@@ -138,3 +138,10 @@ def test_secrets_are_found_in_the_environment_and_in_connections():
         with pytest.raises(InputError) as raised:
             find_secret(wrong, environment)
         assert not any(value in str(raised.value) for value in environment.values())
+
+
+@pytest.mark.parametrize("secret", [b"whsec_", b"whsec_QQ==", b"whsec_QUJDREVGRw==", b"whsec_!!"])
+def test_a_key_of_standard_webhooks_that_can_be_guessed_is_refused_and_not_repeated(secret):
+    with pytest.raises(InputError, match="Standard Webhooks") as raised:
+        authenticator("standard", secret)
+    assert secret.removeprefix(b"whsec_") == b"" or secret.decode() not in str(raised.value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import random
+import time
 import zlib
 
 import orjson
@@ -112,6 +114,33 @@ def test_a_bomb_is_refused_and_never_unpacked(encoding: bytes, monkeypatch: pyte
     if encoding == b"zstd":
         with pytest.raises(Refusal):
             inflate(wide, encoding, 1_000_000)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"zstd"])
+def test_a_body_of_a_million_empty_streams_is_refused_at_once(encoding: bytes):
+    empty = gzip.compress(b"") if encoding == b"gzip" else zstandard.compress(b"")
+    hostile = empty * (10 * 1024**2 // len(empty))
+    began_s = time.process_time()
+    with pytest.raises(Refusal) as raised:
+        inflate(hostile, encoding, 1_000_000)
+    assert raised.value.status == 413
+    assert time.process_time() - began_s < 3  # it was minutes, in which nobody was served
+    some = empty * 1_000 + (
+        gzip.compress(b"{}") if encoding == b"gzip" else zstandard.compress(b"{}")
+    )
+    assert inflate(some, encoding, 1_000_000) == b"{}"
+
+
+@pytest.mark.parametrize("size", [1, 65_535, 65_536, 65_537, 200_000])
+def test_streams_may_end_anywhere_in_a_window(size: int):
+    noise = random.Random(size).randbytes(size)
+    for pack, name in ((gzip.compress, b"gzip"), (zstandard.compress, b"zstd")):
+        body = pack(noise) + pack(b"") + pack(noise)
+        assert inflate(body, name, 2 * size) == noise * 2
+        for wrong, limit, expected in ((body, 2 * size - 1, 413), (body[:-1], 2 * size, 400)):
+            with pytest.raises(Refusal) as raised:
+                inflate(wrong, name, limit)
+            assert raised.value.status == expected
 
 
 def cloud(**more: object) -> dict[str, object]:
