@@ -5,19 +5,10 @@ As ``clusters.watching``: PostgreSQL's notification is a hint, looking is what c
 
 from __future__ import annotations
 
-import logging
-import time
 from typing import Any, Self
 
-import psycopg
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
-
 from waybill.capacity.records import CHANNEL, acknowledge, newest_version, read_announced
-from waybill.errors import RetryError
-from waybill.storage import TrackerStore
-
-_LOG = logging.getLogger(__name__)
+from waybill.storage import NotifiedVersions, TrackerStore
 
 
 class CapacityWatcher:
@@ -30,7 +21,7 @@ class CapacityWatcher:
 
     def __init__(self, tracker: TrackerStore, application: str) -> None:
         self._tracker, self._application = tracker, application
-        self._listening: Connection | None = None
+        self._notified = NotifiedVersions(tracker, CHANNEL, newest_version)
         self.version = 0
         """That was read and acknowledged last; 0: none."""
         self.nodes: dict[str, dict[str, Any]] = {}
@@ -56,33 +47,11 @@ class CapacityWatcher:
 
         It raises nothing: where the tracker does not notify, the time is waited.
         """
-        end = time.monotonic() + timeout_s
-        try:
-            if self._came(timeout_s):
-                return True
-        except (SQLAlchemyError, psycopg.Error, RetryError) as error:
-            _LOG.info("no notifications, looking every %.0f s instead: %s", timeout_s, error)
-            self.close()
-        time.sleep(max(0.0, end - time.monotonic()))
-        return False
-
-    def _came(self, timeout_s: float) -> bool:
-        if self._listening is None:
-            connection = self._tracker.engine.connect()
-            self._listening = connection.execution_options(isolation_level="AUTOCOMMIT")
-            self._listening.execute(text(f"LISTEN {CHANNEL}"))
-            with self._tracker.transaction() as looking:  # what came before nobody was told of
-                if newest_version(looking) != self.version:
-                    return True
-        driver: Any = self._listening.connection.driver_connection
-        return any(True for _ in driver.notifies(timeout=timeout_s, stop_after=1))
+        return self._notified.wait(self.version, timeout_s)
 
     def close(self) -> None:
         """Give the connection back."""
-        listening, self._listening = self._listening, None
-        if listening is not None:
-            listening.invalidate()  # no other user of the pool is to get notifications
-            listening.close()
+        self._notified.close()
 
     def __enter__(self) -> Self:
         return self

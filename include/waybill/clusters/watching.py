@@ -9,14 +9,9 @@ a pooler that does not pass them on, costs the waiting time and no decision.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any, Self
-
-import psycopg
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
+from typing import Self
 
 from waybill.clusters.model import (
     DEFAULT_CLUSTER,
@@ -27,10 +22,10 @@ from waybill.clusters.model import (
 )
 from waybill.clusters.records import CHANNEL, newest_version, read_assignment, read_clusters
 from waybill.deployment import ActivePipelines, EventTopic
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError
 from waybill.ledger import live_names
 from waybill.pipelines import topic_name
-from waybill.storage import TrackerStore
+from waybill.storage import NotifiedVersions, TrackerStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +42,7 @@ class AssignmentWatcher:
         self.cluster = cluster
         self._tracker = tracker
         self._assignment = NO_ASSIGNMENT
-        self._listening: Connection | None = None
+        self._notified = NotifiedVersions(tracker, CHANNEL, newest_version)
 
     @property
     def version(self) -> int:
@@ -70,39 +65,13 @@ class AssignmentWatcher:
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is a newer version, at most so long; True: a notification came.
 
-        Where the tracker is away it takes as long as connecting does, should that be longer. It
-        raises nothing: where the tracker does not answer, or does not notify, the time is
-        waited, and reading says what is. Signals are handled meanwhile, and do not end it.
-
-        Cost: one connection, kept open; 1 ms of CPU a second.
+        It raises nothing, and costs what `NotifiedVersions.wait` says.
         """
-        end = time.monotonic() + timeout_s
-        try:
-            if self._came(timeout_s):
-                return True
-        except (SQLAlchemyError, psycopg.Error, RetryError) as error:
-            _LOG.info("no notifications, looking every %.0f s instead: %s", timeout_s, error)
-            self.close()
-        time.sleep(max(0.0, end - time.monotonic()))
-        return False
-
-    def _came(self, timeout_s: float) -> bool:
-        if self._listening is None:
-            connection = self._tracker.engine.connect()
-            self._listening = connection.execution_options(isolation_level="AUTOCOMMIT")
-            self._listening.execute(text(f"LISTEN {CHANNEL}"))
-            with self._tracker.transaction() as looking:  # what came before nobody was told of
-                if newest_version(looking) != self._assignment.version:
-                    return True
-        driver: Any = self._listening.connection.driver_connection
-        return any(True for _ in driver.notifies(timeout=timeout_s, stop_after=1))
+        return self._notified.wait(self.version, timeout_s)
 
     def close(self) -> None:
         """Give the connection back."""
-        listening, self._listening = self._listening, None
-        if listening is not None:
-            listening.invalidate()  # no other user of the pool is to get notifications
-            listening.close()
+        self._notified.close()
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.columns import text_value as text_value
     from waybill.storage.tracker.engine import TrackerStore as TrackerStore
     from waybill.storage.tracker.engine import open_tracker as open_tracker
+    from waybill.storage.tracker.notified_versions import NotifiedVersions as NotifiedVersions
     from waybill.storage.tracker.outcomes import AT_THE_DESTINATION as AT_THE_DESTINATION
     from waybill.storage.tracker.outcomes import COPY as COPY
     from waybill.storage.tracker.outcomes import HELD_AGAIN as HELD_AGAIN
@@ -69,6 +70,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "columns": ["json_value", "text_value"],
         "engine": ["TrackerStore", "open_tracker"],
+        "notified_versions": ["NotifiedVersions"],
         "outcomes": ["AT_THE_DESTINATION", "COPY", "HELD_AGAIN", "add_outcomes", "parked_before"],
         "tables": [
             "COUNT_COLUMNS",
