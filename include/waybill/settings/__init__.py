@@ -111,7 +111,8 @@ class SourceSettings(Section):
     connections: dict[str, SecretStr] = Field(default={})
     """Connections by name, which declarations name as `source.connection`: a URI
     (`postgres://user:password@host:5432/shop`) or JSON, in Airflow's form. One of this name in
-    Airflow, or in `AIRFLOW_CONN_<NAME>`, is taken where there is none here."""
+    Airflow, or in `AIRFLOW_CONN_<NAME>`, is taken where there is none here, if its extra names the
+    pipeline: `waybill_pipelines`."""
 
     taps: dict[str, tuple[str, ...]] = Field(default={})
     """Singer taps that pipelines may run: a JSON object of names and commands, as in `{"jsonl":
