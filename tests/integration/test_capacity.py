@@ -404,7 +404,7 @@ def test_consul_that_refuses_or_is_away_or_has_no_json_says_so(consul):
     consul.put("not json")
     with pytest.raises(InputError, match="Consul's key waybill/capacity is no JSON"):
         watched(consul).read()
-    consul.token = "right"  # noqa: S105 - of a server in this process
+    consul.token = "right"
     with pytest.raises(InputError, match="WAYBILL_CAPACITY__CONSUL_TOKEN"):
         watched(consul, "wrong").read()
     with pytest.raises(AwayError, match="is not read"):

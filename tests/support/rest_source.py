@@ -19,7 +19,7 @@ class RestSource:
     """Rows behind ``/orders``, and what the next requests are answered instead."""
 
     rows: list[dict[str, Any]]
-    token: str = "secret-token-1"  # noqa: S105 - it opens nothing else
+    token: str = "secret-token-1"
     instead: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     """(status, headers), one for each of the next requests."""
     asked: list[str] = field(default_factory=list)

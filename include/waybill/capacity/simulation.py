@@ -313,7 +313,7 @@ def simulate(
 
     Cost: about a second for 100,000 tasks.
     """
-    random_ = random.Random(workload.seed)  # noqa: S311 - a simulation
+    random_ = random.Random(workload.seed)
     arrivals = deque(workload.arrivals(random_))
     fleet = _Fleet(workload.units_per_node)
     fleet.resize(first_nodes, 0.0, 0.0)

@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -151,16 +152,21 @@ class Collector:
             wait_s = self._settings.recheck_s if self._recovered else _OPEN_AGAIN_S
             await asyncio.sleep(wait_s)
 
+    @property
+    def _own_slot(self) -> Slot:
+        if self._slot is None:
+            raise RuntimeError("the collector has no slot yet: start it")
+        return self._slot
+
     async def _recover(self) -> bool:
         """Open the logs that dead workers left, or that broke; tell whether all are in order.
 
         At each look: an event that was answered for does not wait for the next request, or start.
         """
-        assert self._slot is not None  # noqa: S101 - started
-        whole = True
+        own, whole = self._own_slot, True
         for number, pipeline_id in left_logs(self._stores.wal.dir):
             try:
-                if number == self._slot.number:
+                if number == own.number:
                     await self._open_left(pipeline_id)
                 elif (
                     number >= self._settings.workers
@@ -222,8 +228,7 @@ class Collector:
         return intake.error is not None or intake.pipeline.version != pipeline.version
 
     async def _open(self, pipeline: Pipeline, old: Intake | None) -> Intake:
-        assert self._slot is not None  # noqa: S101 - started
-        name = self._slot.log_name(pipeline.id)
+        name = self._own_slot.log_name(pipeline.id)
 
         def work() -> Intake:
             remembers = None
@@ -504,9 +509,9 @@ def _refused(refusal: Refusal) -> Answer:
     headers = [_JSON]
     if refusal.retry_after_s is not None:
         headers.append((b"retry-after", str(refusal.retry_after_s).encode()))
-    if refusal.status == 401:  # noqa: PLR2004 - HTTP
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
         headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status == 405:  # noqa: PLR2004 - HTTP
+    if refusal.status == HTTPStatus.METHOD_NOT_ALLOWED:
         headers.append((b"allow", b"POST"))
     error = {"code": refusal.code, "message": refusal.message}
     return Answer(refusal.status, {"error": error}, headers)

@@ -38,11 +38,11 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: _end_all())
     end_with_parent(signal.SIGTERM)
     if not close_files(os.getcwd(), places.readable, places.executable):  # noqa: PTH109 - as it is named here
-        print("this machine does not close the files of a tap (Landlock)", file=sys.stderr)  # noqa: T201
+        sys.stderr.write("this machine does not close the files of a tap (Landlock)\n")
         if places.strict:
             sys.exit(1)
     threading.Thread(target=_end_with_lifeline, daemon=True).start()
-    status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode  # noqa: S603 - the operator's
+    status = subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.killpg(0, signal.SIGTERM)  # what the tap left behind
     os._exit(status if status >= 0 else _SIGNAL_BASE - status)

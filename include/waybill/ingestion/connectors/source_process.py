@@ -61,7 +61,7 @@ class SourceProcess:
         self._name, self._hide, self._folder = name, hide, folder
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - of Waybill's own making, or its operator's
+            self._process = subprocess.Popen(
                 list(command),
                 env=dict(environment),
                 cwd=folder,
@@ -78,10 +78,10 @@ class SourceProcess:
         self._give(given)
 
     def _give(self, given: bytes) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - narrows a type
-        with suppress(BrokenPipeError):  # it ended at once; its status says so
-            self._process.stdin.write(given)
-            self._process.stdin.flush()
+        if (stdin := self._process.stdin) is not None:
+            with suppress(BrokenPipeError):  # it ended at once; its status says so
+                stdin.write(given)
+                stdin.flush()
 
     def chunks(self, quiet_s: float) -> Iterator[bytes | None]:
         """Yield what the process reads, and None after each second without any, until it ends.
@@ -89,8 +89,8 @@ class SourceProcess:
         Raises:
             RetryError: nothing came for ``quiet_s`` seconds.
         """
-        output = self._process.stdout
-        assert output is not None  # noqa: S101 - narrows a type
+        if (output := self._process.stdout) is None:
+            return
         last = time.monotonic()
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
@@ -140,8 +140,8 @@ class SourceProcess:
         remove_source_folder(self._folder)
 
     def _listen(self) -> None:
-        stream = self._process.stderr
-        assert stream is not None  # noqa: S101 - narrows a type
+        if (stream := self._process.stderr) is None:
+            return
         lines = 0
         with stream:
             while line := stream.readline(_LINE_CHARS * 4):

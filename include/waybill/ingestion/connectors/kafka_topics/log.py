@@ -31,8 +31,8 @@ _REFUSED = frozenset(
         KafkaError.GROUP_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - librdkafka's own codes have this form
-        KafkaError._SSL,  # noqa: SLF001
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
     }
 )
 
@@ -158,7 +158,7 @@ class TopicLog:
         code = error.code()
         if code in {
             KafkaError.UNKNOWN_TOPIC_OR_PART,
-            KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+            KafkaError._UNKNOWN_TOPIC,
             KafkaError.TOPIC_EXCEPTION,
         }:
             return InputError(f"{words}; correct source.options.topics")
