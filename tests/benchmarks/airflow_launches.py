@@ -29,7 +29,7 @@ _END = "UPDATE dag_run SET state = 'success', end_date = now() WHERE dag_id = 'r
 
 
 def run(home: Path, *, quick: bool) -> dict[str, Any]:
-    """Return the figures; starts and stops a PostgreSQL and an Airflow of its own."""
+    """Return the figures; starts and stops servers and an Airflow of its own."""
     from sqlalchemy import text
     from tests import servers
     from tests.benchmarks.airflow_campaigns import PARK
@@ -41,10 +41,16 @@ def run(home: Path, *, quick: bool) -> dict[str, Any]:
 
     runs, rounds = (QUICK_RUNS, QUICK_ROUNDS) if quick else (RUNS, ROUNDS)
     (home / "airflow-original").mkdir(mode=0o755)
-    with servers.started(servers.start_postgres, home) as postgres:
+    with (
+        servers.started(servers.start_postgres, home) as postgres,
+        servers.started(servers.start_s3, home) as s3,  # task logs go there
+    ):
         metadata = AirflowMetadata(postgres, home / "airflow-original")
         settings = Settings(
-            _env_file=None, home=home, tracker=TrackerSettings(dsn=postgres.database("launches"))
+            _env_file=None,
+            home=home,
+            tracker=TrackerSettings(dsn=postgres.database("launches")),
+            s3=s3.bucket("launches"),
         )
         with open_tracker(settings.tracker) as tracker:
             tracker.migrate()
