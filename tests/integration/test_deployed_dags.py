@@ -84,6 +84,15 @@ def schedule_of(airflow, dag_id):
     return [summary for (summary,) in airflow.sql(query)]
 
 
+def runs_by(airflow, dag_id):
+    """Return the schedule that the scheduler goes by; None: by hand."""
+    [(timetable,)] = airflow.sql(
+        "SELECT data -> 'dag' -> 'timetable' -> '__var' ->> 'expression' FROM serialized_dag "
+        f"WHERE dag_id = '{dag_id}' ORDER BY last_updated DESC LIMIT 1"
+    )
+    return timetable
+
+
 def test_a_deploy_has_its_dag_within_seconds_and_so_has_each_of_several_at_once(airflow):
     servers.wait_for(lambda: parsed(airflow) >= set(FILES), 300)  # all of the first round
     began = time.monotonic()
@@ -95,6 +104,10 @@ def test_a_deploy_has_its_dag_within_seconds_and_so_has_each_of_several_at_once(
     declared(airflow, "first", schedule="17 3 * * *")
     assert current(deploy(airflow, folder)) == (True, "")
     assert schedule_of(airflow, "ingest_first") == ["17 3 * * *"]
+    assert runs_by(airflow, "ingest_first") == "17 3 * * *"
+    declared(airflow, "first", schedule="18 3 * * *")
+    assert current(deploy(airflow, folder)) == (True, "")
+    assert runs_by(airflow, "ingest_first") == "18 3 * * *"
 
     folders = [declared(airflow, f"many{number}") for number in range(5)]
     with ThreadPoolExecutor(len(folders)) as pool:

@@ -108,6 +108,8 @@ class Airflow:
                 "EXECUTOR": "LocalExecutor",
                 "PARALLELISM": 8,
                 "DAGS_ARE_PAUSED_AT_CREATION": True,
+                # Else a DAG that changes twice in half a minute is stale until the next parse.
+                "MIN_SERIALIZED_DAG_UPDATE_INTERVAL": 0,
                 "AUTH_MANAGER": AUTH_MANAGER,
                 "SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
                 "SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": self.home / "passwords.json",
