@@ -94,24 +94,29 @@ def settings(request, stack_settings, tmp_path):
     return settings
 
 
-def test_a_connector_that_is_killed_at_random_points_loses_and_doubles_nothing(settings):
+def ingest_with_kills(settings, code, kills):
+    """Run ingestion so many times to a death at a random point, then to its end."""
     chance = random.Random(SEED)
     print(f"seed {SEED}")
     killed = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         steps = chance.choice([chance.randint(1, 20), chance.randint(100, 600)])
-        child = children.start(settings, DIES.format(steps=steps) + INGEST)
+        child = children.start(settings, DIES.format(steps=steps) + code)
         try:
-            output, _ = child.communicate(timeout=300)
+            output, _ = child.communicate(timeout=400)
         finally:
             children.kill(child)
         assert child.returncode in (0, -signal.SIGKILL), output.decode()
         killed += child.returncode == -signal.SIGKILL
-    children.run(settings, INGEST, limit_s=300)
+    assert killed >= kills - 1
+    children.run(settings, code, limit_s=400)
+
+
+def test_a_connector_that_is_killed_at_random_points_loses_and_doubles_nothing(settings):
+    ingest_with_kills(settings, INGEST, KILLS)
     log = open_log(settings.kafka)
     topic = log.describe(topic_of(load_pipeline(settings.pipelines_dir / "rows")))
     found = Counter(decode(v).data["id"] for v in log.read(topic.name, log.watermarks(topic)))
     balance = services.balance(settings)
-    assert killed >= KILLS - 1
     assert found == Counter(range(ROWS))
     assert (balance.ingested, balance.unaccounted, balance.in_flight) == (ROWS, 0, ROWS)

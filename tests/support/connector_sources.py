@@ -14,6 +14,7 @@ import itertools
 import json
 import sqlite3
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,7 +42,7 @@ def declared(key: str = "id") -> EventDeclaration:
     return EventDeclaration(name="e", key=(key,), table=table)
 
 
-class SourceOfRows:
+class SourceOfRows(ABC):
     """One source, empty at first."""
 
     grows: ClassVar[bool] = True
@@ -52,20 +53,21 @@ class SourceOfRows:
     def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
         self.folder = folder
 
+    @abstractmethod
     def add(self, rows: list[Row]) -> None:
         """Add rows, all with the same fields."""
-        raise NotImplementedError
 
     def add_broken(self) -> None:
-        """Add the row 1, a broken record, and the row 3."""
-        raise NotImplementedError
+        """Add the row 1, a broken record, and the row 3; asked of those that ``breaks`` only."""
+        raise AssertionError(f"{type(self).__name__} holds no broken record")
 
     def place_of(self, index: int) -> str:
         """Return the end of the place of a row of the first file, or table."""
         return f"line {index + 2}"
 
+    @abstractmethod
     def declaration(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """Return the source of a pipeline's declaration."""
 
     def connections(self) -> Connections:
         return Connections()

@@ -8,6 +8,7 @@ than 64 MiB is bad, and the first MiB of it is kept.
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar, Protocol
@@ -126,7 +127,7 @@ def _oversized(text: TextFile, position: Position, where: str) -> Piece:
     return Piece([], [bad], [], Position(text.position, position.line + 1), last=not text.buffer)
 
 
-class _TextFormat:
+class _TextFormat(ABC):
     """What the formats of text share."""
 
     _more_lines: ClassVar[int] = 0
@@ -138,12 +139,13 @@ class _TextFormat:
         self._position = self._look(position)
         self._text.go_to(self._position.at)
 
+    @abstractmethod
     def _look(self, position: Position) -> Position:
         """Refuse a file that is not what it should be; return where its records begin."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _records(self, lines: list[bytes], first: int) -> tuple[list[Row], list[BadRow], list[int]]:
-        raise NotImplementedError
+        """Return rows, bad rows, and the line of each row; the first line's number is given."""
 
     def _whole(self, lines: list[bytes], rows: int, first: int, *, final: bool) -> int:
         """Return how many lines the piece has: whole records, of which ``rows`` lines or more."""
