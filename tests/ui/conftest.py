@@ -19,7 +19,7 @@ _ARGUMENTS = ["--renderer-process-limit=1", *(["--no-sandbox"] if os.geteuid() =
 
 
 @pytest.fixture(scope="session")
-def web(servers_home, _postgres, airflow_metadata, chromium, _s3) -> Iterator[Web]:
+def web(servers_home, _postgres, airflow_metadata, _s3) -> Iterator[Web]:
     """The web server; tests park what they need, under names of their own."""
     _postgres.ensure()
     _s3.ensure()
@@ -32,9 +32,13 @@ def web(servers_home, _postgres, airflow_metadata, chromium, _s3) -> Iterator[We
     lot.tracker.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium: the one without windows, which draws none, or the whole browser."""
+    """Debian's Chromium: the one without windows, which draws none, or the whole browser.
+
+    It ends with this folder's tests: while Playwright runs, its event loop is the thread's, and
+    ``asyncio.run`` of other tests would be refused.
+    """
     path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     assert path, f"no Chromium on PATH: {INSTALL}"
     with sync_playwright() as playwright:
@@ -43,7 +47,7 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def signed_in(web: Web, chromium: Browser) -> dict[str, BrowserContext]:
     """A browser of each user, signed in; tests share it, so that Airflow's scripts load once."""
     return {name: sign_in(chromium, web, name) for name in web.passwords}
