@@ -223,7 +223,7 @@ class Airflow:
             return answer
         try:
             page = f"{self.url}/api/v2/monitor/health"
-            with urllib.request.urlopen(page, timeout=5) as response:  # noqa: S310 - our own address
+            with urllib.request.urlopen(page, timeout=15) as response:  # noqa: S310 - our own address
                 answer = json.load(response)
         except (OSError, ValueError):
             answer = {}
