@@ -267,7 +267,8 @@ class CeleryPool:
         """
         if workers < now and (starting := self._starting()):
             raise RetryError(
-                f"Celery's worker {self._to[0]} keeps its {now} processes: {starting} of them still start"
+                f"Celery's worker {self._to[0]} keeps its {now} processes: "
+                f"{starting} of them still start"
             )
         control = self._app.control
         ask = control.pool_grow if workers > now else control.pool_shrink
