@@ -30,7 +30,7 @@ for _name in [name for name in os.environ if name.startswith("WAYBILL_")]:
 os.environ.pop("PYTEST_ADDOPTS", None)
 
 from tests import servers  # noqa: E402
-from tests.support import class_data  # noqa: E402
+from tests.support import class_data, rewritten  # noqa: E402
 from tests.support.airflow_metadata import AirflowMetadata  # noqa: E402
 
 from waybill.settings import Settings  # noqa: E402
@@ -50,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    if _starts_workers(config):
+        rewritten.rewrite(config, servers.CHECKOUT / "tests")
     with_servers = "not serves" not in config.option.markexpr
     if _starts_workers(config) and with_servers and _ARCHIVE is not None:
         _MAKING.extend(class_data.start_making(_ARCHIVE))

@@ -13,7 +13,7 @@ from waybill.mappings.versions import history
 from waybill.services import applications
 from waybill.storage import open_objects, open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
 ROWS = 300
 CODE = """
 def transform(event):
@@ -77,7 +77,6 @@ def test_executors_whose_tracker_refuses_process_and_learn_all_the_same(settings
     assert versions[0].author.startswith("processing/events.")
 
 
-@pytest.mark.campaign
 def test_executors_of_another_deployment_refuse_and_write_nothing(settings):
     give_executors(settings, WAYBILL_S3__BUCKET="theirs")
 

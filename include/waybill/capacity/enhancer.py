@@ -260,7 +260,16 @@ class CeleryPool:
         return workers, len(self._asked("active")) + len(self._asked("reserved"))
 
     def resize(self, workers: int, *, now: int) -> None:
-        """Grow or shrink; Celery takes idle processes away only, and refuses where all are busy."""
+        """Grow or shrink; Celery takes idle processes away only, and refuses where all are busy.
+
+        None is taken away while one is starting: it would not heed the signal to end, and Celery
+        would count it as gone.
+        """
+        if workers < now and (starting := self._starting()):
+            raise RetryError(
+                f"Celery's worker {self._to[0]} keeps its {now} processes: "
+                f"{starting} of them still start"
+            )
         control = self._app.control
         ask = control.pool_grow if workers > now else control.pool_shrink
         given = {"destination": self._to, "reply": True, "timeout": _CELERY_ANSWER_S}
@@ -275,6 +284,14 @@ class CeleryPool:
         for queue in self._queues:
             cancel = partial(self._app.control.cancel_consumer, queue, destination=self._to)
             _answered(cancel)
+
+    def _starting(self) -> int:
+        """Return how many processes take no task yet; 0 where the kind of pool does not say."""
+        pool = self._asked("stats")["pool"]
+        writes = pool.get("writes")
+        if not isinstance(writes, dict):
+            return 0
+        return max(0, len(pool.get("processes") or ()) - int(writes["inqueues"]["total"]))
 
     def _asked(self, method: str) -> Any:
         inspect = self._app.control.inspect(destination=self._to, timeout=_CELERY_ANSWER_S)
