@@ -11,7 +11,6 @@ pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = int(os.environ.get("PROCESSING_SEED", "0"))
 
 
-@pytest.mark.campaign
 def test_no_event_is_lost_or_doubled_by_moves_kills_and_late_awakenings(stack_settings):
     assert_nothing_is_wrong(stack_settings, SHORTEST)
 

@@ -16,7 +16,7 @@ from tests.support.replays import run_replay
 from waybill import services
 from waybill.services import applications
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(900)]
 SEED = 7
 ROWS = 4_000
 MANY_ROWS = 20_000
@@ -60,7 +60,6 @@ def test_kills_of_both_applications_change_no_count(settings):
     kill_each(settings, KILLED, ROWS)
 
 
-@pytest.mark.campaign
 @pytest.mark.parametrize("settings", [MANY_ROWS], indirect=True)
 def test_more_kills_of_both_applications_change_no_count(settings):
     kill_each(settings, 2 * KILLED, MANY_ROWS)

@@ -13,7 +13,7 @@ from tests.support import children, orders, streams
 from waybill import services
 from waybill.services import applications
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(600)]
 ROWS = 400
 DIES = {20: "os._exit(9)", 120: "ctypes.string_at(0)", 220: "os.kill(os.getpid(), signal.SIGKILL)"}
 DIES |= {number + 50: end for number, end in DIES.items()}
@@ -41,7 +41,6 @@ def test_deaths_of_workers_that_share_no_disk_park_their_events_only(
     assert work_dir.is_dir(), "the driver's own"
 
 
-@pytest.mark.campaign
 def test_deaths_where_each_task_is_tried_once_park_their_events_only(stack_settings, tmp_path):
     run_killers(streams.with_orders(stack_settings, tmp_path, rows=ROWS, master="local[2]"))
 

@@ -9,7 +9,7 @@ from tests.support import children
 
 from waybill.settings import Settings
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 
 
 def test_topics_of_a_query_are_committed_apart_whoever_dies_or_wakes_up_late_or_is_slow(
