@@ -118,6 +118,14 @@ def test_late_rows_are_met_by_a_run_that_first_ends_a_dead_one(database, connect
     assert read(connector(), first.cursor)[0] == [9, 20, 21]
 
 
+def test_a_value_without_a_form_in_json_is_known_as_well(database, connector):
+    database.execute("INSERT INTO t VALUES (1, 5, 9e999)")
+    database.commit()
+    found, cursor = read(connector())
+    assert found == [1]
+    assert read(connector(), cursor)[0] == []
+
+
 def test_a_cursor_of_an_older_release_loses_nothing(database, connector):
     fill(database, (1, 1, "a"), (2, 2, "b"), (3, 2, "c"))
     place = {"by": ["at", "id"], "at": [["int", "2"], ["int", "3"]]}

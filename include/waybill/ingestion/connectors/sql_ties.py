@@ -86,6 +86,10 @@ class Ties:
 
 def digest(row: Sequence[Any]) -> str:
     """Return what a row of a table is known by: 16 characters, of all its values."""
-    text = dumps([json_value(value) for value in row])
+    values = [json_value(value) for value in row]
+    try:
+        text = dumps(values)
+    except (ValueError, TypeError, RecursionError):  # as NaN: the row parks, and is known, too
+        text = repr(values).encode("utf-8", "backslashreplace")
     found = hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
     return base64.b64encode(found).decode()
