@@ -9,8 +9,8 @@ The rule
   - a segment that is parked or replaying, and whose time span touches its own, holds its identity
     in a line that is no copy itself - but for segments of the replay that the event came with; or
   - an event before it in the same commit that is no copy has its identity.
-  Of the stage ``ingestion`` all times touch, and a segment that is discarded, or deleted since, stands for its events as well:
-  it holds records of a source, which may be read again at any time, as they are.
+  Of the stage ``ingestion`` all times touch, and a segment that is discarded, or deleted since,
+  stands for its events as well: it holds records of a source, which may be read again at any time.
 Why
   - The original of a replayed event is about to be marked replayed: what parks again takes its
     place, so it is no copy of it. A cancelled replay's segments count as its own as well: one that
@@ -56,7 +56,8 @@ WHERE s.ids IS NOT NULL
 _OF_SOURCES = """
 FROM unnest(CAST(:ids AS bigint[]), CAST(:firsts AS timestamptz[]), CAST(:lasts AS timestamptz[]))
   AS given (id, first_at, last_at)
-JOIN segments s ON s.partition_id = given.id AND s.state IN ('parked', 'replaying', 'discarded', 'deleted')
+JOIN segments s ON s.partition_id = given.id
+  AND s.state IN ('parked', 'replaying', 'discarded', 'deleted')
 WHERE s.ids IS NOT NULL
 """
 _GIVE_IDS = "SELECT DISTINCT ON (s.id) s.ids"

@@ -13,6 +13,9 @@ sent of it. A run that goes on where one died first ends that one, where it was 
 begins as after any other: rows that were late meanwhile are behind where it stood. Where the
 declared columns are others, reading starts at the beginning.
 
+With ``deletes: compare``, a run that has read all looks for rows that are gone, when it is time for
+that: see ``sql_deletes``, which has its part of the cursor.
+
 Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only.
 """
 
@@ -24,7 +27,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -37,6 +40,7 @@ from waybill.events import dumps, loads
 from waybill.ingestion.connectors.base import Cursor, Page
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
+from waybill.ingestion.connectors.sql_deletes import ComparedTable, TableDeletes
 from waybill.ingestion.connectors.sql_ties import Ties
 from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
 from waybill.pipelines import find_file, hint
@@ -71,6 +75,16 @@ class SqlOptions(Options):
     )
     overlap: int | float = Field(
         0, ge=0, description="seconds (of a cursor of times) or units (of numbers), 0 or more"
+    )
+    deletes: Literal["compare"] | None = Field(None, description="compare, or nothing (text)")
+    compare_every: int = Field(
+        86_400, ge=0, description="seconds between two comparisons, 0 or more"
+    )
+    compare_limit: float = Field(
+        10,
+        ge=0,
+        le=100,
+        description="per cent of the rows that one comparison may delete, 0 to 100",
     )
 
 
@@ -107,6 +121,7 @@ class SqlConnector:
             )
         if options.overlap and options.cursor is None:
             raise InputError("source.options.overlap: there is no cursor to step back from")
+        self._deletes = None if options.deletes is None else self._table_deletes()
         self._connection: Connection | None = None
         if options.file is not None:
             find_file(options.file, opening.folder, opening.roots)
@@ -122,6 +137,16 @@ class SqlConnector:
         with self._said(), closing(self._pages(cursor)) as pages:
             yield from pages
 
+    def preview(self) -> Iterator[Page]:
+        """Yield the first pages; nothing is kept of them, and nothing is compared."""
+        self._deletes = None
+        return self.read(None)
+
+    def confirm(self, cursor: Cursor) -> None:
+        """Take note of what is committed, for the comparison of keys."""
+        if self._deletes is not None:
+            self._deletes.confirm(cursor)
+
     def count(self) -> int | None:
         """Return None: to count a table is to read it."""
         return None
@@ -134,6 +159,8 @@ class SqlConnector:
             stands = self._stands(cursor, reading)
             end = self._end(session, reading)
             start = None if cursor is None else dict(cursor)
+            if self._deletes is not None and start is not None and "gone" in start:
+                start = yield from self._deletes.go_on(start)
             if stands is not None and not stands.whole:
                 begin = _Begin(stands.values, ties=stands.ties)
                 until = end if stands.until is None else stands.until
@@ -143,7 +170,12 @@ class SqlConnector:
                 if end is None:
                     return
             begin = self._begin(session, reading, stands)
-            yield from self._stretch(session, reading, begin, end, start)
+            ended = yield from self._stretch(session, reading, begin, end, start)
+            start = start if ended is None else ended
+            if self._deletes is not None and start is not None and self._deletes.is_due(start):
+                stands = self._stands(start, reading)
+                read_to = [end, *([] if stands is None else stands.values[:1])]
+                yield from self._deletes.compare(session, reading.table, start, read_to)
 
     def _stretch(
         self,
@@ -185,7 +217,10 @@ class SqlConnector:
             if end is not None:
                 after |= {"until": until} if more else {}
                 after |= {} if self._steps_back else ties.to_json()
-            yield self._page(reading, [found[index] for index in fresh[:size]], after, start)
+            page = self._page(reading, [found[index] for index in fresh[:size]], after, start)
+            if self._deletes is not None:
+                after |= self._deletes.note(page.rows, start)
+            yield page
             if not more:
                 return after
             start, begin = after, _Begin([restored(value) for value in last], ties=ties)
@@ -204,6 +239,33 @@ class SqlConnector:
                 row[name] = _document(row[name])
         place = partial(_place, self._options.table, reading.order, made)
         return Page(made, [], cursor=after, start=start, place=place)
+
+    def _table_deletes(self) -> TableDeletes:
+        options, event = self._options, self._opening.event
+        if options.cursor is None:
+            raise InputError(
+                "source.options.deletes: expected a cursor beside it, as the deletes' version"
+            )
+        key = options.key or (list(event.key) if event is not None else [])
+        if event is not None and event.version != options.cursor:
+            raise InputError(
+                f"source.options.deletes: event {event.name!r} must have version:"
+                f" {options.cursor}, the cursor: a delete is put behind its row by that"
+            )
+        if event is not None and key != list(event.key):
+            raise InputError(
+                f"source.options.deletes: expected source.options.key to be the key of event"
+                f" {event.name!r}, {', '.join(event.key)}; found {', '.join(key)}"
+            )
+        table = ComparedTable(
+            options.table,
+            options.schema_name,
+            key,
+            options.cursor,
+            options.compare_every,
+            options.compare_limit,
+        )
+        return TableDeletes(self._opening, table)
 
     # What is there
 
