@@ -63,7 +63,14 @@ def notices(settings):
     ("kind", "name", "text", "more"),
     [
         pytest.param(FILES, "x.jsonl", JSON, '{"id": 3, "what": "new"}\n', id="files"),
-        pytest.param(CSV, "x.csv", "id,what\n1,good\n2\n,no key\n", "3,new\n", id="csv"),
+        pytest.param(
+            CSV,
+            "x.csv",
+            "id,what\n1,good\n2\n,no key\n",
+            "3,new\n",
+            id="csv",
+            marks=pytest.mark.campaign,
+        ),
     ],
 )
 def test_a_file_that_is_appended_to_and_rewritten_parks_its_bad_records_once(
@@ -98,6 +105,7 @@ def test_what_was_discarded_stays_so_and_nobody_is_told_again(deployed):
     assert in_books(settings) == (1, 4)
 
 
+@pytest.mark.campaign
 def test_the_same_bytes_of_another_file_are_another_record(deployed):
     settings, folder = deployed(FILES, "x.jsonl", JSON)
     services.run_ingest(settings, "inbox")

@@ -71,7 +71,7 @@ class Table:
 
 @pytest.fixture(
     params=[
-        pytest.param(SqliteTable, id="sqlite"),
+        pytest.param(SqliteTable, id="sqlite", marks=pytest.mark.campaign),
         pytest.param(PostgresTable, id="postgres"),
         pytest.param(MysqlTable, id="mysql", marks=pytest.mark.campaign),
     ]
