@@ -125,6 +125,11 @@ class KnownKeys:
                 " reset the cursor: the next comparison finds them again"
             ) from error
 
+    def objects_of(self, gone: Gone) -> list[str]:
+        """Return the objects of the keys that are gone."""
+        numbers = range(gone.objects)
+        return [f"{self._prefix}gone/{gone.comparison}/{number}.zst" for number in numbers]
+
     def lines(self, name: str) -> Iterator[bytes]:
         """Yield the keys of an object."""
         body = zstandard.ZstdDecompressor().decompressobj().decompress(self._objects.get(name))

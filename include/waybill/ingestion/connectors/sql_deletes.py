@@ -107,7 +107,7 @@ class TableDeletes:
             comparison.count()
             self._refuse_many(comparison.had, comparison.has, comparison.missing)
             gone = comparison.write()
-        self._to_forget = gone.comparison, to_forget
+        self._to_forget = gone.comparison, to_forget + self._known.objects_of(gone)
         versions = [self._version(json_value(value)) for value in read_to if value is not None]
         top = max([*versions, *([int(start["top"])] if "top" in start else [])])
         return (yield from self._send(gone, began, {**start, "top": top}, start=start))
