@@ -120,3 +120,32 @@ def test_a_connector_that_is_killed_at_random_points_loses_and_doubles_nothing(s
     balance = services.balance(settings)
     assert found == Counter(range(ROWS))
     assert (balance.ingested, balance.unaccounted, balance.in_flight) == (ROWS, 0, ROWS)
+
+
+@pytest.mark.parametrize("settings", [write_table], indirect=True, ids=["sql"])
+def test_rows_of_the_last_cursor_value_that_come_between_kills_are_each_sent_once(settings):
+    """At each death some more rows of that value, with keys below and above those that were read."""
+    file = settings.pipelines_dir / "rows" / "shop.db"
+    last, chance, ids = (ROWS - 1) // 7, random.Random(SEED), set(range(ROWS))
+    for number in range(KILLS):
+        steps = chance.choice([chance.randint(1, 20), chance.randint(100, 600)])
+        child = children.start(settings, DIES.format(steps=steps) + INGEST)
+        try:
+            output, _ = child.communicate(timeout=400)
+        finally:
+            children.kill(child)
+        assert child.returncode in (0, -signal.SIGKILL), output.decode()
+        late = [-1 - number, ROWS + number]
+        with sqlite3.connect(file) as database:
+            database.executemany(
+                "INSERT INTO rows VALUES (?, ?, 'late')", [(n, last) for n in late]
+            )
+        ids.update(late)
+    children.run(settings, INGEST, limit_s=400)
+    children.run(settings, INGEST, limit_s=400)
+    log = open_log(settings.kafka)
+    topic = log.describe(topic_of(load_pipeline(settings.pipelines_dir / "rows")))
+    found = Counter(decode(v).data["id"] for v in log.read(topic.name, log.watermarks(topic)))
+    balance = services.balance(settings)
+    assert found == Counter(ids)
+    assert (balance.ingested, balance.unaccounted, balance.in_flight) == (len(ids), 0, len(ids))

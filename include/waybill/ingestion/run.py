@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ from waybill.ingestion.connectors import (
 )
 from waybill.ingestion.page_traces import TracesByName
 from waybill.ingestion.refused_messages import Undeliverable
-from waybill.ingestion.source_rows import declared_for, intake_event
+from waybill.ingestion.source_rows import declared_for, intake_event, parked_id
 from waybill.ingestion.takeover import InKafka, count_sent, taken_us
 from waybill.ledger import (
     IntakeCommit,
@@ -74,8 +74,17 @@ from waybill.ledger import (
     open_source,
     replaced_logs,
     tell_progress,
+    write_copies,
 )
-from waybill.parking import Packer, ParkedEvent, Parking, SegmentDescriptor, new_key
+from waybill.parking import (
+    ObjectDescriptor,
+    Packer,
+    ParkedEvent,
+    Parking,
+    SegmentDescriptor,
+    identify,
+    new_key,
+)
 from waybill.pipelines import EventDeclaration, Pipeline, base_topic, topic_of
 from waybill.processing import Counts
 from waybill.producer import LosslessProducer, WalFullError
@@ -138,7 +147,7 @@ class IngestReport:
     accepted: int
     """Events in the log, by this run or found there from one that died."""
     parked: int
-    """Rows that could not become events."""
+    """Rows that could not become events, but for those that were parked before."""
     refused: int
     """Events of the log that Kafka refused for good, parked since this run opened it."""
     resumed: int
@@ -195,6 +204,8 @@ class _Run:
         """When to see next whether the topic has a newer generation."""
         self._event = _declared(pipeline)
         self._accepted = self._parked = self._resumed = self._pages = self._known = 0
+        self._known_parked = 0
+        """Rows that could not become events, and were parked before."""
         self._settling = RunWatermark(intake.producer, self._clock.minute)
         self._waiting: deque[_Marked] = deque()
         self._in_log = 0
@@ -257,7 +268,7 @@ class _Run:
             pipeline=intake.pipeline.name,
             read=position.rows_read - first,
             accepted=self._accepted,
-            parked=self._parked,
+            parked=self._parked - self._known_parked,
             refused=intake.undeliverable.parked if intake.undeliverable else 0,
             resumed=self._resumed,
             pages=self._pages,
@@ -270,6 +281,7 @@ class _Run:
             mark = orjson.loads(payload)
             self._commit(_Marked(lsn, mark, {}, None, 0), self._settling.recovered(mark["counts"]))
             self._intake.producer.confirm(lsn)
+        self._known_parked = 0  # what this run read
 
     def _look_elsewhere(self) -> None:
         """Count what logs that were taken over had sent, and keep it: it is not sent again."""
@@ -410,9 +422,11 @@ class _Run:
             refused = self._row(row, counts, passed, unfinished)
             if refused is not None:
                 where = refused.where if page.place is None else page.place(index)
-                self._park_row(row, refused, where, counts, packer)
+                known_by = where if page.origin is None else page.origin
+                self._park_row(row, refused, where, known_by, counts, packer)
         for bad in page.bad:
-            self._bad(bad, counts, packer)
+            known_by = bad.place if page.origin is None else page.origin
+            self._bad(bad, known_by, counts, packer)
         counted = self._count_between(page.start, page.cursor)
         known = self._known - known_before
         ingested = counts.total("in_first") + known
@@ -518,12 +532,18 @@ class _Run:
         self._sent_again.add(event.key)
         return False
 
-    def _bad(self, bad: BadRow, counts: Counts, packer: Packer) -> None:
+    def _bad(self, bad: BadRow, known_by: str, counts: Counts, packer: Packer) -> None:
         error = ParkError(bad.code, bad.message, where=bad.place)
-        self._park(bad.raw, self._event.name, error, counts, packer)
+        self._park(bad.raw, self._event.name, error, known_by, counts, packer)
 
     def _park_row(
-        self, row: Row, error: ParkError, where: str, counts: Counts, packer: Packer
+        self,
+        row: Row,
+        error: ParkError,
+        where: str,
+        known_by: str,
+        counts: Counts,
+        packer: Packer,
     ) -> None:
         """Park a row that is no event, under its own event name where that is declared."""
         try:
@@ -532,10 +552,16 @@ class _Run:
             name = self._event.name
         data = row.data if isinstance(row, Record) else row
         placed = ParkError(error.code, error.message, where=where)
-        self._park(orjson_or_repr(data), name, placed, counts, packer)
+        self._park(orjson_or_repr(data), name, placed, known_by, counts, packer)
 
     def _park(
-        self, raw: bytes, name: str, error: ParkError, counts: Counts, packer: Packer
+        self,
+        raw: bytes,
+        name: str,
+        error: ParkError,
+        known_by: str,
+        counts: Counts,
+        packer: Packer,
     ) -> None:
         pipeline = self._intake.pipeline
         _, minute, taken = self._clock.stamp()
@@ -561,7 +587,13 @@ class _Run:
                 kafka_offset=-1,
                 attempt=0,
                 value=raw,
-            )
+            ),
+            identify(
+                parked_id(pipeline.id, name, known_by, raw),
+                source_version=0,
+                intake_version=0,
+                minute=minute,
+            ),
         )
 
     def _put_parked(self, packer: Packer) -> dict[str, Any] | None:
@@ -581,19 +613,23 @@ class _Run:
         intake = self._intake
         mark = page.mark
         parked = mark["parked"]
+        reference = mark.get("reference") or f"intake:{intake.pipeline.id}:{mark['sequence']}"
+        copies: Counter[tuple[str, str, str, int]] = Counter()
 
         def record_parked(connection: Connection, number: int) -> list[str]:
             if parked is None:
                 return []
-            intake.parking.record(
+            segments = tuple(SegmentDescriptor.from_json(s) for s in parked["segments"])
+            item = ObjectDescriptor(parked["key"], parked["size"], segments)
+            found = intake.parking.record_once(
                 connection,
-                key=parked["key"],
-                size=parked["size"],
-                segments=[SegmentDescriptor.from_json(s) for s in parked["segments"]],
+                [item],
                 scope=f"ingestion/{intake.pipeline.id}",
                 commit_number=number,
             )
-            return [parked["key"]]
+            copies.update(found)
+            write_copies(connection, reference, found)
+            return [item.key]
 
         commit = IntakeCommit(
             pipeline_id=intake.pipeline.id,
@@ -609,13 +645,14 @@ class _Run:
                 page.lsn,
                 page.offsets,
             ),
-            reference=mark.get("reference", ""),
+            reference=reference,
         )
         assert commit.progress is not None  # noqa: S101 - just made
         done = commit_intake(intake.tracker, commit, record_parked)
         if done:
             self._in_log = commit.progress.unsettled
             self._clock.reserved = commit.progress.last_version
+            self._known_parked += copies.total()
         return done
 
     def _trace(self, passed: TracesByName, reference: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 
 from waybill.errors import ParkError
@@ -10,6 +11,7 @@ from waybill.events import (
     UPSERT,
     Event,
     IntakeClock,
+    dumps,
     encode_data,
     event_id,
     ordering_key,
@@ -65,6 +67,22 @@ def intake_event(pipeline: Pipeline, row: Row, clock: IntakeClock) -> tuple[Even
         op=op,
     )
     return event, content, taken_us
+
+
+def parked_id(pipeline_id: str, name: str, place: str, raw: bytes) -> str:
+    """Return what a record is known by that is no event: 32 hex digits.
+
+    Args:
+        pipeline_id: the pipeline's immutable id.
+        name: the event name that it is parked under.
+        place: where it stands, or what holds it; the same whenever it is read again.
+        raw: its bytes.
+
+    Source: BLAKE2b with 128 bits over an unambiguous JSON array and the bytes.
+    """
+    digest = hashlib.blake2b(dumps([pipeline_id, name, place]), digest_size=16)
+    digest.update(raw)
+    return digest.hexdigest()
 
 
 def declared_for(pipeline: Pipeline, row: Row) -> EventDeclaration:

@@ -9,6 +9,8 @@ The rule
   - a segment that is parked or replaying, and whose time span touches its own, holds its identity
     in a line that is no copy itself - but for segments of the replay that the event came with; or
   - an event before it in the same commit that is no copy has its identity.
+  Of the stage ``ingestion`` all times touch, and a segment that is discarded, or deleted since,
+  stands for its events as well: it holds records of a source, which may be read again at any time.
 Why
   - The original of a replayed event is about to be marked replayed: what parks again takes its
     place, so it is no copy of it. A cancelled replay's segments count as its own as well: one that
@@ -19,7 +21,8 @@ Why
     event itself.
   - Where it is not known with which replay an event came, it came with each.
   - Segments in quarantine are not compared: nobody can read them, so they stand for no event. Nor
-    are discarded ones: somebody decided about those events, not about this one.
+    are discarded ones: somebody decided about those events, not about this one. A record of a
+    source that is read again, the same bytes at the same place, is the one that was decided about.
 In doubt an event parks twice, which the destination sees; it is never dropped for one that may be
 gone.
 
@@ -50,10 +53,20 @@ JOIN segments s ON s.partition_id = given.id AND s.state IN ('parked', 'replayin
   AND s.last_event_at >= given.first_at AND s.first_event_at <= given.last_at
 WHERE s.ids IS NOT NULL
 """
-_IDS = text(f"SELECT DISTINCT ON (s.id) s.ids {_TOUCHED}")
-_SEGMENTS = text(
-    "SELECT DISTINCT ON (s.id) s.partition_id, coalesce(s.replay_id::text, ''), s.ids, s.copies "
-    f"{_TOUCHED}"
+_OF_SOURCES = """
+FROM unnest(CAST(:ids AS bigint[]), CAST(:firsts AS timestamptz[]), CAST(:lasts AS timestamptz[]))
+  AS given (id, first_at, last_at)
+JOIN segments s ON s.partition_id = given.id
+  AND s.state IN ('parked', 'replaying', 'discarded', 'deleted')
+WHERE s.ids IS NOT NULL
+"""
+_GIVE_IDS = "SELECT DISTINCT ON (s.id) s.ids"
+_GIVE_SEGMENTS = (
+    "SELECT DISTINCT ON (s.id) s.partition_id, coalesce(s.replay_id::text, ''), s.ids, s.copies"
+)
+_IDS, _IDS_OF_SOURCES = (text(f"{_GIVE_IDS} {held}") for held in (_TOUCHED, _OF_SOURCES))
+_SEGMENTS, _SEGMENTS_OF_SOURCES = (
+    text(f"{_GIVE_SEGMENTS} {held}") for held in (_TOUCHED, _OF_SOURCES)
 )
 _PAGE = 2_000
 """Segments whose identities are in memory at a time."""
@@ -134,7 +147,8 @@ def _stored_ids(
     if not given:
         return
     spans = _spans(given, partitions)
-    rows = connection.execute(_IDS, spans, execution_options={"yield_per": _PAGE})
+    query = _IDS_OF_SOURCES if _are_of_sources(given) else _IDS
+    rows = connection.execute(query, spans, execution_options={"yield_per": _PAGE})
     for page in rows.partitions():
         yield b"".join(bytes(row[0]) for row in page)
 
@@ -147,8 +161,14 @@ def _held(
     """Return the stored segments that may hold events of these."""
     if not given:
         return []
-    rows = connection.execute(_SEGMENTS, _spans(given, partitions))
+    query = _SEGMENTS_OF_SOURCES if _are_of_sources(given) else _SEGMENTS
+    rows = connection.execute(query, _spans(given, partitions))
     return [_Held(int(r[0]), r[1], bytes(r[2]), frozenset(r[3] or ())) for r in rows]
+
+
+def _are_of_sources(given: Sequence[tuple[int, SegmentDescriptor]]) -> bool:
+    """Tell whether segments are of a page of a source, of which all are parked at one stage."""
+    return all(segment.stage == "ingestion" for _, segment in given)
 
 
 def _spans(

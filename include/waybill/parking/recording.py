@@ -127,13 +127,15 @@ def record_objects(
     named, kept = set[str](), set[str]()
     for portion in _portions(objects):
         rows, lines = portion, dict[int, tuple[int, ...]]()
-        ids, known = _upsert_groups(connection, [segment for _, segment in rows])
+        ids, known, empty = _upsert_groups(connection, [segment for _, segment in rows])
         if once:
             found = find_copies(connection, [segment for _, segment in rows], ids, known)
             counts += found.counts
             lines = found.lines
             if lines:
                 rows = _without(connection, rows, found, ids)
+        filled = {ids[segment.partition] for _, segment in rows}
+        write_first(connection, [number for number in empty if number in filled])
         if rows:
             _write_segments(connection, rows, ids, scope, commit_number)
         if not scope.startswith(OF_LOADS):  # which tell themselves what they refused
@@ -261,13 +263,14 @@ def _write_segments(
 
 def _upsert_groups(
     connection: Connection, found: Sequence[SegmentDescriptor]
-) -> tuple[dict[ParkedGroupKey, int], set[ParkedGroupKey]]:
+) -> tuple[dict[ParkedGroupKey, int], set[ParkedGroupKey], list[int]]:
     """Add up per partition, lock in the order of names.
 
-    Returns {partition: id}, and the partitions that were there before.
+    Returns {partition: id}, the partitions that were there before, and the ids of those that held
+    nothing.
     """
     if not found:
-        return {}, set()
+        return {}, set(), []
     sums: dict[ParkedGroupKey, _Sum] = {}
     for segment in found:
         if segment.count < 1:
@@ -288,8 +291,8 @@ def _upsert_groups(
         columns[name] = [getattr(sums[key], name) for key in keys]
     rows = connection.execute(_upsert(), columns).all()
     ids = {(row[1], row[2], row[3], row[4]): int(row[0]) for row in rows}
-    write_first(connection, [int(row[0]) for row in rows if _was_empty(row, sums)])
-    return ids, {(row[1], row[2], row[3], row[4]) for row in rows if row.was_there}
+    known = {(row[1], row[2], row[3], row[4]) for row in rows if row.was_there}
+    return ids, known, [int(row[0]) for row in rows if _was_empty(row, sums)]
 
 
 def _was_empty(row: Any, sums: dict[ParkedGroupKey, _Sum]) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
 
 from waybill.errors import InputError, RetryError
-from waybill.ingestion.connectors import open_connector
+from waybill.ingestion.connectors import open_connector, sql_ties
 from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
 from waybill.pipelines import Source
 
@@ -49,9 +51,87 @@ def test_an_overlap_meets_rows_that_were_committed_late_and_the_ones_around_them
 ):
     fill(database, (1, 100, "a"), (2, 110, "b"))
     _, cursor = read(connector(overlap=9))
+    _, without = read(connector())
     fill(database, (3, 105, "late"), (4, 120, "new"))
     assert read(connector(overlap=9), cursor)[0] == [3, 2, 4]
-    assert read(connector(), cursor)[0] == [4], "without one, what is late is never read"
+    assert read(connector(), without)[0] == [4], "without one, what is late is never read"
+
+
+def test_rows_of_the_last_cursor_value_are_read_once_whatever_their_key(database, connector):
+    fill(database, (5, 100, "a"), (7, 110, "b"), (8, 110, "c"))
+    found, cursor = read(connector())
+    assert found == [5, 7, 8]
+    assert read(connector(), cursor) == ([], cursor)
+    fill(database, (6, 110, "later, lower key"), (9, 110, "later, higher key"))
+    found, cursor = read(connector(page_rows=1), cursor)
+    assert found == [6, 9]
+    assert read(connector(), cursor)[0] == []
+
+
+def test_a_row_that_changes_within_its_cursor_value_is_read_again(database, connector):
+    fill(database, (1, 110, "a"), (2, 110, "b"))
+    _, cursor = read(connector())
+    database.execute("UPDATE t SET v = 'changed' WHERE id = 1")
+    database.commit()
+    found, cursor = read(connector(), cursor)
+    assert found == [1]
+    assert read(connector(), cursor)[0] == []
+
+
+@pytest.mark.parametrize("page_rows", [1, 7, 1000])
+def test_of_very_many_rows_of_one_value_only_the_number_is_known(
+    database, connector, monkeypatch, page_rows
+):
+    monkeypatch.setattr(sql_ties, "MOST_KNOWN", 20)
+    fill(database, (1, 5, "x"), *((n, 9, "x") for n in range(100, 150)))
+    _, cursor = read(connector(page_rows=page_rows))
+    assert cursor["sent"] is None
+    assert read(connector(page_rows=page_rows), cursor)[0] == []
+    fill(database, (7, 9, "later"))
+    found, cursor = read(connector(page_rows=page_rows), cursor)
+    assert found == [7, *range(100, 150)], "all of them, to be known by id and version"
+    assert read(connector(page_rows=page_rows), cursor)[0] == []
+    fill(database, (2, 10, "new"))
+    assert read(connector(page_rows=page_rows), cursor)[0] == [2]
+
+
+@pytest.mark.parametrize("most", [0, 3, 1000])
+def test_each_page_of_ties_can_be_read_again_at_its_cursor(database, connector, monkeypatch, most):
+    monkeypatch.setattr(sql_ties, "MOST_KNOWN", most)
+    fill(database, *((n, n // 9, "x") for n in range(40)))
+    pages = list(connector(page_rows=4).read(None))
+    for before, page in pairwise(pages):
+        again = next(connector(page_rows=4).read(json.loads(json.dumps(before.cursor))))
+        assert (again.rows, again.cursor, again.start) == (page.rows, page.cursor, page.start)
+
+
+def test_late_rows_are_met_by_a_run_that_first_ends_a_dead_one(database, connector):
+    """The dead one had read past 3 of 9; meanwhile rows came at 8 and 9, and behind."""
+    fill(database, *((n, n, "x") for n in range(10)))
+    first = next(connector(page_rows=4, overlap=2).read(None))
+    fill(database, (-1, 8, "late"), (-2, 9, "late"), (20, 10, "new"))
+    found, _ = read(connector(page_rows=100, overlap=2), first.cursor)
+    assert found == [4, 5, 6, 7, -1, 8, -2, 9, 7, -1, 8, -2, 9, 20]
+    first = next(connector(page_rows=11).read(None))
+    assert first.cursor["until"] == ["int", "10"]
+    fill(database, (-3, 8, "late, and there is no overlap"), (21, 11, "new"))
+    assert read(connector(), first.cursor)[0] == [9, 20, 21]
+
+
+def test_a_value_without_a_form_in_json_is_known_as_well(database, connector):
+    database.execute("INSERT INTO t VALUES (1, 5, 9e999)")
+    database.commit()
+    found, cursor = read(connector())
+    assert found == [1]
+    assert read(connector(), cursor)[0] == []
+
+
+def test_a_cursor_of_an_older_release_loses_nothing(database, connector):
+    fill(database, (1, 1, "a"), (2, 2, "b"), (3, 2, "c"))
+    place = {"by": ["at", "id"], "at": [["int", "2"], ["int", "3"]]}
+    assert read(connector(), {**place, "whole": True})[0] == [2, 3]
+    fill(database, (4, 3, "d"))
+    assert read(connector(), {**place, "whole": False})[0] == [4]
 
 
 def test_a_run_that_died_goes_on_where_it_was_and_steps_back_from_where_one_ended(
@@ -60,7 +140,8 @@ def test_a_run_that_died_goes_on_where_it_was_and_steps_back_from_where_one_ende
     fill(database, *((n, n, "x") for n in range(10)))
     pages = list(connector(page_rows=4, overlap=3).read(None))
     assert [page.cursor["whole"] for page in pages] == [False, False, True]
-    assert read(connector(page_rows=4, overlap=3), pages[0].cursor)[0] == [4, 5, 6, 7, 8, 9]
+    found = read(connector(page_rows=4, overlap=3), pages[0].cursor)[0]
+    assert found == [4, 5, 6, 7, 8, 9, 6, 7, 8, 9]
     assert read(connector(page_rows=4, overlap=3), pages[2].cursor)[0] == [6, 7, 8, 9]
 
 
@@ -116,7 +197,12 @@ def test_what_could_lose_rows_is_refused(database, connector, rows, options, sai
 
 
 @pytest.mark.parametrize(
-    "cursor", [{"by": ["at", "id"]}, {"by": ["at", "id"], "at": [1], "whole": 1}]
+    "cursor",
+    [
+        {"by": ["at", "id"]},
+        {"by": ["at", "id"], "at": [1], "whole": 1},
+        {"by": ["at", "id"], "at": [["int", "1"], ["int", "1"]], "whole": True, "sent": 7},
+    ],
 )
 def test_a_cursor_of_something_else_is_refused(database, connector, cursor):
     fill(database, (1, 1, "a"))

@@ -65,6 +65,9 @@ class Page:
     place: Callable[[int], str] | None = None
     """Says where in the source a row stands, by its index in ``rows``; None: the source has no
     places. Called for rows that are parked."""
+    origin: str | None = None
+    """What may be read again with its records at other places, such as a file: in it, a record that
+    is parked is known by its bytes. None: it is known by its bytes and its place."""
 
 
 class Connector(Protocol):

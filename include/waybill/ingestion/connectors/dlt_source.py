@@ -186,7 +186,7 @@ class DltConnector:
             )
             for one in frame["bad"]
         ]
-        return Page(rows, bad, cursor=after, start=start, place=places.__getitem__)
+        return Page(rows, bad, cursor=after, start=start, place=places.__getitem__, origin="")
 
     def _require_keys(self, frame: dict[str, Any], seen: set[str]) -> None:
         """Refuse an event of which no row of its first page has a field of the key.

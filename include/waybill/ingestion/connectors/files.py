@@ -188,7 +188,7 @@ def _page(
     def place(index: int) -> str:
         return f"{file.shown}, line {piece.places[index]}"
 
-    return Page(piece.rows, piece.bad, cursor=after, start=start, place=place)
+    return Page(piece.rows, piece.bad, cursor=after, start=start, place=place, origin=file.shown)
 
 
 @dataclass(frozen=True, slots=True)

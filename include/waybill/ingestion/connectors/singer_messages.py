@@ -113,7 +113,14 @@ class SingerPages:
     def _page(self) -> Page:
         after = self._cursor()
         places = self._places
-        page = Page(self._rows, self._bad, cursor=after, start=self.start, place=places.__getitem__)
+        page = Page(
+            self._rows,
+            self._bad,
+            cursor=after,
+            start=self.start,
+            place=places.__getitem__,
+            origin="",
+        )
         self._rows, self._places, self._bad, self._bytes = [], [], [], 0
         self.start = after
         return page

@@ -5,10 +5,16 @@ page_rows + 1``, each a short statement of its own, so that neither a table nor 
 A run ends at the greatest cursor that the table had when it began. Without a cursor column a run
 reads the whole table, in the order of its key.
 
-The cursor is ``{"by": columns, "at": [the last row's values], "whole": did a run end there}``.
-After a run that ended, the next one begins ``overlap`` before that, so that rows are met which were
-committed late; what it reads twice is known by id and version. Where the declared columns are
-others, reading starts at the beginning.
+The cursor is ``{"by": columns, "at": [the last row's values], "whole": did a run end there,
+"until": where that run ends}``, and what ``sql_ties`` knows. After a run that ended, the next one
+begins ``overlap`` before that, so that rows are met which were committed late; what it reads twice
+is known by id and version. Without an overlap it begins at that very value, and leaves out what was
+sent of it. A run that goes on where one died first ends that one, where it was to end, and then
+begins as after any other: rows that were late meanwhile are behind where it stood. Where the
+declared columns are others, reading starts at the beginning.
+
+With ``deletes: compare``, a run that has read all looks for rows that are gone, when it is time for
+that: see ``sql_deletes``, which has its part of the cursor.
 
 Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only.
 """
@@ -17,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from math import isfinite
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -34,6 +40,8 @@ from waybill.events import dumps, loads
 from waybill.ingestion.connectors.base import Cursor, Page
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
+from waybill.ingestion.connectors.sql_deletes import ComparedTable, TableDeletes
+from waybill.ingestion.connectors.sql_ties import Ties
 from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
 from waybill.pipelines import find_file, hint
 
@@ -68,6 +76,16 @@ class SqlOptions(Options):
     overlap: int | float = Field(
         0, ge=0, description="seconds (of a cursor of times) or units (of numbers), 0 or more"
     )
+    deletes: Literal["compare"] | None = Field(None, description="compare, or nothing (text)")
+    compare_every: int = Field(
+        86_400, ge=0, description="seconds between two comparisons, 0 or more"
+    )
+    compare_limit: float = Field(
+        10,
+        ge=0,
+        le=100,
+        description="per cent of the rows that one comparison may delete, 0 to 100",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +100,11 @@ class _Reading:
     """Those of them that the table says may be null."""
     documents: frozenset[str]
     """Columns of JSON that the driver gives as text."""
+
+    @property
+    def place(self) -> int:
+        """Where a row that was read has the first column of the order."""
+        return self.columns.index(self.order[0])
 
 
 class SqlConnector:
@@ -98,6 +121,7 @@ class SqlConnector:
             )
         if options.overlap and options.cursor is None:
             raise InputError("source.options.overlap: there is no cursor to step back from")
+        self._deletes = None if options.deletes is None else self._table_deletes()
         self._connection: Connection | None = None
         if options.file is not None:
             find_file(options.file, opening.folder, opening.roots)
@@ -113,6 +137,16 @@ class SqlConnector:
         with self._said(), closing(self._pages(cursor)) as pages:
             yield from pages
 
+    def preview(self) -> Iterator[Page]:
+        """Yield the first pages; nothing is kept of them, and nothing is compared."""
+        self._deletes = None
+        return self.read(None)
+
+    def confirm(self, cursor: Cursor) -> None:
+        """Take note of what is committed, for the comparison of keys."""
+        if self._deletes is not None:
+            self._deletes.confirm(cursor)
+
     def count(self) -> int | None:
         """Return None: to count a table is to read it."""
         return None
@@ -122,25 +156,74 @@ class SqlConnector:
         with engine.connect() as session:
             reading = self._look(session)
             self._refuse_nulls(session, reading)
-            begin, last = self._begin(cursor, reading)
+            stands = self._stands(cursor, reading)
             end = self._end(session, reading)
             start = None if cursor is None else dict(cursor)
-            size = self._opening.source.page_rows
-            while True:
-                found = session.execute(_statement(reading, begin, end, size + 1)).all()
-                session.rollback()
-                rows, more = found[:size], len(found) > size
-                if more:
-                    self._refuse_tie(reading, found[size - 1], found[size])
-                if rows:
-                    last = [kept(value) for value in _order_of(reading, rows[-1])]
-                elif begin is None or begin.ended:
+            if self._deletes is not None and start is not None and "gone" in start:
+                start = yield from self._deletes.go_on(start)
+            if stands is not None and not stands.whole:
+                begin = _Begin(stands.values, ties=stands.ties)
+                until = end if stands.until is None else stands.until
+                ended = yield from self._stretch(session, reading, begin, until, start)
+                start = start if ended is None else ended
+                stands = self._stands(start, reading)
+                if end is None:
                     return
-                after = {"by": list(reading.order), "at": last, "whole": not more}
-                yield self._page(reading, rows, after, start)
-                if not more:
-                    return
-                start, begin = after, _Begin([restored(value) for value in last])
+            begin = self._begin(session, reading, stands)
+            ended = yield from self._stretch(session, reading, begin, end, start)
+            start = start if ended is None else ended
+            if self._deletes is not None and start is not None and self._deletes.is_due(start):
+                stands = self._stands(start, reading)
+                read_to = [end, *([] if stands is None else stands.values[:1])]
+                yield from self._deletes.compare(session, reading.table, start, read_to)
+
+    def _stretch(
+        self,
+        session: sa.Connection,
+        reading: _Reading,
+        begin: _Begin,
+        end: Any,
+        start: dict[str, Any] | None,
+    ) -> Generator[Page, None, dict[str, Any] | None]:
+        """Yield the pages up to a value of the cursor; return the last one's; None: there is none.
+
+        Args:
+            session: at the database.
+            reading: what is read.
+            begin: where.
+            end: the value; None: the end of the table.
+            start: the cursor before the first page.
+        """
+        size, place = self._opening.source.page_rows, reading.place
+        last = [] if start is None else start.get("at", [])
+        after = None
+        until = None if end is None else kept(end)
+        while True:
+            limit = size + 1 + len(begin.ties.skip)
+            found = session.execute(_statement(reading, begin, end, limit)).all()
+            session.rollback()
+            fresh = begin.ties.fresh(found, place) if begin.ties.skip else range(len(found))
+            more = len(fresh) > size
+            if more:
+                self._refuse_tie(reading, found[fresh[size - 1]], found[fresh[size]])
+                found = found[: fresh[size - 1] + 1]
+            elif not fresh and begin.ended:
+                return after
+            ties = begin.ties
+            if found:
+                last = [kept(value) for value in _order_of(reading, found[-1])]
+                ties = ties if self._steps_back else ties.after(found, place)
+            after = {"by": list(reading.order), "at": last, "whole": not more}
+            if end is not None:
+                after |= {"until": until} if more else {}
+                after |= {} if self._steps_back else ties.to_json()
+            page = self._page(reading, [found[index] for index in fresh[:size]], after, start)
+            if self._deletes is not None:
+                after |= self._deletes.note(page.rows, start)
+            yield page
+            if not more:
+                return after
+            start, begin = after, _Begin([restored(value) for value in last], ties=ties)
 
     def _page(
         self,
@@ -156,6 +239,33 @@ class SqlConnector:
                 row[name] = _document(row[name])
         place = partial(_place, self._options.table, reading.order, made)
         return Page(made, [], cursor=after, start=start, place=place)
+
+    def _table_deletes(self) -> TableDeletes:
+        options, event = self._options, self._opening.event
+        if options.cursor is None:
+            raise InputError(
+                "source.options.deletes: expected a cursor beside it, as the deletes' version"
+            )
+        key = options.key or (list(event.key) if event is not None else [])
+        if event is not None and event.version != options.cursor:
+            raise InputError(
+                f"source.options.deletes: event {event.name!r} must have version:"
+                f" {options.cursor}, the cursor: a delete is put behind its row by that"
+            )
+        if event is not None and key != list(event.key):
+            raise InputError(
+                f"source.options.deletes: expected source.options.key to be the key of event"
+                f" {event.name!r}, {', '.join(event.key)}; found {', '.join(key)}"
+            )
+        table = ComparedTable(
+            options.table,
+            options.schema_name,
+            key,
+            options.cursor,
+            options.compare_every,
+            options.compare_limit,
+        )
+        return TableDeletes(self._opening, table)
 
     # What is there
 
@@ -228,26 +338,39 @@ class SqlConnector:
 
     # Where to begin and to end
 
-    def _begin(self, cursor: Cursor | None, reading: _Reading) -> tuple[_Begin | None, list[Any]]:
-        """Return where to begin (None: at the beginning), and the position as the cursor has it."""
+    @property
+    def _steps_back(self) -> bool:
+        """Whether a run begins before where the last one ended, or with the whole table."""
+        return self._options.cursor is None or bool(self._options.overlap)
+
+    def _stands(self, cursor: Cursor | None, reading: _Reading) -> _Stands | None:
+        """Return what a cursor says; None: the beginning."""
         if cursor is None or cursor.get("by") != list(reading.order):
-            return None, []
+            return None
         try:
-            last = list(cursor["at"])
+            last, until = list(cursor["at"]), cursor.get("until")
             values = [restored(value) for value, _ in zip(last, reading.order, strict=True)]
-            whole = bool(cursor["whole"])
+            return _Stands(
+                values,
+                bool(cursor["whole"]),
+                None if until is None else restored(until),
+                Ties() if self._steps_back else Ties.of(values[0], cursor),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"cursor {dict(cursor)!r} is not one of this connector; reset it"
+                f"cursor {str(dict(cursor))[:1000]} is not one of this connector; reset it"
             ) from error
-        if not whole:
-            return _Begin(values), last
-        if self._options.cursor is None:
-            return None, last
-        overlap = self._options.overlap
+
+    def _begin(self, session: sa.Connection, reading: _Reading, stands: _Stands | None) -> _Begin:
+        """Return where to begin after a run that ended, or that there was none of."""
+        if stands is None or self._options.cursor is None:
+            return _Begin(None, ended=True)
+        value, ties, overlap = stands.values[0], stands.ties, self._options.overlap
         if overlap:
-            return _Begin([stepped_back(values[0], overlap)], ended=True, inclusive=True), last
-        return _Begin(values, ended=True), last
+            return _Begin([stepped_back(value, overlap)], ended=True, inclusive=True)
+        if ties.sent is None and _count_up_to(session, reading, stands.values) == ties.met:
+            return _Begin(stands.values, ended=True, ties=ties)
+        return _Begin([value], ended=True, inclusive=True, ties=ties.anew())
 
     def _end(self, session: sa.Connection, reading: _Reading) -> Any:
         """Return the greatest value of the cursor's column now; None: there is no such column."""
@@ -297,25 +420,39 @@ class SqlConnector:
 
 
 @dataclass(frozen=True, slots=True)
+class _Stands:
+    """What a cursor says."""
+
+    values: list[Any]
+    """Of the order's columns."""
+    whole: bool
+    """A run ended there."""
+    until: Any
+    """Where one that did not was to end; None: at the end of the table, or it is not known."""
+    ties: Ties
+
+
+@dataclass(frozen=True, slots=True)
 class _Begin:
     """A position to read on from."""
 
-    values: list[Any]
-    """Of the order's columns, or of the first of them."""
+    values: list[Any] | None
+    """Of the order's columns, or of the first of them; None: the beginning of the table."""
     ended: bool = False
     """A run has ended there: nothing behind it is no news."""
     inclusive: bool = False
+    ties: Ties = field(default_factory=Ties)
 
 
 def _statement(
-    reading: _Reading, begin: _Begin | None, end: Any, limit: int
+    reading: _Reading, begin: _Begin, end: Any, limit: int
 ) -> sa.Select[tuple[Any, ...]]:
     table = reading.table
     order = [table.c[name] for name in reading.order]
     statement = sa.select(*(table.c[name] for name in reading.columns))
-    if begin is not None and begin.inclusive:
+    if begin.values is not None and begin.inclusive:
         statement = statement.where(order[0] >= begin.values[0])
-    elif begin is not None:
+    elif begin.values is not None:
         bound = [sa.literal(value) for value in begin.values]
         statement = statement.where(
             order[0] >= bound[0],  # by which MySQL finds the index
@@ -324,6 +461,18 @@ def _statement(
     if end is not None:
         statement = statement.where(order[0] <= end)
     return statement.order_by(*order).limit(limit)
+
+
+def _count_up_to(session: sa.Connection, reading: _Reading, values: Sequence[Any]) -> int:
+    """Return how many rows there are of a position's cursor value, up to its key."""
+    order = [reading.table.c[name] for name in reading.order]
+    bound = [sa.literal(value) for value in values]
+    statement = sa.select(sa.func.count()).where(
+        order[0] == bound[0], sa.tuple_(*order) <= sa.tuple_(*bound)
+    )
+    found = int(session.execute(statement.select_from(reading.table)).scalar_one())
+    session.rollback()
+    return found
 
 
 def _order_of(reading: _Reading, row: Sequence[Any]) -> list[Any]:
