@@ -6,6 +6,7 @@ import json
 import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -22,13 +23,17 @@ from tests.support.schema_server import SchemaServer, orders_file, serialized
 from waybill.egress import EgressGuard
 from waybill.errors import InputError, ParkError, RetryError
 from waybill.events import dumps, loads
+from waybill.ingestion.connectors import Connections, Opening
+from waybill.ingestion.connectors.kafka_topics import schema_registry
 from waybill.ingestion.connectors.kafka_topics.avro import AvroSchema
+from waybill.ingestion.connectors.kafka_topics.connector import KafkaConnector, _add, _Gathered
 from waybill.ingestion.connectors.kafka_topics.debezium import DebeziumMessages
 from waybill.ingestion.connectors.kafka_topics.framed_messages import FramedMessages
 from waybill.ingestion.connectors.kafka_topics.messages import JsonMessages
 from waybill.ingestion.connectors.kafka_topics.protobuf import ProtobufSchema
 from waybill.ingestion.connectors.kafka_topics.schema_registry import Schema, SchemaRegistry
-from waybill.settings import EgressSettings
+from waybill.pipelines import Column, EventDeclaration, Source, TableSpec
+from waybill.settings import EgressSettings, Settings
 
 ID = {"name": "id", "type": "long"}
 
@@ -86,6 +91,7 @@ TYPES = [
     ({"type": "int", "logicalType": "time-millis"}, 3_723_004, "01:02:03.004000"),
     ({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 4}, Decimal("-1234567890123456789012345678901234.5678"), "-1234567890123456789012345678901234.5678"),
     ({"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}, 1, "1970-01-01T00:00:00.000001Z"),
+    ({"type": "int", "connect.name": "io.debezium.time.Date"}, 1, "1970-01-02"),
     ({"type": "string", "connect.name": "io.debezium.data.Json"}, '{"a": 12345678901234567890}', {"a": 12345678901234567890}),
 ]  # fmt: skip
 
@@ -255,6 +261,10 @@ GOOD_PROTOBUF = b"\0" + order(id=2**60, cash=b"x" * 20, lines=[{"id": 1}]).Seria
 def test_protobuf_types_have_the_form_that_rows_have():
     message = order(id=2**63 - 1, big=2**64 - 1, cash=b"\x00\xff", share=0.1, status=7)
     message.at.FromJsonString("2020-01-01T00:00:00.123456789Z")
+    early = order()
+    early.at.FromJsonString("0001-01-01T00:00:00.5Z")
+    row, _ = ORDERS.decode(b"\0" + early.SerializeToString())
+    assert row["at"] == "0001-01-01T00:00:00.500000Z"
     message.extra.update({"a": [1.5, None, {"b": True}]})
     message.count.value = 0
     message.shares[2**40] = float("inf")
@@ -471,6 +481,17 @@ def test_what_a_registry_may_answer(server, status, body, error, words):
     assert len(server.asked) == 1
 
 
+def test_an_answer_that_breaks_off_or_never_ends_is_tried_again(server, monkeypatch):
+    server.add(1, '"long"')
+    server.answer = 200, b'{"schema": ', {"Content-Length": "1000"}
+    with pytest.raises(RetryError, match="does not answer"):
+        framed(server).value(frame(1, b"\2"), "the value")
+    server.answer = None
+    monkeypatch.setattr(schema_registry, "_ANSWER_S", -1.0)
+    with pytest.raises(RetryError, match="no whole answer"):
+        framed(server).value(frame(1, b"\2"), "the value")
+
+
 def test_a_registry_that_is_away_is_tried_again_and_then_all_is_read(server):
     server.add(1, json.dumps(record(ID)))
     messages = framed(server)
@@ -508,3 +529,95 @@ def test_an_address_that_is_not_open_is_not_connected_to(server):
     with pytest.raises(InputError, match="closed to sources"):
         closed.schema(1)
     assert server.asked == []
+
+
+def connector(server, *, egress=(), pipelines="*", **options):
+    """Return a connector of a declaration, whose connection ``registry`` is the server's."""
+    columns = (Column(name="id", type="int64"),)
+    events = {
+        name: EventDeclaration(
+            name=name,
+            key=("id",),
+            table=TableSpec(schema_name="s", name=name, columns=columns, key=("id",)),
+        )
+        for name in ("order", "refund")
+    }
+    given = {"topics": {"order": "shop.orders"}, "format": "avro", "registry": "registry"}
+    source = Source(connector="kafka", event="order", connection="k", options=given | options)
+    registry = f"http://127.0.0.1:{server.port}?waybill_pipelines={pipelines}"
+    connections = Connections({"registry": SecretStr(registry)})
+    egress = EgressSettings(allowed_hosts=egress)
+    settings = Settings().model_copy(update={"egress": egress})
+    return KafkaConnector(Opening(source, Path("shop"), (), events, connections, settings))
+
+
+def test_a_registry_is_connected_to_as_the_settings_and_its_connection_let(server):
+    server.add(1, json.dumps(record(ID)), subject="orders-value")
+    with pytest.raises(InputError, match="closed to sources"):
+        connector(server)._framed.value(frame(1, b"\4"), "the value")
+    place = (f"127.0.0.1:{server.port}",)
+    with pytest.raises(InputError, match="not open to pipeline 'shop'"):
+        connector(server, egress=place, pipelines="other")._framed.value(frame(1, b"\4"), "x")
+    assert server.asked == []
+    with pytest.raises(InputError, match=r"source\.options\.registry: there is no connection"):
+        connector(server, registry="nothing")._framed.value(frame(1, b"\4"), "the value")
+    opened = connector(server, egress=place)
+    assert opened._framed.value(frame(1, b"\4"), "the value") == {"id": 2}
+    opened.close()
+    assert opened.notes() == ["schema 1 (subject orders-value): 1 messages"]
+    opened.close()
+
+
+class Message:
+    """One of Kafka's, with what the connector asks of it."""
+
+    def __init__(self, offset, key, value):
+        self._all = {"offset": offset, "key": key, "value": value}
+
+    def __getattr__(self, name):
+        more = {"topic": "shop.orders", "partition": 0, "headers": None}
+        return lambda: (self._all | more)[name]
+
+
+def test_a_message_that_is_wrong_parks_with_its_place_and_an_outage_parks_nothing(server):
+    server.add(1, json.dumps(["null", record(ID), record(ID, name="Refund")]))
+    opened = connector(
+        server, egress=(f"127.0.0.1:{server.port}",), records={"shop.Refund": "refund"}
+    )
+    reader, gathered = opened._readers["shop.orders"], _Gathered()
+    values = [frame(1, b"\2\2"), frame(1, b"\2\2\2"), frame(9, b"\2"), frame(1, b"\4\2"), None]
+    for offset, value in enumerate(values):
+        _add(gathered, reader, Message(offset, b"7", value), opened._framed)
+    found = [(row.event, row.op, row.data) for row in gathered.records]
+    assert found == [
+        ("order", "upsert", {"id": 1}),
+        ("refund", "upsert", {"id": 1}),
+        ("order", "delete", {"id": 7}),
+    ]
+    assert gathered.places == [f"shop.orders/0/{offset}" for offset in (0, 3, 4)]
+    assert [(one.code, one.place, one.raw) for one in gathered.bad] == [
+        ("source_row_malformed", "shop.orders/0/1", values[1]),
+        ("source_schema_unknown", "shop.orders/0/2", values[2]),
+    ]
+    server.answer = 500, b"", {}
+    with pytest.raises(RetryError, match="answers 500"):
+        _add(gathered, reader, Message(5, b"7", frame(10, b"\2")), opened._framed)
+    assert len(gathered) == 5
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"registry": None}, "needs the connection of a schema registry"),
+        ({"format": "json"}, "format: json has no schemas"),
+        ({"format": "debezium", "records": {"a": "order"}}, "for format: avro and protobuf alone"),
+        ({"records": {"a": "nothing"}}, r"options\.records: 'nothing' is not under `events`"),
+        ({"format": "xml"}, "expected json, avro"),
+        ({"registry": "https://u:s3cret@h/"}, "do not belong into a declaration"),
+    ],
+    ids=["no registry", "json", "records", "event", "format", "a secret"],
+)
+def test_a_declaration_that_is_wrong_is_refused(server, options, words):
+    with pytest.raises(InputError, match=words):
+        connector(server, **options)

@@ -338,7 +338,7 @@ LOGICAL_READERS.update(
         "long-waybill-timestamp-nanos": _nanos,
         **{
             f"{kind}-{_CONNECT}": _connect
-            for kind in ("int", "long", "string", "record", "bytes", "double", "float")
+            for kind in ("int", "long", "string", "record", "bytes", "fixed", "double", "float")
         },
     }
 )

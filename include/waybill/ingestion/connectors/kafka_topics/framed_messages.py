@@ -26,7 +26,7 @@ from waybill.ingestion.connectors.kafka_topics.wire_format import (
 _MOST_SCHEMAS = 1_000
 _ASK_AGAIN_S = 10.0
 """After which a schema that was not there is asked for once more."""
-_MOST_NAMED = 20
+_MOST_NAMED, _MOST_SUBJECTS = 20, 5
 
 
 class Decoder(Protocol):
@@ -112,7 +112,7 @@ class FramedMessages:
         for schema_id, count in self._read.most_common(_MOST_NAMED):
             try:
                 names = self._asked().subjects(schema_id)
-                subjects = f" (subject {', '.join(names)})" if names else ""
+                subjects = f" (subject {', '.join(names[:_MOST_SUBJECTS])})" if names else ""
             except WaybillError:
                 subjects = ""
             found.append(f"schema {schema_id}{subjects}: {count} messages")

@@ -228,7 +228,7 @@ def _timestamp(_: _Values, message: Any) -> str:
     if not 0 <= message.nanos < _NANOS:
         raise ValueError(f"{message.nanos} nanoseconds of a second")
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=message.seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}{_fraction(message.nanos)}Z".rjust(20, "0")
+    return f"{moment.replace(tzinfo=None).isoformat()}{_fraction(message.nanos)}Z"
 
 
 def _duration(_: _Values, message: Any) -> str:

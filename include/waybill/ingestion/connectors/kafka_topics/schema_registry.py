@@ -15,6 +15,7 @@ from uuid import UUID
 
 import orjson
 import requests
+from urllib3.exceptions import HTTPError
 
 from waybill.egress import EgressGuard, guarded_session
 from waybill.errors import InputError, ParkError, RetryError, WaybillError
@@ -151,7 +152,7 @@ class SchemaRegistry:
     def _asked(self, path: str, what: str) -> Any:
         try:
             status, body = self._answer(path)
-        except requests.exceptions.RequestException as error:
+        except (OSError, HTTPError) as error:
             words = self._connection.hide(str(error))[:300]
             raise RetryError(f"{self._name} does not answer: {words}") from None
         if status >= _SERVER_ERRORS or status in _LATER:
@@ -195,12 +196,12 @@ class SchemaRegistry:
             allow_redirects=False,
         ) as response:
             body = bytearray()
-            for chunk in response.raw.stream(_CHUNK, decode_content=False):
+            while chunk := response.raw.read1(_CHUNK, decode_content=False):
                 body += chunk
                 if len(body) > _MOST_BYTES:
                     return response.status_code, None
                 if time.monotonic() > ends:
-                    raise requests.exceptions.ReadTimeout(f"no whole answer in {_ANSWER_S:.0f} s")
+                    raise TimeoutError(f"no whole answer in {_ANSWER_S:.0f} s")
             return response.status_code, bytes(body)
 
     def _opened(self) -> requests.Session:
