@@ -105,7 +105,8 @@ class AvroSchema:
         return value, name
 
     def _record_name(self, data: bytes) -> str:
-        kind = self._schema[zigzag(data, 0)[0]] if self._is_union else self._schema
+        schema: Any = self._schema
+        kind = schema[zigzag(data, 0)[0]] if self._is_union else schema
         if isinstance(kind, str):
             return kind if kind in self._names else ""
         return str(kind.get("name", ""))
@@ -295,7 +296,7 @@ def _time(per_second: int) -> Callable[..., str]:
 
 def _nanos(value: int, *_: Any) -> str:
     if value % 1000 == 0:
-        return moment(1_000_000)(value // 1000)
+        return str(moment(1_000_000)(value // 1000))
     seconds, nanos = divmod(value, 1_000_000_000)
     return f"{moment(1)(seconds)[:-1]}.{nanos:09d}Z"
 
@@ -322,23 +323,22 @@ _MARKS: dict[tuple[str, str | None], str] = {
 }
 """(type, logical type): its mark, a logical type that no one else has. Other logical types are
 read as what they are made of."""
-LOGICAL_READERS.update(
-    {
-        "bytes-waybill-base64": _base64,
-        "fixed-waybill-base64": _base64,
-        "float-waybill-number": _number,
-        "double-waybill-number": _number,
-        "bytes-waybill-decimal": _decimal,
-        "fixed-waybill-decimal": _decimal,
-        "int-waybill-date": lambda value, *_: day(value),
-        "int-waybill-time-millis": _time(1_000),
-        "long-waybill-time-micros": _time(1_000_000),
-        "long-waybill-timestamp-millis": _moment(1_000),
-        "long-waybill-timestamp-micros": _moment(1_000_000),
-        "long-waybill-timestamp-nanos": _nanos,
-        **{
-            f"{kind}-{_CONNECT}": _connect
-            for kind in ("int", "long", "string", "record", "bytes", "fixed", "double", "float")
-        },
-    }
-)
+_READERS: dict[str, Callable[..., Any]] = {
+    "bytes-waybill-base64": _base64,
+    "fixed-waybill-base64": _base64,
+    "float-waybill-number": _number,
+    "double-waybill-number": _number,
+    "bytes-waybill-decimal": _decimal,
+    "fixed-waybill-decimal": _decimal,
+    "int-waybill-date": lambda value, *_: day(value),
+    "int-waybill-time-millis": _time(1_000),
+    "long-waybill-time-micros": _time(1_000_000),
+    "long-waybill-timestamp-millis": _moment(1_000),
+    "long-waybill-timestamp-micros": _moment(1_000_000),
+    "long-waybill-timestamp-nanos": _nanos,
+    **{
+        f"{kind}-{_CONNECT}": _connect
+        for kind in ("int", "long", "string", "record", "bytes", "fixed", "double", "float")
+    },
+}
+LOGICAL_READERS.update(_READERS)

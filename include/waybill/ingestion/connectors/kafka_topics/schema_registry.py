@@ -6,6 +6,7 @@ declaration names may be any server. Rules that a schema brings are not run.
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -210,7 +211,8 @@ class SchemaRegistry:
         session.headers["Accept-Encoding"] = "identity"
         password = self._connection.password.get_secret_value()
         if self._connection.login:
-            session.auth = (self._connection.login.encode(), password.encode())
+            pair = f"{self._connection.login}:{password}".encode()
+            session.headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         elif password:
             session.headers["Authorization"] = f"Bearer {password}"
         if authority := self._connection.extra.get("ssl.ca.location"):
