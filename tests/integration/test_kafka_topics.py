@@ -10,7 +10,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from pydantic import SecretStr
 from tests.servers import wait_for
-from tests.support.apicurio import Apicurio
+from tests.support.apicurio import Apicurio, why_not
 from tests.support.schema_server import SchemaServer, orders_file, serialized
 
 from waybill.errors import InputError, RetryError
@@ -307,6 +307,8 @@ def test_messages_of_protobuf_by_a_registry(topics, schemas):
 
 @pytest.mark.campaign
 def test_messages_by_a_real_registry(topics, tmp_path):
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     registry = Apicurio(tmp_path)
     try:
         topics.use(registry.url)

@@ -1,6 +1,8 @@
 """Apicurio Registry on loopback, by the API of Confluent's: a real schema registry.
 
-Fetched once, 110 MB, pinned in ``apicurio.lock``. It keeps its schemas in memory.
+Brought by hand, once, 110 MB, pinned in ``apicurio.lock``: ``mvn dependency:get`` of its archive, with
+``-Dtransitive=false``, and a copy in ``.waybill/apicurio/packed``. (Ivy, which brings the other jars,
+needs a POM, and not each mirror has one for it.) It keeps its schemas in memory.
 """
 
 from __future__ import annotations
@@ -26,6 +28,12 @@ _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
 _WAIT_S = 300.0
 
 
+def why_not() -> str | None:
+    """Return why it cannot be started; None: it can."""
+    missing = jars.missing(FOLDER, jars.locked(_LOCK))
+    return f"{missing[0].file} is not in {FOLDER}: see {__name__}" if missing else None
+
+
 class Apicurio:
     """One server; started when made.
 
@@ -35,7 +43,6 @@ class Apicurio:
 
     def __init__(self, home: Path) -> None:
         [locked] = jars.locked(_LOCK)
-        jars.ensure(FOLDER, [locked])
         self._home = home / "apicurio"
         with tarfile.open(FOLDER / locked.file) as archive:
             archive.extractall(self._home, filter="data")

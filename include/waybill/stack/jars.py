@@ -155,7 +155,7 @@ def _ivy_file(jars: Sequence[Jar]) -> str:
 
 def _artifact(jar: Jar) -> str:
     """Name the artifact where its POM alone would let Ivy take another."""
-    ending = "tar.gz" if jar.file.endswith(".tar.gz") else jar.file.rpartition(".")[2]
+    ending = jar.file.rpartition(".")[2]
     if ending == "jar" and not jar.classifier:
         return ""
     classifier = f"m:classifier={quoteattr(jar.classifier)} " if jar.classifier else ""
