@@ -3,17 +3,21 @@
 import json
 import secrets
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from pydantic import SecretStr
 from tests.servers import wait_for
+from tests.support.apicurio import Apicurio, why_not
+from tests.support.schema_server import SchemaServer, orders_file, serialized
 
 from waybill.errors import InputError, RetryError
 from waybill.ingestion.connectors import Connections, Opening
 from waybill.ingestion.connectors.kafka_topics.connector import KafkaConnector
 from waybill.pipelines import Column, EventDeclaration, Source, TableSpec
+from waybill.settings import EgressSettings, Settings
 
 pytestmark = pytest.mark.serves
 
@@ -22,10 +26,17 @@ class Topics:
     """Topics of others, and a connector over them."""
 
     def __init__(self, servers):
-        self.servers = servers
+        self.servers, self.registry, self.settings = servers, None, None
         self.admin = AdminClient({"bootstrap.servers": servers})
         self.name = f"others-{secrets.token_hex(4)}"
         self.make()
+
+    def use(self, registry):
+        """Let connectors have the connection ``registry``, of an address on loopback."""
+        self.registry = registry
+        place = urlsplit(registry).netloc.rpartition("@")[2]
+        egress = EgressSettings(allowed_hosts=(place,))
+        self.settings = Settings().model_copy(update={"egress": egress})
 
     def make(self, partitions=3):
         made = self.admin.create_topics([NewTopic(self.name, partitions, 1)])
@@ -67,8 +78,10 @@ class Topics:
         connection = json.dumps(
             {"conn_type": "kafka", "extra": {"bootstrap.servers": servers or self.servers}}
         )
-        connections = Connections({"theirs": SecretStr(connection)})
-        return KafkaConnector(Opening(source, Path(), (), events, connections))
+        given = {"theirs": connection} | ({"registry": self.registry} if self.registry else {})
+        connections = Connections({name: SecretStr(text) for name, text in given.items()})
+        opening = Opening(source, Path(), (), events, connections, self.settings)
+        return KafkaConnector(opening)
 
     def read(self, cursor=None, **options):
         """Read to the end of a run; returns the pages, and the cursor behind."""
@@ -214,3 +227,122 @@ def test_a_kafka_that_is_away_is_tried_again(topics, monkeypatch):
     monkeypatch.setattr("waybill.ingestion.connectors.kafka_topics.log._ANSWER_S", 1.0)
     with pytest.raises(RetryError):
         topics.read(servers="127.0.0.1:1")
+
+
+ORDER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
+LATER = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "note", "type": ["null", "string"], "default": None},
+        ],
+    }
+)
+
+
+def of_schema(number, data):
+    return b"\0" + number.to_bytes(4) + data
+
+
+@pytest.fixture
+def schemas():
+    server = SchemaServer()
+    yield server
+    server.close()
+
+
+def test_messages_of_a_registry_that_is_away_wait_and_one_that_is_wrong_parks_alone(
+    topics, schemas
+):
+    topics.use(f"http://u:s3cret-word@127.0.0.1:{schemas.port}")
+    schemas.add(1, ORDER, subject="orders-value")
+    schemas.add(2, LATER, subject="orders-value", version=2)
+    topics.send(
+        (0, "1", of_schema(1, b"\2")),
+        (0, "2", of_schema(2, b"\4\2\4hi")),
+        (0, "3", of_schema(1, b"\2\2")),
+        (0, "4", of_schema(9, b"\2")),
+        (0, "5", None),
+    )
+    options = {"format": "avro", "registry": "registry"}
+    schemas.answer = 500, b"", {}
+    source = topics.connector(**options)
+    began = next(page for page in source.read(None) if page is not None)
+    assert (began.rows, began.bad) == ([], []), "where the topic's end is"
+    source.close()
+    with pytest.raises(RetryError, match="answers 500"):
+        topics.read(began.cursor, **options)
+    schemas.answer = 401, b"s3cret-word", {}
+    with pytest.raises(InputError, match="correct the connection's login"):
+        topics.read(began.cursor, **options)
+    schemas.answer = None
+    source, rows, bad = topics.connector(**options), [], []
+    for page in source.read(began.cursor):
+        if page is not None:
+            rows += page.rows
+            bad += page.bad
+    assert [(row.op, row.data) for row in rows] == [
+        ("upsert", {"id": 1}),
+        ("upsert", {"id": 2, "note": "hi"}),
+        ("delete", {"id": 5}),
+    ]
+    assert [(one.code, one.place, one.raw) for one in bad] == [
+        ("source_row_malformed", f"{topics.name}/0/2", of_schema(1, b"\2\2")),
+        ("source_schema_unknown", f"{topics.name}/0/3", of_schema(9, b"\2")),
+    ]
+    assert source.notes()[0].startswith("schema 1 (subject orders-value): 1 message")
+    source.close()
+
+
+def test_messages_of_protobuf_by_a_registry(topics, schemas):
+    topics.use(f"http://127.0.0.1:{schemas.port}")
+    schemas.add(5, serialized(orders_file()), "PROTOBUF")
+    topics.send((0, "1", of_schema(5, b"\0\x08\x07")), (0, "2", of_schema(5, b"\0\x08")))
+    pages, _ = topics.read(format="protobuf", registry="registry")
+    assert ids(pages) == [7]
+    assert [one.place for page in pages for one in page.bad] == [f"{topics.name}/0/1"]
+
+
+@pytest.mark.campaign
+def test_messages_by_a_real_registry(topics, tmp_path):
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    registry = Apicurio(tmp_path)
+    try:
+        topics.use(registry.url)
+        first = registry.register("orders-value", {"schema": ORDER})
+        kind = json.dumps({"type": "enum", "name": "Kind", "symbols": ["A", "B"]})
+        registry.register("kind", {"schema": kind})
+        fields = [{"name": "id", "type": "long"}, {"name": "kind", "type": "Kind"}]
+        text = json.dumps({"type": "record", "name": "Line", "fields": fields})
+        reference = {"name": "Kind", "subject": "kind", "version": 1}
+        second = registry.register("lines-value", {"schema": text, "references": [reference]})
+        proto = 'syntax = "proto3"; message O { int64 id = 1; }'
+        third = registry.register("o-value", {"schema": proto, "schemaType": "PROTOBUF"})
+        topics.send(
+            (0, "1", of_schema(first, b"\2")),
+            (0, "2", of_schema(second, b"\4\2")),
+            (0, "3", of_schema(third, b"\0\x08\1")),
+            (0, "4", of_schema(first + 10_000, b"\2")),
+        )
+        options = {"format": "avro", "registry": "registry"}
+        pages, cursor = topics.read(**options)
+        assert [row.data for page in pages for row in page.rows] == [
+            {"id": 1},
+            {"id": 2, "kind": "B"},
+        ]
+        bad = [one for page in pages for one in page.bad]
+        assert [one.code for one in bad] == ["source_schema_unknown"] * 2
+        assert "format=serialized" in bad[0].message
+        topics.send((0, "5", of_schema(second, b"\6\0")))
+        registry.stop()
+        with pytest.raises(RetryError, match="does not answer"):
+            topics.read(cursor, **options)
+        registry.start()
+        again = registry.register("lines-value", {"schema": ORDER})
+        topics.send((0, "6", of_schema(again, b"\x0c")))
+        assert ids(topics.read(cursor, **options)[0])[-1] == 6
+    finally:
+        registry.stop()

@@ -70,6 +70,7 @@ def discover(
                 "found": [_found_json(one) for one in found.found],
                 "proposals": [proposal_json(one) for one in found.proposals],
                 "unknown": found.unknown,
+                "notes": found.notes,
                 "written": None if written is None else str(written),
             }
         )
@@ -104,6 +105,7 @@ def _found_grid(found: SourceDiscovery) -> Table:
 
 
 def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
+    yield from (plain(note) for note in found.notes)
     for event, reason in found.unknown.items():
         yield f"nothing is proposed for {event}: {reason}"
     if written is not None:
@@ -144,6 +146,7 @@ def _trial_json(trial: SourceTrial) -> dict[str, Any]:
             for example in [trial.reasons[event, code]]
         ],
         "shown": [{"event": event, "row": row} for event, row in trial.shown],
+        "notes": trial.notes,
     }
 
 
@@ -161,6 +164,7 @@ def _trial_lines(trial: SourceTrial) -> Iterator[str]:
     for (event, code), number in trial.parked.items():
         reason = trial.reasons[event, code]
         yield f"  {counted(number, 'row')} of {event} would park at ingestion: {code}: {reason}"
+    yield from (f"  {plain(note)}" for note in trial.notes)
     for event in sorted(trial.unshown):
         yield (
             f"rows of {event} are not shown: it is not declared, so nobody said what of them is"

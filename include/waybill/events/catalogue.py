@@ -51,6 +51,11 @@ _ALL: list[ErrorType] = [
             "A table of the source was truncated; its rows stay at the destination",
             "Delete them there, if they are to go as well; then discard.",
         ),
+        (
+            "source_schema_unknown",
+            "A message names a schema that the registry does not have, or that cannot be used",
+            "Register the schema, and read the source again; or discard the record.",
+        ),
         ("source_encoding_invalid", "A row is not valid text in its encoding", _FIX_SOURCE),
         ("source_value_invalid", "A value does not fit its declared source type", _FIX_SOURCE),
         ("key_missing", "A field of the primary key is missing or null", _FIX_SOURCE),

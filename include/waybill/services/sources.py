@@ -35,6 +35,8 @@ class SourceDiscovery:
     """Of event names that are not declared, or lack their key or columns."""
     unknown: dict[str, str]
     """Event name to why nothing is proposed for it."""
+    notes: list[str] = field(default_factory=list)
+    """What the source says beside that, such as which schemas its records had."""
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class SourceTrial:
     """(event name, row): the first ones of declared events, their personal fields masked."""
     unshown: set[str] = field(default_factory=set)
     """Event names whose rows are not shown: nobody declared yet what of them is personal."""
+    notes: list[str] = field(default_factory=list)
+    """What the source says beside that, such as which schemas its records had."""
 
 
 def source_kinds(settings: Settings) -> list[tuple[str, str, str]]:
@@ -123,7 +127,8 @@ def discover_source(
                 proposals.append(infer(draft, sample, one.event, rules))
             except InputError as error:
                 unknown[one.event] = str(error)
-    return SourceDiscovery(found, proposals, unknown)
+        notes = _notes(connector)
+    return SourceDiscovery(found, proposals, unknown, notes)
 
 
 def try_source(
@@ -153,7 +158,14 @@ def try_source(
         trial.seconds = time.monotonic() - began
         if page is not None:
             _look(trial, draft.pipeline, page, declared, number)
+        trial.notes = _notes(connector)
     return trial
+
+
+def _notes(connector: Connector) -> list[str]:
+    from waybill.ingestion.connectors import NotingConnector
+
+    return connector.notes() if isinstance(connector, NotingConnector) else []
 
 
 @contextmanager

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import DiscoveringConnector as DiscoveringConnector
     from waybill.ingestion.connectors.base import HeldLog as HeldLog
     from waybill.ingestion.connectors.base import HoldingConnector as HoldingConnector
+    from waybill.ingestion.connectors.base import NotingConnector as NotingConnector
     from waybill.ingestion.connectors.base import Page as Page
     from waybill.ingestion.connectors.base import Patience as Patience
     from waybill.ingestion.connectors.base import PreviewingConnector as PreviewingConnector
@@ -65,6 +66,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "HoldingConnector",
             "Page",
             "Patience",
+            "NotingConnector",
             "PreviewingConnector",
             "Record",
             "Row",

@@ -216,6 +216,15 @@ class PreviewingConnector(Protocol):
         ...
 
 
+@runtime_checkable
+class NotingConnector(Protocol):
+    """A source of which more is to be said than its records, after some were read."""
+
+    def notes(self) -> list[str]:
+        """Return lines for people, such as which schemas the records had."""
+        ...
+
+
 def first_pages(connector: Connector) -> Iterator[Page]:
     """Yield a source's first pages, to be looked at; nothing at the source changes."""
     if isinstance(connector, PreviewingConnector):

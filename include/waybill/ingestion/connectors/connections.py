@@ -166,8 +166,8 @@ class Connections:
         self._given = {name.casefold(): text for name, text in (given or {}).items()}
         self._lookup = lookup
 
-    def find(self, name: str) -> Connection:
-        """Return a connection.
+    def find(self, name: str, place: str = "source.connection") -> Connection:
+        """Return a connection; errors say the place that names it.
 
         Raises:
             InputError: there is none of this name, or it cannot be read.
@@ -183,7 +183,7 @@ class Connections:
             text = os.environ.get(f"AIRFLOW_CONN_{name.upper()}")
         if text is None:
             raise InputError(
-                f"source.connection: there is no connection {name!r} here; make one in Airflow, or"
+                f"{place}: there is no connection {name!r} here; make one in Airflow, or"
                 f" set WAYBILL_SOURCES__CONNECTIONS__{name.upper()} or AIRFLOW_CONN_{name.upper()}"
                 " to its URI"
             )

@@ -84,13 +84,26 @@ class Opening:
                 this pipeline, or of another kind.
         """
         self.require_connection()
-        found = self.connections.find(self.source.connection or "")
-        found.require_open_to(self.folder.name)
+        found = self.other_connection(self.source.connection or "", "source.connection")
         if kinds and found.kind not in kinds:
             raise InputError(
                 f"connection {found.name!r}: expected one of kind {' or '.join(kinds)}; found"
                 f" {shown_name(found.kind)!r}"
             )
+        return found
+
+    def other_connection(self, name: str, place: str) -> Connection:
+        """Return a connection that an option names.
+
+        Args:
+            name: of the connection.
+            place: where the declaration names it.
+
+        Raises:
+            InputError: there is none of this name, or it is not open to this pipeline.
+        """
+        found = self.connections.find(name, place)
+        found.require_open_to(self.folder.name)
         return found
 
     def require_connection(self) -> None:

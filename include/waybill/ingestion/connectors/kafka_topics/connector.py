@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from waybill.egress import EgressGuard
 from waybill.errors import InputError, ParkError
 from waybill.ingestion.connectors.base import BadRow, Cursor, Page, Patience, Record, Row
 from waybill.ingestion.connectors.kafka_topics.debezium import DebeziumMessages, raw_of
-from waybill.ingestion.connectors.kafka_topics.declaration import read_options
+from waybill.ingestion.connectors.kafka_topics.declaration import KafkaOptions, read_options
+from waybill.ingestion.connectors.kafka_topics.framed_messages import FramedMessages
 from waybill.ingestion.connectors.kafka_topics.log import TopicLog
-from waybill.ingestion.connectors.kafka_topics.messages import JsonMessages
+from waybill.ingestion.connectors.kafka_topics.messages import JsonMessages, Read
 from waybill.ingestion.connectors.kafka_topics.position import Position, TopicPosition
+from waybill.ingestion.connectors.kafka_topics.schema_registry import SchemaRegistry
 from waybill.ingestion.connectors.opening import Opening
+from waybill.settings import Settings
 
 _PAGE_BYTES = 16 * 1024 * 1024
 _WAIT_S = 0.5
+_KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON", "debezium": ""}
 _READ_AGAIN = "read what is there again (`waybill pipelines reread`)"
 
 
@@ -50,14 +55,18 @@ class KafkaConnector:
         self._opening = opening
         self._options = options = read_options(opening)
         self._page_rows = opening.source.page_rows
+        self._framed = _framed(options, self._open_registry)
+        reads: dict[str, Read] = {}
+        if self._framed is not None:
+            reads = {"read_value": self._framed.value, "read_key": self._framed.key}
         self._readers: dict[str, JsonMessages | DebeziumMessages] = {}
         for event, topic in options.topics.items():
             declared = opening.events.get(event)
             fields = declared.key if declared else ()
             self._readers[topic] = (
-                JsonMessages(event, fields, options.key)
-                if options.format == "json"
-                else DebeziumMessages(event, fields, options.version)
+                DebeziumMessages(event, fields, options.version, **reads)
+                if options.format == "debezium"
+                else JsonMessages(event, fields, options.key, **reads)
             )
         self._log: TopicLog | None = None
 
@@ -101,6 +110,20 @@ class KafkaConnector:
         if self._log is not None:
             self._log.close()
             self._log = None
+        if self._framed is not None:
+            self._framed.close()
+
+    def notes(self) -> list[str]:
+        """Return which schemas were read, for people; asks the registry for their subjects."""
+        return [] if self._framed is None else self._framed.notes()
+
+    def _open_registry(self) -> SchemaRegistry:
+        name = self._options.registry or ""
+        settings = self._opening.settings or Settings()
+        return SchemaRegistry(
+            self._opening.other_connection(name, "source.options.registry"),
+            EgressGuard(settings.egress),
+        )
 
     def _round(self, log: TopicLog, position: Position) -> Generator[Page | None, None, Position]:
         """Yield the pages of what is left of a round; returns the position behind it."""
@@ -113,7 +136,7 @@ class KafkaConnector:
                 if message is None:
                     yield None
                     continue
-                _add(gathered, reader, message)
+                _add(gathered, reader, message, self._framed)
                 if len(gathered) >= self._page_rows or gathered.size >= _PAGE_BYTES:
                     after = message.offset() + 1
                     position = position.moved(unread.topic, unread.partition, after)
@@ -168,12 +191,29 @@ def _require_messages(where: str, at: int | None, first: int, end: int) -> None:
         )
 
 
-def _add(gathered: _Gathered, reader: JsonMessages | DebeziumMessages, message: Any) -> None:
+def _framed(
+    options: KafkaOptions, open_registry: Callable[[], SchemaRegistry]
+) -> FramedMessages | None:
+    kind = _KINDS.get(options.format)
+    if kind is None or (options.format == "debezium" and options.registry is None):
+        return None
+    return FramedMessages(open_registry, kind, options.records)
+
+
+def _add(
+    gathered: _Gathered,
+    reader: JsonMessages | DebeziumMessages,
+    message: Any,
+    schemas: FramedMessages | None,
+) -> None:
     key, value = message.key(), message.value()
     place = f"{message.topic()}/{message.partition()}/{message.offset()}"
     gathered.size += len(key or b"") + len(value or b"")
     try:
-        record = reader.record(key, value)
+        if schemas is None:
+            record = reader.record(key, value)
+        else:
+            record = schemas.routed(reader.record(*schemas.bytes_of(message)))
     except ParkError as error:
         raw = raw_of(key, value)
         gathered.bad.append(BadRow(raw, 0, error.code, error.message, where=place))

@@ -25,7 +25,13 @@ from typing import Any, Literal
 from waybill.errors import ParkError
 from waybill.events import dumps, loads
 from waybill.ingestion.connectors.base import Record
-from waybill.ingestion.connectors.kafka_topics.messages import MALFORMED, JsonMessages, parsed
+from waybill.ingestion.connectors.kafka_topics.messages import (
+    MALFORMED,
+    JsonMessages,
+    Read,
+    parsed,
+    parsed_key,
+)
 
 UNAVAILABLE = "__debezium_unavailable_value"
 """Stands for a large value that an update did not touch."""
@@ -46,13 +52,20 @@ class DebeziumMessages:
         key_fields: of its key.
         version: ``position``: a change has its position in the source's log as its version, and a
             row of a snapshot none, which is lower; ``order``: none has.
+        read_value, read_key: how bytes are read; as JSON, if not given.
     """
 
     def __init__(
-        self, event: str, key_fields: tuple[str, ...], version: Literal["order", "position"]
+        self,
+        event: str,
+        key_fields: tuple[str, ...],
+        version: Literal["order", "position"],
+        *,
+        read_value: Read = parsed,
+        read_key: Read = parsed_key,
     ) -> None:
-        self._event = event
-        self._keys = JsonMessages(event, key_fields, "message")
+        self._event, self._read_value = event, read_value
+        self._keys = JsonMessages(event, key_fields, "message", read_key=read_key)
         self._has_version = version == "position"
 
     def record(self, key: bytes | None, value: bytes | None) -> Record | None:
@@ -63,7 +76,7 @@ class DebeziumMessages:
         """
         if value is None:
             return None
-        schema, envelope = _parts(parsed(value, "the value"))
+        schema, envelope = _parts(self._read_value(value, "the value"))
         if not isinstance(envelope, dict):
             raise ParkError(MALFORMED, "the value is no envelope of Debezium")
         op = envelope.get("op")
@@ -162,7 +175,7 @@ def _converters(schema: Any, part: str) -> dict[str, Convert]:
     )
     found: dict[str, Convert] = {}
     for field in fields:
-        convert = _CONVERTS.get(field.get("name", ""))
+        convert = CONVERTS.get(field.get("name", ""))
         if field.get("name") == _DECIMAL:
             found[field["field"]] = _decimal(int(field["parameters"]["scale"]))
         elif convert is not None:
@@ -189,11 +202,14 @@ def _variable(value: Any) -> str:
     return _scaled(value["value"], int(value["scale"]))
 
 
-def _day(value: Any) -> str:
+def day(value: Any) -> str:
+    """Return a date from its days since 1970."""
     return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
 
 
-def _moment(per_second: int) -> Convert:
+def moment(per_second: int) -> Convert:
+    """Return how a time since 1970 is written, RFC 3339, from its units a second."""
+
     def converted(value: Any) -> str:
         if not isinstance(value, int):
             raise TypeError(f"a time as {type(value).__name__}")  # text would be repeated
@@ -205,16 +221,17 @@ def _moment(per_second: int) -> Convert:
 
 
 _DECIMAL = "org.apache.kafka.connect.data.Decimal"
-_CONVERTS: dict[str, Convert] = {
+CONVERTS: dict[str, Convert] = {
     "io.debezium.data.VariableScaleDecimal": _variable,
     "io.debezium.data.Json": lambda value: loads(value.encode()),
-    "io.debezium.time.Date": _day,
-    "org.apache.kafka.connect.data.Date": _day,
-    "io.debezium.time.Timestamp": _moment(1_000),
-    "org.apache.kafka.connect.data.Timestamp": _moment(1_000),
-    "io.debezium.time.MicroTimestamp": _moment(1_000_000),
-    "io.debezium.time.NanoTimestamp": _moment(1_000_000_000),
+    "io.debezium.time.Date": day,
+    "org.apache.kafka.connect.data.Date": day,
+    "io.debezium.time.Timestamp": moment(1_000),
+    "org.apache.kafka.connect.data.Timestamp": moment(1_000),
+    "io.debezium.time.MicroTimestamp": moment(1_000_000),
+    "io.debezium.time.NanoTimestamp": moment(1_000_000_000),
 }
+"""By the name of a type of Debezium or Kafka Connect."""
 
 
 def raw_of(key: bytes | None, value: bytes | None) -> bytes:

@@ -25,8 +25,15 @@ class KafkaOptions(Options):
     topics: dict[str, str] = Field(
         min_length=1, description="for each event name the topic that has its records"
     )
-    format: Literal["json", "debezium"] = Field(
-        "json", description="json: a value is a record; debezium: an envelope of a change"
+    format: Literal["json", "debezium", "avro", "protobuf", "json_schema"] = Field(
+        "json",
+        description="json, avro, protobuf, json_schema: a value is a record; debezium: a change",
+    )
+    registry: str | None = Field(
+        None, description="the connection of the schema registry; with it, debezium is of a schema"
+    )
+    records: dict[str, str] = Field(
+        {}, description="for a record's full name in Avro or Protobuf, the event name it has"
     )
     key: Literal["value", "message"] = Field(
         "value", description="value: the key's fields are in the value; message: in Kafka's key"
@@ -57,12 +64,25 @@ def read_options(opening: Opening) -> KafkaOptions:
     opening.refuse("path", "order_by", "null_values", "columns")
     opening.require_connection()
     options = opening.options(KafkaOptions)
-    unknown = sorted(set(options.topics) - set(opening.events))
-    if opening.events and unknown:
+    for option, names in (("topics", options.topics), ("records", options.records.values())):
+        unknown = sorted(set(names) - set(opening.events))
+        if opening.events and unknown:
+            raise InputError(
+                f"source.options.{option}: {unknown[0]!r} is not under `events`; there are "
+                + ", ".join(opening.events)
+            )
+    if options.format in {"avro", "protobuf"} and not options.registry:
         raise InputError(
-            f"source.options.topics: {unknown[0]!r} is not under `events`; there are "
-            + ", ".join(opening.events)
+            f"source.options.registry: format: {options.format} needs the connection of a schema"
+            " registry"
         )
+    if options.format == "json" and options.registry:
+        raise InputError(
+            "source.options.registry: format: json has no schemas; write avro, protobuf,"
+            " json_schema or debezium"
+        )
+    if options.records and options.format not in {"avro", "protobuf"}:
+        raise InputError("source.options.records: they are for format: avro and protobuf alone")
     if options.version == "position" and options.format != "debezium":
         raise InputError("source.options.version: position is for format: debezium alone")
     return options
