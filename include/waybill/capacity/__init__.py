@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from waybill.capacity.enhancer import EnhancerLimits as EnhancerLimits
     from waybill.capacity.enhancer import EnhancerState as EnhancerState
     from waybill.capacity.enhancer import MachineUsage as MachineUsage
+    from waybill.capacity.enhancer import SparkWorker as SparkWorker
     from waybill.capacity.enhancer import Usage as Usage
     from waybill.capacity.enhancer import WorkerPool as WorkerPool
     from waybill.capacity.enhancer import adjust as adjust
@@ -86,6 +87,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "EnhancerLimits",
             "EnhancerState",
             "MachineUsage",
+            "SparkWorker",
             "Usage",
             "WorkerPool",
             "adjust",

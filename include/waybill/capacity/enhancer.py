@@ -284,6 +284,34 @@ class CeleryPool:
         return answers[self._to[0]]
 
 
+class SparkWorker:
+    """A worker of Spark's standalone cluster: its cores are Spark's to give, none is added.
+
+    Args:
+        cores: that it offers.
+        used: returns how many of them executors have.
+        decommission: has it take no new executor, and those that it has no new task; they end
+            behind the tasks that they run. Again changes nothing.
+    """
+
+    def __init__(
+        self, cores: int, used: Callable[[], int], decommission: Callable[[], None]
+    ) -> None:
+        self._cores, self._used, self._decommission = cores, used, decommission
+
+    def read(self) -> tuple[int, int]:
+        """Return (cores, cores in use)."""
+        return self._cores, self._used()
+
+    def resize(self, workers: int, *, now: int) -> None:
+        """Refuse: a node has the cores that it has."""
+        raise InputError(f"a Spark node has the cores that it has: {now}, not {workers}")
+
+    def drain(self) -> None:
+        """Decommission it."""
+        self._decommission()
+
+
 def _answered(ask: Callable[[], Any]) -> Any:
     from kombu.exceptions import OperationalError
 
@@ -304,6 +332,7 @@ __all__ = [
     "EnhancerLimits",
     "EnhancerState",
     "MachineUsage",
+    "SparkWorker",
     "Usage",
     "WorkerPool",
     "adjust",
