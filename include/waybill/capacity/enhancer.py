@@ -250,6 +250,8 @@ class CeleryPool:
             ) from error
         self._app = celery.Celery(broker=broker)
         self._app.conf.broker_connection_retry_on_startup = False
+        broker = self._app.connection_for_write()
+        self._away = (*broker.connection_errors, *broker.channel_errors)
         self._to, self._queues = [worker], tuple(queues)
 
     def read(self) -> tuple[int, int]:
@@ -264,7 +266,7 @@ class CeleryPool:
         control = self._app.control
         ask = control.pool_grow if workers > now else control.pool_shrink
         given = {"destination": self._to, "reply": True, "timeout": _CELERY_ANSWER_S}
-        answers = _answered(lambda: ask(abs(workers - now), **given))
+        answers = self._answered(lambda: ask(abs(workers - now), **given))
         answer = {name: said for one in answers for name, said in one.items()}.get(self._to[0], {})
         if "ok" not in answer:
             why = answer.get("error", "it does not answer")
@@ -274,14 +276,22 @@ class CeleryPool:
         """Have it take tasks from no queue."""
         for queue in self._queues:
             cancel = partial(self._app.control.cancel_consumer, queue, destination=self._to)
-            _answered(cancel)
+            self._answered(cancel)
 
     def _asked(self, method: str) -> Any:
         inspect = self._app.control.inspect(destination=self._to, timeout=_CELERY_ANSWER_S)
-        answers = _answered(getattr(inspect, method))
+        answers = self._answered(getattr(inspect, method))
         if not answers or self._to[0] not in answers:
             raise RetryError(f"the Celery worker {self._to[0]} does not answer")
         return answers[self._to[0]]
+
+    def _answered(self, ask: Callable[[], Any]) -> Any:
+        from kombu.exceptions import OperationalError
+
+        try:
+            return ask()
+        except (OperationalError, OSError, *self._away) as error:
+            raise RetryError(f"Celery's broker does not answer: {error}") from error
 
 
 class SparkWorker:
@@ -310,15 +320,6 @@ class SparkWorker:
     def drain(self) -> None:
         """Decommission it."""
         self._decommission()
-
-
-def _answered(ask: Callable[[], Any]) -> Any:
-    from kombu.exceptions import OperationalError
-
-    try:
-        return ask()
-    except (OperationalError, OSError) as error:
-        raise RetryError(f"Celery's broker does not answer: {error}") from error
 
 
 def _share(value: float) -> float:

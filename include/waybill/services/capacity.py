@@ -143,14 +143,14 @@ def run_enhancer(settings: Settings, *, is_stopped: Callable[[], bool] = lambda:
     Raises:
         InputError: what is configured contradicts itself, or Airflow refuses the user.
     """
-    from waybill.capacity import CapacityWatcher, write_report
+    from waybill.capacity import CapacityWatcher, enhancer_of, write_report
 
     node, kind = node_of(settings), settings.capacity.node_kind
     enhancer, units = _enhancer(settings), _units(settings, kind)
     drains = False
     with (
         open_tracker(settings.tracker) as tracker,
-        CapacityWatcher(tracker, f"enhancer of {node}") as watcher,
+        CapacityWatcher(tracker, enhancer_of(node)) as watcher,
     ):
         while not is_stopped():
             try:
