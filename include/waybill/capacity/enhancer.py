@@ -250,8 +250,8 @@ class CeleryPool:
             ) from error
         self._app = celery.Celery(broker=broker)
         self._app.conf.broker_connection_retry_on_startup = False
-        broker = self._app.connection_for_write()
-        self._away = (*broker.connection_errors, *broker.channel_errors)
+        connection = self._app.connection_for_write()
+        self._away = (*connection.connection_errors, *connection.channel_errors)
         self._to, self._queues = [worker], tuple(queues)
 
     def read(self) -> tuple[int, int]:
