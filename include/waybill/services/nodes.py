@@ -101,7 +101,11 @@ def _spark(settings: Settings, node: str) -> NodeCommands:
     cores = settings.capacity.cores or os.cpu_count() or 1
     folder = settings.spark.work_dir / "nodes" / node
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    env = {name: value for name, value in os.environ.items() if _is_plain(name, value)}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if _is_plain(name, value) and not name.startswith("SPARK_")
+    }
     env |= {
         "JAVA_HOME": str(find_java().path.resolve().parents[1]),
         "PYSPARK_PYTHON": sys.executable,
@@ -135,8 +139,7 @@ def _environment(settings: Settings) -> dict[str, str]:
 def _is_plain(name: str, value: str) -> bool:
     """Tell whether a variable of this process is also its children's."""
     return not (
-        name.startswith(("WAYBILL_", "SPARK_", *_AIRFLOW_OF_A_TASK))
-        or value.startswith(_NO_DATABASE)
+        name.startswith(("WAYBILL_", *_AIRFLOW_OF_A_TASK)) or value.startswith(_NO_DATABASE)
     )
 
 
