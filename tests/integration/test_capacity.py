@@ -258,7 +258,8 @@ def test_without_a_fresh_measurement_nothing_changes(tracker):
     waits(tracker, 60, arrival=1.0)
     sql(tracker, "UPDATE task_waits SET at = at - interval '6 minutes'")
     [reason] = scaled(tracker, nodes).decisions["ingestion"].reasons
-    assert reason == "the last measurement is 360 s old: nothing changes"
+    assert reason.startswith("the last measurement is 36")
+    assert reason.endswith(" s old: nothing changes")
 
 
 def test_spark_nodes_follow_the_cores_that_the_processing_coordinator_asks_for(tracker):
@@ -288,7 +289,7 @@ def test_new_nodes_are_announced_and_applications_acknowledge_the_version(tracke
         assert came == [True]
         assert watcher.read()
         assert watcher.nodes == {"a": {"kind": "ingestion", "state": "active", "units": 4}}
-    assert capacity_status(tracker).acknowledged == {"loader": version}
+    assert capacity_status(tracker).acknowledged == {"enhancer of a": 0, "loader": version}
     assert scaled(tracker, Nodes("a")).version == version, "nothing new is not announced"
 
 
