@@ -1,26 +1,18 @@
-"""Nodes on loopback: the commands of their workers, and how a Spark worker is asked and drained."""
+"""Nodes on loopback: the commands of their workers; and how a Spark worker is asked."""
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 import os
-import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from waybill.errors import InputError, RetryError
-from waybill.services.environment import node_of
 from waybill.settings import CapacitySettings, Settings
 
 if TYPE_CHECKING:
     from waybill.capacity import NodeBackend, NodeKind, SparkWorker
     from waybill.stack import NodeCommands
 
-_LOG = logging.getLogger(__name__)
 _ANSWER_S = 5.0
 _AIRFLOW_OF_A_TASK = ("AIRFLOW_CTX_", "_AIRFLOW", "__AIRFLOW")
 """Variables that Airflow gives a task for itself begin so."""
@@ -56,13 +48,6 @@ def loopback_nodes(settings: Settings) -> dict[NodeKind, NodeBackend]:
         found["ingestion"] = LoopbackNodes(
             "ingestion", whole.home, lambda node: _celery(whole, node)
         )
-    if "spark" in own.loopback:
-        if not settings.spark.master.startswith("spark://"):
-            raise InputError(
-                "Spark nodes on loopback are workers of a standalone master: set "
-                f"WAYBILL_SPARK__MASTER=spark://…, found {settings.spark.master:.60}"
-            )
-        found["spark"] = LoopbackNodes("spark", whole.home, lambda node: _spark(whole, node))
     return found
 
 
@@ -90,40 +75,6 @@ def _filled(word: str, values: dict[str, str]) -> str:
 _ENHANCER = (sys.executable, "-m", "waybill.cli", "capacity", "enhance")
 
 
-def _spark(settings: Settings, node: str) -> NodeCommands:
-    """Return the commands of a Spark worker: it has no setting of Waybill."""
-    from waybill.stack import NodeCommands, find_java, free_port
-
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise InputError("Spark nodes on loopback need PySpark, and it is not installed here")
-    home, page = Path(spec.origin).parent, free_port()
-    cores = settings.capacity.cores or os.cpu_count() or 1
-    folder = settings.spark.work_dir / "nodes" / node
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if _is_plain(name, value) and not name.startswith("SPARK_")
-    }
-    env |= {
-        "JAVA_HOME": str(find_java().path.resolve().parents[1]),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_WORKER_OPTS": "-Dspark.decommission.enabled=true -Dspark.port.maxRetries=0",
-    }
-    words = [
-        str(home / "bin" / "spark-class"), "org.apache.spark.deploy.worker.Worker",
-        "--host", "127.0.0.1", "--webui-port", str(page), "--cores", str(cores),
-        "--memory", settings.capacity.spark_worker_memory, "--work-dir", str(folder),
-        settings.spark.master,
-    ]  # fmt: skip
-    own = _environment(_of_node(settings, node, {"node_kind": "spark", "cores": cores}))
-    return NodeCommands(words, env, _ENHANCER, own, {"page": page})
-
-
 def _of_node(settings: Settings, node: str, changed: dict[str, Any]) -> Settings:
     own: CapacitySettings = settings.capacity.model_copy(update=changed)
     wal = settings.wal.model_copy(update={"node": node})
@@ -144,31 +95,10 @@ def _is_plain(name: str, value: str) -> bool:
 
 
 def spark_cores(settings: Settings, cores: int) -> SparkWorker:
-    """Return the Spark worker of this node, as its enhancer sees it.
-
-    On loopback its page and its process are in the registry of the state folder; else the page is
-    ``WAYBILL_CAPACITY__SPARK_WORKER_URL``.
-    """
+    """Return the Spark worker of this node, as its enhancer sees it."""
     from waybill.capacity import SparkWorker
-    from waybill.stack import read_record
 
-    record = read_record(settings.home.absolute() / "run" / f"{node_of(settings)}.json")
-    page = record.ports.get("page") if record else None
-    url = f"http://127.0.0.1:{page}" if page else settings.capacity.spark_worker_url
-
-    def decommission() -> None:
-        process = record.process() if record and page else None
-        if process is None:
-            raise RetryError(
-                "this node's Spark worker is no process of its state folder: decommission it by "
-                "Spark's own `sbin/decommission-worker.sh`"
-            )
-        try:
-            process.send_signal(signal.SIGPWR)
-        except psutil.Error as error:
-            raise RetryError(f"the Spark worker is not told to drain: {error}") from error
-
-    return SparkWorker(cores, lambda: _used(url), decommission)
+    return SparkWorker(cores, lambda: _used(settings.capacity.spark_worker_url))
 
 
 def _used(url: str) -> int:

@@ -138,7 +138,6 @@ def session_options(
         "spark.python.daemon.module": "waybill.processing.spark.daemon",
         "spark.task.maxFailures": "4",
         "spark.speculation": "false",
-        "spark.decommission.enabled": "true",  # else executors stay on a node that drains
     }
     options["spark.cores.max"] = str(max_cores or settings.processing_max_cores)
     if memory_mb is not None:
