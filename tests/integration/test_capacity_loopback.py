@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.campaign, pytest.mark.serves]
 LIMIT_S = 300.0
 POLICY = {"grow_every_s": 0, "shrink_after_s": 0, "max_nodes": 3}
 TASKS = """
-import os, pathlib, time
+import json, os, pathlib, time
 import celery
 app = celery.Celery("tasks", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
 app.conf.worker_prefetch_multiplier = 1
@@ -47,7 +47,7 @@ app.conf.task_default_queue = "default"
 @app.task
 def wait(name, until):
     folder = pathlib.Path(os.environ["MARKS"])
-    (folder / (name + ".began")).write_text(os.environ["WAYBILL_WAL__NODE"])
+    (folder / (name + ".began")).write_text(json.loads(os.environ["WAYBILL_WAL"])["node"])
     while not (folder / until).exists():
         time.sleep(0.1)
     (folder / (name + ".done")).write_text("")
