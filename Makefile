@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino celery oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-capacity bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-capacity bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -141,6 +141,9 @@ java: venv  ## Java 17 or newer, from the system's packages where that is possib
 
 trino: venv java  ## Trino 476 with a Java 25 into .waybill/trino (500 MB), for the contract test of Athena's SQL
 	$(BIN)/python -m tests.support.trino
+
+consul: venv  ## Consul 1.14.11, built by Go from its module into .waybill/consul (160 MB; Go's own caches 4 GB), for the tests of thresholds
+	$(BIN)/python -m tests.support.consul
 
 celery: venv  ## Celery, Airflow's provider of it and a Redis into .waybill/celery (35 MB), for faults-airflow
 	$(BIN)/python -m tests.support.real_airflow

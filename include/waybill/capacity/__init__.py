@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from waybill.capacity.enhancer import EnhancerLimits as EnhancerLimits
     from waybill.capacity.enhancer import EnhancerState as EnhancerState
     from waybill.capacity.enhancer import MachineUsage as MachineUsage
+    from waybill.capacity.enhancer import SparkWorker as SparkWorker
     from waybill.capacity.enhancer import Usage as Usage
     from waybill.capacity.enhancer import WorkerPool as WorkerPool
     from waybill.capacity.enhancer import adjust as adjust
@@ -44,11 +45,13 @@ if TYPE_CHECKING:
     from waybill.capacity.model import Observation as Observation
     from waybill.capacity.model import PolicyState as PolicyState
     from waybill.capacity.model import Thresholds as Thresholds
+    from waybill.capacity.plot import png_plot as png_plot
     from waybill.capacity.plot import svg_plot as svg_plot
     from waybill.capacity.plot import terminal_plot as terminal_plot
     from waybill.capacity.policy import decide as decide
     from waybill.capacity.records import Node as Node
     from waybill.capacity.records import NodeReport as NodeReport
+    from waybill.capacity.records import enhancer_of as enhancer_of
     from waybill.capacity.records import read_nodes as read_nodes
     from waybill.capacity.records import write_report as write_report
     from waybill.capacity.records import write_waits as write_waits
@@ -86,15 +89,23 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "EnhancerLimits",
             "EnhancerState",
             "MachineUsage",
+            "SparkWorker",
             "Usage",
             "WorkerPool",
             "adjust",
         ],
         "history": ["CapacityHistory", "HistorySpan", "capacity_history"],
         "model": ["KINDS", "Decision", "NodeKind", "Observation", "PolicyState", "Thresholds"],
-        "plot": ["svg_plot", "terminal_plot"],
+        "plot": ["png_plot", "svg_plot", "terminal_plot"],
         "policy": ["decide"],
-        "records": ["Node", "NodeReport", "read_nodes", "write_report", "write_waits"],
+        "records": [
+            "Node",
+            "NodeReport",
+            "enhancer_of",
+            "read_nodes",
+            "write_report",
+            "write_waits",
+        ],
         "request": ["SimulationRequest"],
         "simulation": [
             "FixedScaler",

@@ -138,6 +138,7 @@ def _round(
         problems.append(f"{one.kind} nodes stay as they are: {error}")
         return None
     if backend.acts:
+        _forget_gone(tracker, one, present, problems)
         removed += _end_drained(tracker, one, problems)
     made = _decide(tracker, one, present)
     if made is None:
@@ -277,6 +278,27 @@ def _least_busy(nodes: Sequence[Node], present: Collection[str] | None, count: i
     """Return the nodes that are drained first: those with the least to do."""
     able = [n for n in nodes if n.state == "active" and n.is_heard and _is_there(n, present)]
     return sorted(able, key=lambda n: (n.report.running if n.report else 0, n.name))[:count]
+
+
+def _forget_gone(
+    tracker: TrackerStore, one: _Kind, present: Collection[str] | None, problems: list[str]
+) -> None:
+    """Write that nodes are gone which their backend does not have, and which say nothing."""
+    if present is None:
+        return
+    with _alone(tracker) as connection:
+        gone = [
+            node.name
+            for node in read_nodes(connection)
+            if node.kind == one.kind and not node.is_heard and node.name not in present
+        ]
+        for name in gone:
+            forget_node(connection, name)
+    problems += [
+        f"node {name} is gone, and nobody had drained it: what it ran is for its executor to run "
+        "again, and `waybill logs list` shows the write-ahead logs that it left"
+        for name in gone
+    ]
 
 
 def _end_drained(tracker: TrackerStore, one: _Kind, problems: list[str]) -> list[str]:

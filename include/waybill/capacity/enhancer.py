@@ -250,6 +250,8 @@ class CeleryPool:
             ) from error
         self._app = celery.Celery(broker=broker)
         self._app.conf.broker_connection_retry_on_startup = False
+        connection = self._app.connection_for_write()
+        self._away = (*connection.connection_errors, *connection.channel_errors)
         self._to, self._queues = [worker], tuple(queues)
 
     def read(self) -> tuple[int, int]:
@@ -273,7 +275,7 @@ class CeleryPool:
         control = self._app.control
         ask = control.pool_grow if workers > now else control.pool_shrink
         given = {"destination": self._to, "reply": True, "timeout": _CELERY_ANSWER_S}
-        answers = _answered(lambda: ask(abs(workers - now), **given))
+        answers = self._answered(lambda: ask(abs(workers - now), **given))
         answer = {name: said for one in answers for name, said in one.items()}.get(self._to[0], {})
         if "ok" not in answer:
             why = answer.get("error", "it does not answer")
@@ -283,7 +285,7 @@ class CeleryPool:
         """Have it take tasks from no queue."""
         for queue in self._queues:
             cancel = partial(self._app.control.cancel_consumer, queue, destination=self._to)
-            _answered(cancel)
+            self._answered(cancel)
 
     def _starting(self) -> int:
         """Return how many processes take no task yet; 0 where the kind of pool does not say."""
@@ -295,19 +297,42 @@ class CeleryPool:
 
     def _asked(self, method: str) -> Any:
         inspect = self._app.control.inspect(destination=self._to, timeout=_CELERY_ANSWER_S)
-        answers = _answered(getattr(inspect, method))
+        answers = self._answered(getattr(inspect, method))
         if not answers or self._to[0] not in answers:
             raise RetryError(f"the Celery worker {self._to[0]} does not answer")
         return answers[self._to[0]]
 
+    def _answered(self, ask: Callable[[], Any]) -> Any:
+        from kombu.exceptions import OperationalError
 
-def _answered(ask: Callable[[], Any]) -> Any:
-    from kombu.exceptions import OperationalError
+        try:
+            return ask()
+        except (OperationalError, OSError, *self._away) as error:
+            raise RetryError(f"Celery's broker does not answer: {error}") from error
 
-    try:
-        return ask()
-    except (OperationalError, OSError) as error:
-        raise RetryError(f"Celery's broker does not answer: {error}") from error
+
+class SparkWorker:
+    """A worker of Spark's standalone cluster: its cores are Spark's to give, none is added.
+
+    Args:
+        cores: that it offers.
+        used: returns how many of them executors have.
+    """
+
+    def __init__(self, cores: int, used: Callable[[], int]) -> None:
+        self._cores, self._used = cores, used
+
+    def read(self) -> tuple[int, int]:
+        """Return (cores, cores in use)."""
+        return self._cores, self._used()
+
+    def resize(self, workers: int, *, now: int) -> None:
+        """Refuse: a node has the cores that it has."""
+        raise InputError(f"a Spark node has the cores that it has: {now}, not {workers}")
+
+    def drain(self) -> None:
+        """Say that it is not driven: no backend gives Spark nodes, so none drains."""
+        _LOG.warning("a Spark node is drained by Spark's own decommissioning")
 
 
 def _share(value: float) -> float:
@@ -321,6 +346,7 @@ __all__ = [
     "EnhancerLimits",
     "EnhancerState",
     "MachineUsage",
+    "SparkWorker",
     "Usage",
     "WorkerPool",
     "adjust",

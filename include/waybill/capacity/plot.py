@@ -1,11 +1,13 @@
-"""A simulation drawn: in a terminal of 80 columns, and as SVG for a browser or a report."""
+"""A simulation drawn: in a terminal of 80 columns, and as SVG or PNG for a browser or a report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from waybill.capacity.simulation import Minute, Run
+from waybill.errors import InputError
 
 _COLUMNS, _ROWS = 68, 5
 _BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -35,15 +37,64 @@ def svg_plot(run: Run, title: str) -> str:
     """Return the same as an SVG document."""
     from xml.sax.saxutils import escape
 
-    charts = [
-        _chart(run.minutes, place, one) for place, one in enumerate(_SERIES) if len(run.minutes) > 1
-    ]
-    height = 40 + len(_SERIES) * (_HEIGHT + 40)
+    charts = [_svg_chart(one) for one in _charts(run)]
+    width, height = _size()
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH + _LEFT + 20} {height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="#fff"/>'
         f'<text x="{_LEFT}" y="22" font-size="16">{escape(title)}</text>{"".join(charts)}</svg>\n'
     )
+
+
+def png_plot(run: Run, title: str) -> bytes:
+    """Return the same as a PNG.
+
+    Raises:
+        InputError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError as error:
+        raise InputError(
+            "a PNG is drawn by Pillow, and it is not installed: pip install 'waybill[plots]', or "
+            "draw an SVG: --out with a name that ends with .svg"
+        ) from error
+    from io import BytesIO
+
+    image = Image.new("RGB", _size(), "#ffffff")
+    pen = ImageDraw.Draw(image)
+    small, large = ImageFont.load_default(13), ImageFont.load_default(16)
+    pen.text((_LEFT, 22), title, "#000000", large, anchor="ls")
+    for one in _charts(run):
+        for x, y, words, side in one.texts:
+            pen.text((x, y), words, "#000000", small, anchor="rs" if side == "end" else "ls")
+        pen.line([(_LEFT, one.low), (_LEFT + _WIDTH, one.low)], "#999999")
+        pen.line(list(one.points), one.colour, 2)
+    written = BytesIO()
+    image.save(written, "PNG")
+    return written.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """One series, in pixels."""
+
+    colour: str
+    low: int
+    """Where its axis is."""
+    points: tuple[tuple[float, float], ...]
+    texts: tuple[tuple[int, int, str, str], ...]
+    """(x, baseline, words, which end of them is at x)."""
+
+
+def _size() -> tuple[int, int]:
+    return _WIDTH + _LEFT + 20, 40 + len(_SERIES) * (_HEIGHT + 40)
+
+
+def _charts(run: Run) -> list[_Chart]:
+    if len(run.minutes) <= 1:
+        return []
+    return [_chart(run.minutes, place, one) for place, one in enumerate(_SERIES)]
 
 
 def _columns(minutes: Sequence[Minute], name: str) -> list[float]:
@@ -62,20 +113,31 @@ def _rows(values: Sequence[float], top: float) -> Iterator[str]:
         yield f"{label:>9} {cells}".rstrip()
 
 
-def _chart(minutes: Sequence[Minute], place: int, series: tuple[str, str, str]) -> str:
+def _chart(minutes: Sequence[Minute], place: int, series: tuple[str, str, str]) -> _Chart:
     title, name, colour = series
     values = [float(getattr(one, name)) for one in minutes]
     top, low = max([*values, 1.0]), 70 + place * (_HEIGHT + 40) + _HEIGHT - 20
     last = minutes[-1].at_s or 1
-    points = " ".join(
-        f"{_LEFT + _WIDTH * one.at_s / last:.1f},{low - (_HEIGHT - 20) * value / top:.1f}"
+    points = tuple(
+        (_LEFT + _WIDTH * one.at_s / last, low - (_HEIGHT - 20) * value / top)
         for one, value in zip(minutes, values, strict=True)
     )
+    texts = (
+        (_LEFT, low - _HEIGHT + 12, title, "start"),
+        (_LEFT - 8, low - _HEIGHT + 26, f"{top:,.0f}", "end"),
+        (_LEFT - 8, low, "0", "end"),
+        (_LEFT + _WIDTH, low + 16, f"{last / 3600:.1f} h", "end"),
+    )
+    return _Chart(colour, low, points, texts)
+
+
+def _svg_chart(one: _Chart) -> str:
+    texts = "".join(
+        f'<text x="{x}" y="{y}" text-anchor="{side}">{words}</text>'
+        for x, y, words, side in one.texts
+    )
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in one.points)
     return (
-        f'<text x="{_LEFT}" y="{low - _HEIGHT + 12}">{title}</text>'
-        f'<text x="{_LEFT - 8}" y="{low - _HEIGHT + 26}" text-anchor="end">{top:,.0f}</text>'
-        f'<text x="{_LEFT - 8}" y="{low}" text-anchor="end">0</text>'
-        f'<text x="{_LEFT + _WIDTH}" y="{low + 16}" text-anchor="end">{last / 3600:.1f} h</text>'
-        f'<path d="M{_LEFT} {low}H{_LEFT + _WIDTH}" stroke="#999"/>'
-        f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{points}"/>'
+        f'{texts}<path d="M{_LEFT} {one.low}H{_LEFT + _WIDTH}" stroke="#999"/>'
+        f'<polyline fill="none" stroke="{one.colour}" stroke-width="1.5" points="{points}"/>'
     )

@@ -287,6 +287,11 @@ def read_announced(connection: Connection, version: int) -> dict[str, dict[str, 
     return found
 
 
+def enhancer_of(node: str) -> str:
+    """Return the name under which a node's enhancer acknowledges versions."""
+    return f"enhancer of {node}"
+
+
 def acknowledge(connection: Connection, application: str, version: int) -> None:
     """Write which version an application follows."""
     values = {"version": version, "at": func.clock_timestamp()}

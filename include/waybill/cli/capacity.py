@@ -35,11 +35,7 @@ def show(*, as_json: AsJson = False) -> None:
         return
     _show_nodes(found)
     _show_waits(found.waits)
-    for kind, thresholds in found.thresholds.items():
-        own = ", ".join(
-            f"{name} {value:g}" for name, value in thresholds.items() if name != "source"
-        )
-        print_folded([f"{kind} thresholds, of {thresholds['source']}: {own}"])
+    _show_thresholds(found.thresholds)
     for kind, one in found.last.items():
         print_folded([f"{kind}, {one['at']:%H:%M} UTC: {_words(one)}"])
 
@@ -68,7 +64,9 @@ def decisions(
 @takes(SimulationRequest, argument="workload")
 def simulate(
     request: SimulationRequest,
-    svg: Annotated[Path | None, typer.Option(help="Draw into this file as well.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw into this file as well: *.svg, or *.png (Pillow).")
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -76,6 +74,8 @@ def simulate(
     from waybill import capacity
 
     limits = _thresholds(request.thresholds)
+    if out is not None:
+        _require_writable(out)
     work = capacity.Workload(request.workload, hours=request.hours, seed=request.seed)
     first = capacity.nodes_for(work, limits)
     scalers: dict[str, capacity.Scaler] = {
@@ -89,9 +89,12 @@ def simulate(
         first_nodes=first,
         objective_s=limits.wait_objective_s,
     )
-    if svg is not None:
+    if out is not None:
         judged = "the policy" if request.rival == "none" else request.rival
-        _write(svg, capacity.svg_plot(run, f"{request.workload}, {judged}, seed {request.seed}"))
+        title = f"{request.workload}, {judged}, seed {request.seed}"
+        is_png = out.suffix.lower() == ".png"
+        drawn = capacity.png_plot(run, title) if is_png else capacity.svg_plot(run, title).encode()
+        _write(out, drawn)
     if as_json:
         print_json(run.to_json())
         return
@@ -138,13 +141,37 @@ def _thresholds(text: str) -> Any:
     return Thresholds.read({"max_nodes": 60, "most_added": 16} if value == {} else value)
 
 
-def _write(path: Path, text: str) -> None:
+def _require_writable(path: Path) -> None:
+    """Refuse a file that cannot be drawn into, before minutes are simulated for it."""
+    from importlib.util import find_spec
+
+    from waybill.errors import InputError
+
+    name = plain(str(path))
+    if path.suffix.lower() not in {".png", ".svg"}:
+        raise InputError(f"--out {name}: its name must end with .png or .svg")
+    if path.suffix.lower() == ".png" and find_spec("PIL") is None:
+        raise InputError(
+            "a PNG is drawn by Pillow, and it is not installed: pip install 'waybill[plots]', or "
+            "give --out a name that ends with .svg"
+        )
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"--out {name} is there already, and is no file")
+        if not path.parent.is_dir():
+            raise InputError(f"--out {name}: there is no folder {plain(str(path.parent))}")
+    except (OSError, ValueError) as error:
+        raise InputError(f"--out {name} is no path that can be written: {error}") from error
+
+
+def _write(path: Path, drawn: bytes) -> None:
     from waybill.errors import InputError
 
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} is not written: {error.strerror}") from error
+        path.write_bytes(drawn)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"--out {plain(str(path))} is not written: {why}") from error
 
 
 def _show_nodes(found: CapacityStatus) -> None:
@@ -164,11 +191,26 @@ def _show_nodes(found: CapacityStatus) -> None:
         return
     heads = ("node", "kind", "state", "units", "workers", "running", "CPU", "I/O wait", "memory")
     _print_table(heads, rows)
-    behind = [name for name, version in found.acknowledged.items() if version < found.version]
-    print_line(
-        f"version {found.version} is announced; acknowledged by "
-        f"{len(found.acknowledged) - len(behind)} of {len(found.acknowledged)} applications"
-    )
+    behind = found.behind
+    known = len(found.acknowledged)
+    words = f"version {found.version} is announced; acknowledged by "
+    words += f"{known - len(behind)} of {known} applications"
+    if behind:
+        late = (f"{plain(name)} (version {version})" for name, version in behind.items())
+        words += f"; not by {', '.join(late)}"
+    print_folded([words])
+
+
+def _show_thresholds(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Show thresholds, those of several kinds of nodes that are the same once."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for kind, thresholds in found.items():
+        own = ", ".join(
+            f"{name} {value:g}" for name, value in thresholds.items() if name != "source"
+        )
+        kinds.setdefault((thresholds["source"], own), []).append(kind)
+    for (source, own), same in kinds.items():
+        print_folded([f"{' and '.join(same)} thresholds, of {plain(source)}: {own}"])
 
 
 def _show_waits(waits: Mapping[str, Any] | None) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from waybill.errors import InputError, RetryError
 from waybill.services.airflow_client import AirflowClient
 from waybill.services.environment import node_of
+from waybill.services.nodes import loopback_nodes, spark_cores
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
@@ -142,14 +143,14 @@ def run_enhancer(settings: Settings, *, is_stopped: Callable[[], bool] = lambda:
     Raises:
         InputError: what is configured contradicts itself, or Airflow refuses the user.
     """
-    from waybill.capacity import CapacityWatcher, write_report
+    from waybill.capacity import CapacityWatcher, enhancer_of, write_report
 
     node, kind = node_of(settings), settings.capacity.node_kind
     enhancer, units = _enhancer(settings), _units(settings, kind)
     drains = False
     with (
         open_tracker(settings.tracker) as tracker,
-        CapacityWatcher(tracker, f"enhancer of {node}") as watcher,
+        CapacityWatcher(tracker, enhancer_of(node)) as watcher,
     ):
         while not is_stopped():
             try:
@@ -169,25 +170,9 @@ def _enhancer(settings: Settings) -> Enhancer:
 
     own = _units(settings, settings.capacity.node_kind)
     if settings.capacity.node_kind == "spark":
-        return Enhancer(_SparkCores(own), MachineUsage(), EnhancerLimits(own, own))
+        return Enhancer(spark_cores(settings, own), MachineUsage(), EnhancerLimits(own, own))
     limits = EnhancerLimits(own, max(settings.capacity.max_workers, own))
     return Enhancer(_pool(settings), MachineUsage(), limits)
-
-
-class _SparkCores:
-    """A Spark node: its cores are Spark's to give, so nothing is added or taken."""
-
-    def __init__(self, cores: int) -> None:
-        self._cores = cores
-
-    def read(self) -> tuple[int, int]:
-        return self._cores, 0
-
-    def resize(self, workers: int, *, now: int) -> None:
-        raise InputError(f"a Spark node has the cores that it has: {now}, not {workers}")
-
-    def drain(self) -> None:
-        _LOG.warning("a Spark node is drained by Spark's own decommissioning")
 
 
 def _pool(settings: Settings) -> WorkerPool:
@@ -234,7 +219,7 @@ def _backends(settings: Settings) -> dict[NodeKind, NodeBackend]:
         limits = Config(connect_timeout=10, read_timeout=30, retries={"max_attempts": 2})
         client = boto3.client("autoscaling", region_name=settings.s3.region, config=limits)
         found["ingestion"] = AutoScalingNodes(group, client)
-    return found
+    return found | loopback_nodes(settings)
 
 
 def _store(settings: Settings) -> ThresholdStore:

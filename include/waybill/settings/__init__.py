@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +22,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -39,10 +40,26 @@ Address = Annotated[str, AfterValidator(require_no_login)]
 """An address that messages show."""
 
 
+_WRITTEN_AS: dict[Any, str] = {
+    tuple: 'a JSON list, as in ["a", "b"] or []',
+    dict: 'a JSON object, as in {"a": 1} or {}',
+}
+
+
 class Section(BaseModel):
     """Frozen; a name that there is not is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_plain_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """Say what a list or an object is to look like, also where the variable is empty."""
+        kind = get_origin(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, str) and kind in _WRITTEN_AS:
+            found = "is empty" if not value.strip() else "is plain text"
+            raise ValueError(f"{found}: it must be {_WRITTEN_AS[kind]}, or not be set at all")
+        return value
 
 
 class KafkaSettings(Section):
@@ -318,6 +335,14 @@ class CapacitySettings(Section):
     ingestion_group: str = ""
     """Auto Scaling group of AWS that gives ingestion nodes, whose names are instance ids. Empty:
     a dry run, which only says what would be done."""
+    loopback: tuple[Literal["ingestion"], ...] = ()
+    """A JSON list: kinds of nodes that are processes of the machine on which the infra coordinator
+    runs; `["ingestion"]`: Celery workers."""
+    celery_command: tuple[str, ...] = ()
+    """A JSON list: the command of a Celery worker on loopback, with `{node}`, `{workers}` and
+    `{queues}` in its words. Empty: `airflow celery worker`."""
+    spark_worker_url: Address = "http://127.0.0.1:8081"
+    """Page of this node's Spark worker: its enhancer asks it which cores are in use."""
 
 
 class CollectorSettings(Section):

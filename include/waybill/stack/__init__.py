@@ -24,9 +24,15 @@ if TYPE_CHECKING:
     from waybill.stack.doctor import examine as examine
     from waybill.stack.embedded import ServiceStatus as ServiceStatus
     from waybill.stack.embedded import Stack as Stack
+    from waybill.stack.environment import resolve_paths as resolve_paths
+    from waybill.stack.java import find_java as find_java
+    from waybill.stack.nodes import LoopbackNodes as LoopbackNodes
+    from waybill.stack.nodes import NodeCommands as NodeCommands
+    from waybill.stack.ports import free_port as free_port
     from waybill.stack.postgres import Postgres as Postgres
     from waybill.stack.processes import Launch as Launch
     from waybill.stack.processes import ProcessRecord as ProcessRecord
+    from waybill.stack.processes import read_record as read_record
     from waybill.stack.processes import read_registry as read_registry
     from waybill.stack.processes import register as register
 
@@ -35,7 +41,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "doctor": ["Check", "examine"],
         "embedded": ["ServiceStatus", "Stack"],
+        "environment": ["resolve_paths"],
+        "java": ["find_java"],
+        "nodes": ["LoopbackNodes", "NodeCommands"],
+        "ports": ["free_port"],
         "postgres": ["Postgres"],
-        "processes": ["Launch", "ProcessRecord", "read_registry", "register"],
+        "processes": ["Launch", "ProcessRecord", "read_record", "read_registry", "register"],
     },
 )

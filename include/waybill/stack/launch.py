@@ -2,7 +2,9 @@
 
 Run by path (``python -I launch.py RECORD FIELDS COMMAND...``), imports nothing of waybill. The
 record ``{**FIELDS, pid, create_time, boot}`` is on disk before the command's first instruction:
-whenever the starter dies, no process runs that no record names. A pid and its start time survive
+whenever the starter dies, no process runs that no record names. FIELDS may have ``claim``: a
+descriptor with a lock of the starter, which is held until the record is there, and then closed: who
+gets the lock next finds the record. A pid and its start time survive
 ``exec``, and so does the mark file's descriptor, with its lock; every child inherits it.
 
 What the command writes only its owner may read (umask 077).
@@ -64,8 +66,12 @@ def main() -> None:
     """Entry point; never returns."""
     os.umask(UMASK)
     record = Path(sys.argv[RECORD])
-    write_record(record, json.loads(sys.argv[FIELDS]), os.getpid())
+    fields = json.loads(sys.argv[FIELDS])
+    claim = fields.pop("claim", None)
+    write_record(record, fields, os.getpid())
     hold(mark_file(record))
+    if claim is not None:
+        os.close(claim)
     command = sys.argv[COMMAND:]
     os.execvp(command[0], command)  # noqa: S606 - the command comes from the stack, not from a user
 

@@ -87,6 +87,15 @@ def with_random_ports(stack: StackSettings) -> StackSettings:
     return _moved(stack, list(port_settings(stack)))
 
 
+def free_port() -> int:
+    """Return a port that is free now, drawn at random.
+
+    Raises:
+        InputError: when 200 tries found none.
+    """
+    return _pick("port", set())
+
+
 def _moved(stack: StackSettings, settings: Sequence[str]) -> StackSettings:
     stay = {name: port for name, port in port_settings(stack).items() if name not in settings}
     used = {port for name, first in stay.items() for port in needed(name, first)}

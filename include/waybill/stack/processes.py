@@ -226,16 +226,23 @@ class Launch:
     ports: Mapping[str, int] = field(default_factory=dict)
 
 
-def spawn(run_dir: Path, what: Launch) -> subprocess.Popen[bytes]:
+def spawn(run_dir: Path, what: Launch, *, claim: int | None = None) -> subprocess.Popen[bytes]:
     """Start a process in its own session, output appended to its log, recorded in the registry.
 
     It goes on when the caller ends. The handle is for a caller that stays and wants to notice its
     end.
+
+    Args:
+        run_dir: the registry.
+        what: is started.
+        claim: a descriptor with a lock of the caller, which the process holds too until its record
+            is there: if the caller dies in between, who waits for the lock waits for the record.
     """
     for folder in (run_dir, what.log.parent):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     mark = secrets.token_hex(8)
-    fields = {"name": what.name, "mark": mark, "ports": dict(what.ports), "log": str(what.log)}
+    fields: dict[str, object] = {"name": what.name, "mark": mark, "log": str(what.log)}
+    fields |= {"ports": dict(what.ports)} | ({} if claim is None else {"claim": claim})
     record = run_dir / f"{what.name}.json"
     record.unlink(missing_ok=True)
     argv = [sys.executable, "-I", launch.__file__, str(record), json.dumps(fields), *what.command]
@@ -248,6 +255,7 @@ def spawn(run_dir: Path, what: Launch) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=[] if claim is None else [claim],
         )
 
 

@@ -61,10 +61,21 @@ class CapacityDecisionOut(BaseModel):
     reasons: list[str]
 
 
+class FollowerOut(BaseModel):
+    """An application that follows the announced nodes."""
+
+    name: str
+    version: int = Field(description="That it acknowledged last; 0: none.")
+
+
 class CapacityOut(BaseModel):
     """How capacity is."""
 
     version: int = Field(description="Of the announced nodes; 0: none.")
+    followers: int = Field(description="Applications that are to acknowledge it.")
+    behind: list[FollowerOut] = Field(
+        description="Those that have not acknowledged it; for who may view every team."
+    )
     waiting: int | None = Field(description="Tasks of all teams; null: not measured lately.")
     running: int | None
     p95_s: float | None
@@ -84,6 +95,11 @@ class CapacityOut(BaseModel):
         groups = waits["groups"] if waits else []
         return cls(
             version=said["version"],
+            followers=len(said["acknowledged"]),
+            behind=[
+                FollowerOut(name=name, version=version)
+                for name, version in (said["behind"] if teams is None else {}).items()
+            ],
             waiting=waits and waits["waiting"] + waits["unseen"],
             running=waits and waits["busy"],
             p95_s=waits and waits["p95_s"],

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+from io import BytesIO
 from xml.dom import minidom
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from waybill.capacity import (
@@ -15,6 +18,7 @@ from waybill.capacity import (
     ThresholdScaler,
     Workload,
     nodes_for,
+    png_plot,
     simulate,
     svg_plot,
     terminal_plot,
@@ -90,11 +94,61 @@ def test_the_plot_fits_80_columns_and_the_drawing_is_xml():
 
 def test_the_command_draws_and_gives_the_numbers(tmp_path):
     svg = tmp_path / "storm.svg"
-    words = ["capacity", "simulate", "bursty", "--hours", "0.5", "--svg", str(svg), "--json"]
+    words = ["capacity", "simulate", "bursty", "--hours", "0.5", "--out", str(svg), "--json"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["tasks"] > 100
     assert svg.read_text().startswith("<svg")
+
+
+def test_the_drawing_as_png_has_each_series_in_its_colour():
+    image = Image.open(BytesIO(png_plot(run(), "storm <b>")))
+    assert (image.format, image.size) == ("PNG", (990, 800))
+    colours = {colour for _, colour in image.getcolors(10_000_000)}
+    assert {
+        (0xB4, 0x53, 0x09),
+        (0x7C, 0x3A, 0xED),
+        (0x0F, 0x76, 0x6E),
+        (0x1D, 0x4E, 0xD8),
+    } <= colours
+    corner = image.crop((0, 0, 60, 20)).getcolors()
+    assert corner == [(1200, (255, 255, 255))]
+
+
+def test_the_command_draws_a_png(tmp_path):
+    png = tmp_path / "Storm.PNG"
+    words = ["capacity", "simulate", "bursty", "--hours", "0.5", "--out", str(png)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert Image.open(png).format == "PNG"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("plot.gif", "must end with .png or .svg"),
+        ("", "must end with .png or .svg"),
+        ("no/such/folder.png", "there is no folder"),
+        ("folder.svg", "is there already, and is no file"),
+        ("a" * 300 + ".png", "File name too long"),
+        ("\x1b[31m\n.gif", "must end with .png or .svg"),
+        ("/proc/waybill.png", "is not written: "),
+    ],
+    ids=["gif", "none", "folder", "is-folder", "long", "hostile", "closed"],
+)
+def test_a_file_that_cannot_be_drawn_into_is_a_clear_error(tmp_path, name, words):
+    (tmp_path / "folder.svg").mkdir()
+    given = ["capacity", "simulate", "bursty", "--hours", "0.1", "--out", str(tmp_path / name)]
+    done = CliRunner().invoke(app, given, env={"COLUMNS": "400"})
+    assert done.exit_code == 1
+    assert words in done.output
+    assert "\x1b[31m" not in done.output
+
+
+def test_without_pillow_a_png_is_refused_before_anything_is_simulated(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(InputError, match=r"waybill\[plots\]"):
+        png_plot(run(), "storm")
 
 
 @pytest.mark.parametrize(

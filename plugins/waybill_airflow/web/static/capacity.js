@@ -54,7 +54,7 @@ function draw(found, history) {
       chart({ key: `units ${kind}`, title: kind === "spark" ? "Cores" : "Workers", grid: history, marks: marks(kind), lines: [{ look: "busy", words: "busy", values: one.busy }, { look: "needed", words: UNITS[kind], values: one.units }], shown: (value) => value.toFixed(1) }),
       chart({ key: `cpu ${kind}`, title: "Utilisation", grid: history, lines: [{ look: "busy", words: "CPU", values: one.utilisation }], shown: percent })])));
   fill(parts.waits, h("h2", { id: "waits" }, "Who waits"), waitTable(found.waits));
-  fill(parts.nodes, found.nodes.length > 0 && [h("h2", {}, "Nodes"), nodeTable(found.nodes)]);
+  fill(parts.nodes, found.nodes.length > 0 && [h("h2", {}, "Nodes"), nodeTable(found.nodes), followed(found)]);
   fill(parts.decisions, h("h2", { id: "decided" }, "Decisions"), found.last.map((one) => h("p", { class: "muted" }, `${one.kind}, ${ago(one.at)}: ${change(one)}: ${one.reasons.join("; ")}`)), decisionList(found.decisions));
   if (read) [...page.querySelectorAll(".plot")].find((one) => one.dataset.chart === read)?.focus({ preventScroll: true });
 }
@@ -82,6 +82,14 @@ function waitTable(waits) {
 function nodeTable(nodes) {
   return table(["node", "kind", "state", "configured", "workers", "running", "CPU", "I/O wait", "memory", "enhancer"],
     nodes.map((one) => [one.name, one.kind, one.is_heard ? one.state : `${one.state}, not heard of`, count(one.units), one.workers ?? "", one.running ?? "", percent(one.cpu), percent(one.io_wait), percent(one.memory), one.why]));
+}
+
+/** Say who has not acknowledged the nodes that were announced last. */
+function followed(found) {
+  if (!found.version) return null;
+  const done = found.followers - found.behind.length;
+  const late = found.behind.map((one) => `${one.name} (version ${one.version})`).join(", ");
+  return h("p", { class: "muted" }, `Version ${found.version} of the nodes is announced; acknowledged by ${done} of ${count(found.followers)} applications${late && `; not by ${late}`}.`);
 }
 
 function percent(share) {

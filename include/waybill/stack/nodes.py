@@ -1,0 +1,170 @@
+"""Nodes that are processes of this machine: for hosts without compose, for tests and development.
+
+A node is two registered processes (see `processes`): a worker, which leads the node, and its
+enhancer, which reports for it and drains it. Both have the node's name in the registry::
+
+    <home>/run/loopback-<kind>-<8 hex>.json             the worker
+    <home>/run/loopback-<kind>-<8 hex>-enhancer.json    its enhancer
+    <home>/run/loopback-<kind>.lock                     held by who looks or starts
+
+N1  No orphan, no double: a process is recorded before its first instruction, and has the lock until
+    then. Whoever dies between starting and recording, the next look waits for the record.
+N2  A node whose worker is gone is no node: what it left in its session is ended, and its enhancer.
+N3  A worker without its enhancer gets another one.
+N4  ``waybill down`` ends them all, at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from waybill.capacity import NodeKind
+from waybill.errors import InputError, RetryError
+from waybill.stack import processes, state_folder
+from waybill.stack.processes import Launch, ProcessRecord
+
+_LOCK_S = 60.0
+_RECORDED_S = 60.0
+_POLL_S = 0.05
+_ENHANCER = "-enhancer"
+
+
+@dataclass(frozen=True)
+class NodeCommands:
+    """How the two processes of a node are started; environments are whole."""
+
+    worker: Sequence[str]
+    worker_env: Mapping[str, str]
+    enhancer: Sequence[str]
+    enhancer_env: Mapping[str, str]
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """Of the worker; its record has them."""
+
+
+class LoopbackNodes:
+    """Nodes of one kind, as processes of this machine; see `waybill.capacity.NodeBackend`.
+
+    Args:
+        kind: of nodes.
+        home: the state folder.
+        commands: returns the commands of a node, by its name.
+        grace_s: that a drained worker has to end, then it is killed.
+    """
+
+    acts = True
+
+    def __init__(
+        self,
+        kind: NodeKind,
+        home: Path,
+        commands: Callable[[str], NodeCommands],
+        *,
+        grace_s: float = 60.0,
+    ) -> None:
+        self.name = f"{kind} processes on loopback"
+        self._home, self._run = home.absolute(), home.absolute() / "run"
+        self._prefix, self._commands, self._grace_s = f"loopback-{kind}-", commands, grace_s
+
+    def nodes(self) -> list[str]:
+        """Return the nodes whose worker lives; what others left is ended, what lacks is started.
+
+        Raises:
+            RetryError: another process is at work here.
+            InputError: a process cannot be started.
+        """
+        with self._claimed() as claim:
+            return self._looked(claim)
+
+    def resize(self, total: int) -> None:
+        """Start what is missing; raises as ``nodes``."""
+        with self._claimed() as claim:
+            for _ in range(total - len(self._looked(claim))):
+                name = self._prefix + secrets.token_hex(4)
+                self._start(name, name, claim)
+                self._start(name + _ENHANCER, name, claim)
+
+    def remove(self, node: str) -> None:
+        """End a node, its worker first; one that is gone changes nothing. Raises as ``nodes``."""
+        with self._claimed():
+            if node in self._names():
+                for name in (node, node + _ENHANCER):
+                    if record := self._record(name):
+                        processes.end(record, grace_s=self._grace_s)
+
+    def _looked(self, claim: int) -> list[str]:
+        """Mend what somebody's death left, and return who lives."""
+        found = []
+        for name in self._names():
+            worker, enhancer = self._record(name), self._record(name + _ENHANCER)
+            if worker is None or worker.process() is None:
+                for record in filter(None, (enhancer, worker)):
+                    processes.end(record, grace_s=0 if record is worker else 5.0)
+                continue
+            found.append(name)
+            if enhancer is None or enhancer.process() is None:
+                self._start(name + _ENHANCER, name, claim)
+        return found
+
+    def _names(self) -> list[str]:
+        """Return the nodes that have a record, of a worker or an enhancer."""
+        stems = (path.stem for path in self._run.glob(f"{self._prefix}*.json"))
+        return sorted({stem.removesuffix(_ENHANCER) for stem in stems})
+
+    def _record(self, name: str) -> ProcessRecord | None:
+        return processes.read_record(self._run / f"{name}.json")
+
+    def _start(self, name: str, node: str, claim: int) -> None:
+        own = self._commands(node)
+        is_worker = name == node
+        command, env = (
+            (own.worker, own.worker_env) if is_worker else (own.enhancer, own.enhancer_env)
+        )
+        log = self._home / "logs" / f"{name}.log"
+        state_folder.rotate(log)
+        launched = Launch(name, command, env, self._home, log, own.ports if is_worker else {})
+        try:
+            child = processes.spawn(self._run, launched, claim=claim)
+        except OSError as error:
+            raise InputError(f"{name} is not started: {error}") from error
+        self._await_record(name, child.poll)
+
+    def _await_record(self, name: str, exit_code: Callable[[], int | None]) -> None:
+        """Wait until a process that was started is recorded."""
+        until = time.monotonic() + _RECORDED_S
+        while self._record(name) is None:
+            if (code := exit_code()) is not None:
+                raise InputError(f"{name} ended with {code} before it was recorded")
+            if time.monotonic() > until:
+                raise RetryError(f"{name} is not recorded after {_RECORDED_S:.0f} s")
+            time.sleep(_POLL_S)
+
+    @contextmanager
+    def _claimed(self) -> Iterator[int]:
+        """Hold the lock, as a descriptor that a started process may share."""
+        self._run.mkdir(parents=True, exist_ok=True, mode=0o700)
+        claim = os.open(self._run / f"{self._prefix[:-1]}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            until = time.monotonic() + _LOCK_S
+            while True:
+                try:
+                    fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise RetryError(
+                            f"another process starts {self.name}: its lock in {self._run} is taken"
+                        ) from None
+                    time.sleep(_POLL_S)
+            yield claim
+        finally:
+            os.close(claim)
+
+
+__all__ = ["LoopbackNodes", "NodeCommands"]

@@ -1,0 +1,140 @@
+"""N1-N4 of waybill.stack.nodes, on real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.servers import wait_for
+from tests.support import children
+
+from waybill.stack import LoopbackNodes, NodeCommands, processes, read_record
+from waybill.stack.processes import ProcessRecord
+
+WORKS = [sys.executable, "-c", "import time; time.sleep(300)"]
+STARTS_A_TASK = [
+    sys.executable,
+    "-c",
+    "import subprocess, sys, time; subprocess.Popen(['sleep', '300']); time.sleep(300)",
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for record in processes.read_registry(tmp_path / "run"):
+        processes.end(record, grace_s=0)
+
+
+def nodes(home: Path, worker: list[str] = WORKS, **given: float) -> LoopbackNodes:
+    env = dict(os.environ)
+    return LoopbackNodes(
+        "ingestion", home, lambda _node: NodeCommands(worker, env, WORKS, env), **given
+    )
+
+
+def record(home: Path, name: str) -> ProcessRecord:
+    found = read_record(home / "run" / f"{name}.json")
+    assert found is not None
+    return found
+
+
+def living(home: Path) -> list[str]:
+    return [one.name for one in processes.read_registry(home / "run") if one.process() is not None]
+
+
+def kill(found: ProcessRecord) -> None:
+    os.kill(found.pid, signal.SIGKILL)
+    wait_for(lambda: found.process() is None)
+
+
+def test_there_are_as_many_nodes_as_were_asked_for_and_asking_again_starts_none(home):
+    loopback = nodes(home)
+    assert loopback.nodes() == []
+    loopback.resize(2)
+    first = loopback.nodes()
+    assert len(first) == 2
+    loopback.resize(2)
+    assert nodes(home).nodes() == first, "another process finds the same ones"
+    assert len(living(home)) == 4, "each has an enhancer"
+
+
+def test_a_removed_node_is_gone_with_its_enhancer_and_the_others_stay(home):
+    loopback = nodes(home, STARTS_A_TASK)
+    loopback.resize(2)
+    first, second = loopback.nodes()
+    below = wait_for(lambda: psutil.Process(record(home, first).pid).children())
+    loopback.remove(first)
+    loopback.remove(first)
+    assert loopback.nodes() == [second]
+    assert living(home) == [second, f"{second}-enhancer"]
+    assert not any(map(runs, below))
+    loopback.remove("postgres")
+    loopback.remove("../run/other")
+    assert loopback.nodes() == [second], "what is no node of its own is left alone"
+
+
+def test_a_node_that_died_is_none_any_more_and_what_it_left_is_ended(home):
+    loopback = nodes(home, STARTS_A_TASK)
+    loopback.resize(1)
+    [name] = loopback.nodes()
+    below = wait_for(lambda: psutil.Process(record(home, name).pid).children())
+    kill(record(home, name))
+    assert loopback.nodes() == []
+    assert living(home) == []
+    assert not any(map(runs, below))
+    loopback.resize(1)
+    assert loopback.nodes() != [name], "another one has a name of its own"
+
+
+def test_an_enhancer_that_died_is_started_again_and_the_worker_stays(home):
+    loopback = nodes(home)
+    loopback.resize(1)
+    [name] = loopback.nodes()
+    worker, enhancer = record(home, name), record(home, f"{name}-enhancer")
+    kill(enhancer)
+    assert loopback.nodes() == [name]
+    assert record(home, name).pid == worker.pid
+    assert record(home, f"{name}-enhancer").pid != enhancer.pid
+
+
+def runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_killed_between_a_start_and_its_record_leaves_no_orphan_and_no_double(home, number):
+    point = (LoopbackNodes, "_await_record", number)
+    children.killed(point, lambda: nodes(home).resize(2))
+    assert len(nodes(home).nodes()) == (number + 1) // 2, "whoever was started has a record"
+    nodes(home).resize(2)
+    found = nodes(home).nodes()
+    assert len(found) == 2
+    assert sorted(living(home)) == sorted([*found, *(f"{one}-enhancer" for one in found)])
+    marks = {one.mark for one in processes.read_registry(home / "run")}
+    started = [one for one in psutil.process_iter() if processes._mark(one) in marks]
+    assert len(started) == 4
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_killed_while_a_node_is_removed_leaves_no_half_of_it(home, number):
+    nodes(home).resize(1)
+    [name] = nodes(home).nodes()
+    children.killed((processes, "end", number), lambda: nodes(home).remove(name))
+    left = nodes(home).nodes()
+    assert left == ([name] if number == 1 else [])
+    nodes(home).remove(name)
+    assert (nodes(home).nodes(), living(home)) == ([], [])
+
+
+def test_a_worker_whose_command_is_not_there_is_no_node_and_its_log_says_why(home):
+    nodes(home, ["/no/such/worker"]).resize(1)
+    [log] = (home / "logs").glob("loopback-ingestion-????????.log")
+    wait_for(lambda: "No such file" in log.read_text())
+    wait_for(lambda: nodes(home).nodes() == [])
+    assert living(home) == [], "its enhancer is ended"
