@@ -73,6 +73,8 @@ _RUN_ENDED = ("success", "failed")
 _TASK_WITHIN_S = 240.0
 _ENDS_WITHIN_S = 420.0
 _SENDERS = "abcd"
+_LOADED = 80
+"""Events that a collector has answered before it is killed: all senders are at work."""
 _RESIZE = """
 import json, os, sys
 from waybill.capacity import CeleryPool
@@ -237,10 +239,12 @@ def collector(ground: Ground, tally: Tally) -> None:
     for _ in range(ground.size.collector):
         with collectors.collector(settings, ground.work) as running:
             threads = [threading.Thread(target=one.send, args=(running,)) for one in senders]
+            before = _answered(senders)
             for thread in threads:
                 thread.start()
-            time.sleep(ground.chance.uniform(0.2, 3.0))
-            tally.done["kills"] += running.process.poll() is None
+            loaded = _until(partial(_has_answered, senders, before + _LOADED), 60)
+            time.sleep(ground.chance.uniform(0, 2.0))
+            tally.done["kills"] += loaded and running.process.poll() is None
             running.kill()
             for thread in threads:
                 thread.join()
@@ -249,6 +253,22 @@ def collector(ground: Ground, tally: Tally) -> None:
         if not ended or running.stop() != 0:
             raise SystemExit(f"a collector does not end well: {running.words()[-4000:]}")
     tally.add(_judge_collected(settings, senders))
+
+
+def _answered(senders: Sequence[collectors.Sender]) -> int:
+    return sum(len(one.answered) for one in senders)
+
+
+def _has_answered(senders: Sequence[collectors.Sender], events: int) -> bool:
+    return _answered(senders) >= events
+
+
+def _until(true: Callable[[], bool], limit_s: float) -> bool:
+    """Wait for a condition; False: it did not come."""
+    until_s = time.monotonic() + limit_s
+    while not (found := true()) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    return found
 
 
 def _judge_collected(settings: Settings, senders: Sequence[collectors.Sender]) -> Verdict:
@@ -437,7 +457,18 @@ class _Nodes:
             self._airflow.keep_up()
             time.sleep(0.5)
         self._tally.stuck += sum(state != "success" for state in states)
+        if self._tally.stuck:
+            self._show_logs(run_id)
         print(f"{run_id}: {time.monotonic() - began:.0f} s, {states}", flush=True)
+
+    def _show_logs(self, run_id: str) -> None:
+        """Print the end of what the last try of each task of a run said."""
+        query = f"SELECT dag_id, try_number FROM task_instance WHERE run_id = '{run_id}'"
+        with self._airflow.client() as client:
+            for dag_id, number in self._airflow.sql(query):
+                page = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/ingest/logs/{number}"
+                answer = client.get(page, params={"full_content": True})
+                print(dag_id, answer.text[-4000:], sep="\n", file=sys.stderr)
 
     def kill(self) -> None:
         """Kill a node that ingests, with all that it runs; it is back when its tasks are elsewhere."""
