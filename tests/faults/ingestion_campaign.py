@@ -399,13 +399,16 @@ def celery(ground: Ground, tally: Tally) -> None:
     folder = ground.work / "pipelines"
     unpaused = ground.settings.airflow.model_copy(update={"unpaused_dags": "all"})
     settings = ground.settings.model_copy(update={"pipelines_dir": folder, "airflow": unpaused})
-    pipelines = [_SlowRows(settings, folder, killed_sources.SlowAnswers, name) for name in names]
+    pipelines = [
+        _LongTopic(settings, folder, lambda home: killed_sources.PatientTopic(home, settings), name)
+        for name in names
+    ]
     shards = {f"ingest_{shard_of(name):02}" for name in names}
     from tests.support.airflow_metadata import DAGS
 
     parts = ("api-server", "scheduler", "dag-processor")
     with started(
-        settings,
+        pipelines[0].settings,
         ground.servers("airflow_metadata"),
         "CeleryExecutor",
         parts,
@@ -420,9 +423,10 @@ def celery(ground: Ground, tally: Tally) -> None:
                 nodes.round(f"{act.__name__}_{number}", act)
     for one in pipelines:
         tally.add(one.judge())
+        one.close()
 
 
-class _SlowRows(KilledRows):
+class _LongTopic(KilledRows):
     added = 1_000
 
 

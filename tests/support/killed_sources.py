@@ -220,15 +220,14 @@ def judge_rows(killed: KilledRows) -> Verdict:
 
 class DltAnswers(connector_sources.DltFunction):
     """A dlt source of two resources with one half of the rows each, in answers of 20, in ascending
-    order of ``seq``; ``pause_s`` before each."""
+    order of ``seq``."""
 
-    pause_s: ClassVar[float] = 0.0
     order: ClassVar[str] = "asc"
 
     def __init__(self, folder: Path, request: Any = None) -> None:
         super().__init__(folder, request)
         text = _ANSWERS.replace("{order}", repr(self.order or None))
-        (folder / "listed.py").write_text(text.replace("{pause_s}", str(self.pause_s)))
+        (folder / "listed.py").write_text(text)
 
     def declaration(self) -> dict[str, Any]:
         arguments = {"path": str(self.folder / "rows.jsonl")}
@@ -242,21 +241,14 @@ class DltUnordered(DltAnswers):
     order = ""
 
 
-class SlowAnswers(DltAnswers):
-    """A server that takes its time."""
-
-    pause_s = 0.4
-
-
 _ANSWERS = """
-import json, time
+import json
 import dlt
 
 def answers(path, start, rest):
     with open(path) as file:
         rows = [row for row in map(json.loads, file) if row["id"] % 2 == rest and row["seq"] >= (start or 0)]
     for at in range(0, len(rows), 20):
-        time.sleep({pause_s})
         yield rows[at : at + 20]
 
 @dlt.source
@@ -280,6 +272,8 @@ class TopicOfOthers(SourceOfRows):
         settings: of the Kafka that has them.
     """
 
+    idle_s: ClassVar[float] = 0.3
+
     def __init__(self, folder: Path, settings: Settings) -> None:
         super().__init__(folder, None)  # type: ignore[arg-type]
         self._kafka = settings.kafka
@@ -293,7 +287,7 @@ class TopicOfOthers(SourceOfRows):
         assert producer.flush(30) == 0
 
     def declaration(self) -> dict[str, Any]:
-        options = {"idle_s": 0.3, "topics": {"e": self.topic}}
+        options = {"idle_s": self.idle_s, "topics": {"e": self.topic}}
         return {"connector": "kafka", "connection": "theirs", "options": options}
 
     def secrets(self) -> dict[str, SecretStr]:
@@ -303,6 +297,12 @@ class TopicOfOthers(SourceOfRows):
 
     def close(self) -> None:
         open_log(self._kafka).delete_topic(self.topic)
+
+
+class PatientTopic(TopicOfOthers):
+    """The same; a run waits longer for more, and lasts."""
+
+    idle_s = 10.0
 
 
 class KilledChanges(KilledSource):
