@@ -108,7 +108,6 @@ def forked(work: Callable[[], Any]) -> int:
     except Exception:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
