@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-capacity bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-capacity bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -94,10 +94,13 @@ faults-standalone: venv java  ## a Spark master and two workers: two clusters pr
 faults-airflow: venv java  ## 200 replays of a campaign on a real Airflow, by LocalExecutor and by CeleryExecutor with Redis; scheduler, triggerer, API server, workers killed and frozen (REPLAYS=<n>, KILLS=<n>; QUICK=1: 16, LocalExecutor)
 	$(BIN)/python -m tests.faults.airflow_campaign $(ARGS)
 
+faults-ingestion: venv java  ## each kind of connector killed 20 times while it ingests, the collector under load, PostgreSQL under a slot, MariaDB away, nodes of Celery; nothing lost or doubled (PARTS=<names>, KILLS=<n>; QUICK=1: a few)
+	$(BIN)/python -m tests.faults.ingestion_campaign $(ARGS)
+
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow oldest-airflow  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
+campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion oldest-airflow  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
 
 .NOTPARALLEL: campaigns
 
@@ -145,7 +148,7 @@ trino: venv java  ## Trino 476 with a Java 25 into .waybill/trino (500 MB), for 
 consul: venv  ## Consul 1.14.11, built by Go from its module into .waybill/consul (160 MB; Go's own caches 4 GB), for the tests of thresholds
 	$(BIN)/python -m tests.support.consul
 
-celery: venv  ## Celery, Airflow's provider of it and a Redis into .waybill/celery (35 MB), for faults-airflow
+celery: venv  ## Celery, Airflow's provider of it and a Redis into .waybill/celery (35 MB), for faults-airflow and faults-ingestion
 	$(BIN)/python -m tests.support.real_airflow
 
 oldest-airflow: venv  ## the tests of DAGs and pages with the oldest Airflow that Waybill runs on, in a venv of its own under .waybill

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import signal
-import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from tests.support import collectors
-from tests.support.collectors import RunningCollector
 from tests.support.recorded import counting
 
 from waybill import services
 from waybill.settings import Settings
 
 pytestmark = pytest.mark.serves
-SEED = 20261126
-KILLS = 12
 DIES = """
 import os, signal
 from waybill.collector import intake
@@ -55,40 +47,6 @@ EACH_TIME = ("synced, not answered", "traced, not marked")
 """Points of every run of the tests; the others belong to the campaigns."""
 
 
-class Sender:
-    """Sends requests of ten events each, one after the other; keeps what was answered."""
-
-    def __init__(self, prefix: str = "") -> None:
-        self.prefix = prefix
-        self.answered: set[str] = set()
-        self.sent: set[str] = set()
-        self._batches = (
-            [self._event(number) for number in range(first, first + 10)]
-            for first in itertools.count(0, 10)
-        )
-        self._open: list[dict[str, Any]] | None = None
-
-    def _event(self, number: int) -> dict[str, Any]:
-        return {"number": number, "amount": number, "delivery": f"{self.prefix}{number}"}
-
-    def send(self, running: RunningCollector, requests: int = 10_000) -> bool:
-        """Send until a request fails; True: none did. What failed is sent first the next time."""
-        for _ in range(requests):
-            batch = self._open or next(self._batches)
-            self._open = batch
-            self.sent |= {one["delivery"] for one in batch}
-            try:
-                answer = running.post(batch)
-            except httpx.TransportError:
-                return False
-            if answer.status_code == 503:
-                return False
-            assert answer.status_code == 202, answer.text
-            self.answered |= set(answer.json()["ids"])
-            self._open = None
-        return True
-
-
 def assert_exact(settings: Settings, ids: set[str], *, copies: int = 0) -> None:
     """Each event is in Kafka, the books have as many as Kafka, and each has a trace."""
     events = collectors.in_kafka(settings)
@@ -104,7 +62,7 @@ def assert_exact(settings: Settings, ids: set[str], *, copies: int = 0) -> None:
     assert services.write_ahead_logs(settings) == []
 
 
-def killed_at(settings: Settings, folder: Path, sender: Sender, point: str) -> None:
+def killed_at(settings: Settings, folder: Path, sender: collectors.Sender, point: str) -> None:
     """Send until the collector dies at a point; nothing that was answered may be lost."""
     patch = DIES.replace("{point}", POINTS[point])
     with collectors.collector(settings, folder, patch=patch, ready=False) as one:
@@ -112,12 +70,6 @@ def killed_at(settings: Settings, folder: Path, sender: Sender, point: str) -> N
             if not sender.send(one, 3):
                 time.sleep(0.1)
         assert one.process.returncode == -signal.SIGKILL, one.words()
-
-
-def deployed(settings: Settings, folder: Path) -> Settings:
-    made = collectors.deployed(settings, folder, event_id="field:delivery")
-    own = made.collector.model_copy(update={"page_s": 0.3})
-    return made.model_copy(update={"collector": own})
 
 
 def test_a_collector_killed_between_two_steps_loses_and_doubles_nothing(
@@ -136,8 +88,8 @@ def test_a_collector_killed_at_each_step_loses_and_doubles_nothing(
 
 def die_and_go_on(stack_settings: Settings, tmp_path: Path, points: tuple[str, ...]) -> None:
     """Have collectors die one after the other; the last one lives."""
-    settings = deployed(stack_settings, tmp_path)
-    sender = Sender()
+    settings = collectors.deployed_with_ids(stack_settings, tmp_path)
+    sender = collectors.Sender()
     for point in points:
         killed_at(settings, tmp_path, sender, point)
     with collectors.collector(settings, tmp_path) as running:
@@ -145,28 +97,3 @@ def die_and_go_on(stack_settings: Settings, tmp_path: Path, points: tuple[str, .
         assert running.stop() == 0, running.words()
     assert sender.answered == sender.sent
     assert_exact(settings, sender.sent)
-
-
-@pytest.mark.campaign
-def test_collectors_killed_at_random_under_load_lose_nothing_and_the_books_are_exact(
-    stack_settings: Settings, tmp_path: Path
-) -> None:
-    chance = random.Random(SEED)
-    print(f"seed {SEED}")
-    settings = deployed(stack_settings, tmp_path)
-    senders = [Sender(f"{name}-") for name in "abcd"]
-    for _ in range(KILLS):
-        with collectors.collector(settings, tmp_path) as running:
-            threads = [threading.Thread(target=one.send, args=(running,)) for one in senders]
-            for thread in threads:
-                thread.start()
-            threading.Event().wait(chance.uniform(0.2, 3.0))
-            running.kill()
-            for thread in threads:
-                thread.join()
-    with collectors.collector(settings, tmp_path) as running:
-        assert all(one.send(running, 3) for one in senders), running.words()
-        assert running.stop() == 0, running.words()
-    sent = set().union(*(one.sent for one in senders))
-    assert set().union(*(one.answered for one in senders)) == sent
-    assert_exact(settings, sent, copies=KILLS * len(senders) * 10)

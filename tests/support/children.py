@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -87,29 +88,72 @@ def wait_until(true: Callable[[], bool], *, limit_s: float, what: str) -> None:
         time.sleep(min(1.0, 0.1 + waited_s / 20))
 
 
-def killed(point: tuple[Any, str, int], work: Callable[[], Any]) -> None:
-    """Work in a child process that is killed before the n-th call of a function.
+Point = tuple[Any, str, int]
+"""A function's owner, its name, n: the n-th call of it."""
 
-    Args:
-        point: the function's owner, its name, n. What a producer had sent before is in Kafka.
-        work: what the child does.
+
+def forked(work: Callable[[], Any]) -> int:
+    """Work in a child process; return its pid.
+
+    It ends with 0 once it has worked; with 1, and its words on the standard error, if it failed.
     """
     child = os.fork()
-    if child == 0:
-        gc.freeze()  # what the parent left to collect has threads that are not here
-        try:
-            owner, name, at = point
-            real, calls = getattr(owner, name), itertools.count(1)
+    if child:
+        return child
+    gc.freeze()  # what the parent left to collect has threads that are not here
+    code = 1
+    try:
+        work()
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
-            def dying(*given: Any, **more: Any) -> Any:
-                if next(calls) == at:
-                    if name in {"produce", "mark"}:
-                        given[0].flush(10)  # what was sent before is in the log
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*given, **more)
 
-            setattr(owner, name, dying)
-            work()
-        finally:
-            os._exit(1)
-    assert was_killed(child), f"it was to be killed at {point}"
+def _dying(point: Point, work: Callable[[], Any]) -> Callable[[], Any]:
+    owner, name, at = point
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    def dying(*given: Any, **more: Any) -> Any:
+        if next(calls) == at:
+            if name in {"produce", "mark"}:
+                given[0].flush(10)  # what was sent before is in the log
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given, **more)
+
+    def patched() -> Any:
+        setattr(owner, name, dying)
+        return work()
+
+    return patched
+
+
+def dies_at(point: Point, work: Callable[[], Any]) -> bool:
+    """Work in a child process that is killed before the n-th call of a function.
+
+    What a producer had sent before is in Kafka.
+
+    Returns:
+        False: it ended before.
+    """
+    return was_killed(forked(_dying(point, work)))
+
+
+def dies_after(after_s: float, work: Callable[[], Any]) -> bool:
+    """Work in a child process that is killed after a time; False: it had ended by then."""
+    child, until_s = forked(work), time.monotonic() + after_s
+    while time.monotonic() < until_s:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            assert status == 0, f"the child ended with {os.waitstatus_to_exitcode(status)}"
+            return False
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    return was_killed(child)
+
+
+def killed(point: Point, work: Callable[[], Any]) -> None:
+    """Work in a child process that is killed before the n-th call of a function: see `dies_at`."""
+    assert dies_at(point, work), f"it was to be killed at {point}"

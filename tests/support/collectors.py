@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +87,13 @@ def deployed(
     services.migrate(made)
     services.run_deploy(made, home, who="test")
     return made
+
+
+def deployed_with_ids(settings: Settings, folder: Path) -> Settings:
+    """Deploy the pipeline with ``delivery`` as an event's id, as a `Sender` gives it; short pages."""
+    made = deployed(settings, folder, event_id="field:delivery")
+    own = made.collector.model_copy(update={"page_s": 0.3})
+    return made.model_copy(update={"collector": own})
 
 
 def free_port() -> int:
@@ -174,3 +183,41 @@ def in_kafka(settings: Settings) -> list[Any]:
         return []
     topic = log.describe(name)
     return [decode(value) for value in log.read(topic.name, log.watermarks(topic))]
+
+
+class Sender:
+    """Sends requests of ten events each, one after the other; keeps what was answered."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix = prefix
+        self.answered: set[str] = set()
+        self.sent: set[str] = set()
+        self.repeated: Counter[str] = Counter()
+        """How often each was sent beyond the first time: the answer to a request did not come."""
+        self._batches = (
+            [self._event(number) for number in range(first, first + 10)]
+            for first in itertools.count(0, 10)
+        )
+        self._open: list[dict[str, Any]] | None = None
+
+    def _event(self, number: int) -> dict[str, Any]:
+        return {"number": number, "amount": number, "delivery": f"{self.prefix}{number}"}
+
+    def send(self, running: RunningCollector, requests: int = 10_000) -> bool:
+        """Send until a request fails; True: none did. What failed is sent first the next time."""
+        for _ in range(requests):
+            if self._open is not None:
+                self.repeated.update(one["delivery"] for one in self._open)
+            batch = self._open or next(self._batches)
+            self._open = batch
+            self.sent |= {one["delivery"] for one in batch}
+            try:
+                answer = running.post(batch)
+            except httpx.TransportError:
+                return False
+            if answer.status_code == 503:
+                return False
+            assert answer.status_code == 202, answer.text
+            self.answered |= set(answer.json()["ids"])
+            self._open = None
+        return True

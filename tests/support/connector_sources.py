@@ -69,8 +69,12 @@ class SourceOfRows(ABC):
     def declaration(self) -> dict[str, Any]:
         """Return the source of a pipeline's declaration."""
 
+    def secrets(self) -> dict[str, SecretStr]:
+        """Return the connections that the declaration names, by name."""
+        return {}
+
     def connections(self) -> Connections:
-        return Connections()
+        return Connections(self.secrets())
 
     def open(self, page_rows: int = 1000, *, key: str = "id") -> Connector:
         source = Source(event="e", page_rows=page_rows, **self.declaration())
@@ -273,14 +277,14 @@ class Objects(Files):
             "options": {"path": path, "settle_s": 0},
         }
 
-    def connections(self) -> Connections:
+    def secrets(self) -> dict[str, SecretStr]:
         found = {
             "conn_type": "aws",
             "login": self.bucket.access_key and self.bucket.access_key.get_secret_value(),
             "password": self.bucket.secret_key and self.bucket.secret_key.get_secret_value(),
             "extra": {"endpoint_url": self.bucket.endpoint_url},
         }
-        return Connections({"store": SecretStr(json.dumps(found))})
+        return {"store": SecretStr(json.dumps(found))}
 
 
 class ParquetObjects(Objects):
@@ -342,8 +346,8 @@ class PostgresTable(SqliteTable):
         options = {"table": 'or"ders', "cursor": "seq"}
         return {"connector": "sql", "connection": "shop", "options": options}
 
-    def connections(self) -> Connections:
-        return Connections({"shop": SecretStr(self.dsn)})
+    def secrets(self) -> dict[str, SecretStr]:
+        return {"shop": SecretStr(self.dsn)}
 
 
 class MysqlTable(SqliteTable):
@@ -367,8 +371,8 @@ class MysqlTable(SqliteTable):
         options = {"table": 'or"ders', "cursor": "seq"}
         return {"connector": "sql", "connection": "shop", "options": options}
 
-    def connections(self) -> Connections:
-        return Connections({"shop": SecretStr(mysql_connection(self.server, self.name))})
+    def secrets(self) -> dict[str, SecretStr]:
+        return {"shop": SecretStr(mysql_connection(self.server, self.name))}
 
 
 def mysql_connection(server: Any, database: str) -> str:

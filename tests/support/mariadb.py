@@ -63,11 +63,23 @@ class MariaDb:
             [*self._command, "--bootstrap"],
             input=text.encode(), env=self._environment, check=True, capture_output=True,
         )  # fmt: skip
+        self.start()
+
+    def start(self) -> None:
+        """Start it, with the data that it has; return when it answers."""
         self._server = subprocess.Popen(
             self._command, env=self._environment,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         self._wait()
+
+    def halt(self, *, killed: bool = False) -> None:
+        """End it, and keep its data; ``killed``: by SIGKILL."""
+        if killed:
+            self._server.kill()
+        else:
+            self._server.terminate()
+        self._server.wait(60)
 
     def _wait(self) -> None:
         until = time.monotonic() + 120
@@ -94,6 +106,6 @@ class MariaDb:
         return name
 
     def stop(self) -> None:
-        self._server.terminate()
-        self._server.wait(60)
+        """End it, and delete its data."""
+        self.halt()
         shutil.rmtree(self.folder)

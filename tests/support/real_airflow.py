@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -132,12 +132,26 @@ class _Redis(SpawnedService):
 
 
 class _CeleryWorker(AirflowComponent):
-    """A node with a few processes for tasks."""
+    """A node with a few processes for tasks.
 
-    def __init__(self, airflow: _Airflow, number: int) -> None:
+    Args:
+        airflow: whose.
+        number: of the node.
+        own_logs: its write-ahead logs are on a disk of its own.
+    """
+
+    def __init__(self, airflow: _Airflow, number: int, *, own_logs: bool) -> None:
         super().__init__(airflow, "worker")
         self.name = f"airflow-worker-{number}"
         self._said = 0
+        self._own_logs = own_logs
+
+    def environment(self) -> Mapping[str, str]:
+        found = dict(super().environment())
+        if self._own_logs:
+            folder = self.airflow.settings.wal.dir / self.name
+            found |= {"WAYBILL_WAL__NODE": self.name, "WAYBILL_WAL__DIR": str(folder)}
+        return found
 
     def command(self) -> Sequence[str]:
         words = ("celery", "worker", "--skip-serve-logs", "--without-gossip", "--without-mingle")
@@ -164,6 +178,7 @@ class RealAirflow:
         executor: of its tasks.
         components: that it has.
         files: of DAGs, by stem; those of ``DAGS`` among them.
+        own_logs: each worker of Celery has write-ahead logs on a disk of its own.
     """
 
     def __init__(
@@ -173,6 +188,8 @@ class RealAirflow:
         executor: Executor,
         components: Sequence[str] = tuple(COMPONENTS),
         files: Sequence[str] = DAGS,
+        *,
+        own_logs: bool = False,
     ) -> None:
         self.home = servers.new_home()
         self.executor = executor
@@ -195,7 +212,7 @@ class RealAirflow:
         if executor == "CeleryExecutor":
             self._redis = _Redis(self.home, stack.s3_port)
             for number in range(WORKERS):
-                worker = _CeleryWorker(self.airflow, number)
+                worker = _CeleryWorker(self.airflow, number, own_logs=own_logs)
                 self.components[worker.name] = worker
 
     def start(self) -> None:
@@ -301,6 +318,11 @@ class RealAirflow:
         """Return the names of Celery's workers."""
         return [name for name, one in self.components.items() if isinstance(one, _CeleryWorker)]
 
+    @property
+    def broker(self) -> str:
+        """Return the address of Celery's Redis."""
+        return f"redis://127.0.0.1:{self.airflow.redis}/0"
+
     def spare(self, name: str) -> AirflowComponent:
         """Return a second one of a component, to be started beside it."""
         spare = AirflowComponent(self.airflow, name)
@@ -353,9 +375,11 @@ def started(
     executor: Executor = "LocalExecutor",
     components: Sequence[str] = tuple(COMPONENTS),
     files: Sequence[str] = DAGS,
+    *,
+    own_logs: bool = False,
 ) -> Iterator[RealAirflow]:
     """Start an Airflow for as long as the block takes."""
-    airflow = RealAirflow(settings, metadata, executor, components, files)
+    airflow = RealAirflow(settings, metadata, executor, components, files, own_logs=own_logs)
     try:
         airflow.start()
         yield airflow

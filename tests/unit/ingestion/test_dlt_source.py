@@ -410,6 +410,32 @@ def test_code_of_a_source_reaches_nothing_of_the_platform_and_its_death_is_told(
     assert "printed" in caplog.text
 
 
+PERHAPS = """
+try:
+    import perhaps
+except ImportError:
+    perhaps = None
+
+def rows():
+    yield {"id": 1, "perhaps": perhaps is not None}
+"""
+
+
+def test_a_package_in_a_folder_that_is_closed_to_sources_is_one_that_is_missing(
+    tmp_path, monkeypatch
+):
+    """dlt's own packages import some that may be missing: a PermissionError ended each source."""
+    folder, packages = tmp_path / "pipeline", tmp_path / "packages"
+    (packages / "perhaps").mkdir(parents=True)
+    (packages / "perhaps" / "__init__.py").write_text("")
+    folder.mkdir()
+    (folder / "listed.py").write_text(PERHAPS)
+    monkeypatch.syspath_prepend(str(packages))
+    connector = opened(folder, {"resource": "listed:rows"}, Settings())
+    [page] = [page for page in connector.read(None) if page is not None]
+    assert page.rows[0].data == {"id": 1, "perhaps": False}
+
+
 ENDLESS = """
 import time
 

@@ -86,6 +86,7 @@ def main() -> NoReturn:
         order.folder, order.readable, order.limits, network=True, owner=order.owner
     )
     missing = confinement.apply()
+    sys.path[:] = filter(_is_open, sys.path)
     if missing and order.strict:
         words = f"this machine cannot confine a source's code: it has no {', no '.join(missing)}"
         _send(output, {"kind": "input", "message": f"{words}; WAYBILL_SANDBOX__STRICT asks for it"})
@@ -103,6 +104,21 @@ def main() -> NoReturn:
         status = 1
     finally:
         os._exit(status)  # threads that the source left do not keep it
+
+
+def _is_open(entry: str) -> bool:
+    """Tell whether packages may be looked for there.
+
+    A folder of `PYTHONPATH` that is closed to this process would have each import of a name that it
+    holds, which dlt's packages try of those that may be missing, end in a `PermissionError`.
+    """
+    try:
+        next(Path(entry).iterdir(), None)
+    except NotADirectoryError:
+        return True  # an archive
+    except OSError:
+        return False
+    return True
 
 
 def _answer(order: Order, output: BinaryIO) -> None:
