@@ -29,6 +29,7 @@ DIES = """
 import os, signal
 from waybill.ingestion import run
 from waybill.producer import LosslessProducer
+from waybill.storage import ObjectStore
 
 left = {steps}
 
@@ -45,6 +46,8 @@ LosslessProducer.produce = counted(LosslessProducer.produce)
 LosslessProducer.mark = counted(LosslessProducer.mark)
 LosslessProducer.confirm = counted(LosslessProducer.confirm)
 run.commit_intake = counted(run.commit_intake)
+ObjectStore.put = counted(ObjectStore.put)
+ObjectStore.delete = counted(ObjectStore.delete)
 """
 DECLARATION = """
 id: rows-0001
@@ -68,6 +71,15 @@ def write_files(folder):
         lines = b"".join(json.dumps(row).encode() + b"\n" for row in part)
         (folder / f"{first:06}.jsonl.gz").write_bytes(gzip.compress(lines, 1))
     return "files", '{path: "*.jsonl.gz", settle_s: 0}'
+
+
+def write_compared_table(folder):
+    write_table(folder)
+    return (
+        "sql",
+        "{file: shop.db, table: rows, cursor: seq, deletes: compare, compare_every: 0,"
+        " compare_limit: 100}",
+    )
 
 
 def write_table(folder):
@@ -149,3 +161,34 @@ def test_rows_of_the_last_cursor_value_that_come_between_kills_are_each_sent_onc
     balance = services.balance(settings)
     assert found == Counter(ids)
     assert (balance.ingested, balance.unaccounted, balance.in_flight) == (len(ids), 0, len(ids))
+
+
+@pytest.mark.parametrize("settings", [write_compared_table], indirect=True, ids=["sql"])
+def test_rows_that_go_between_kills_are_deletes_and_no_other_row_is(settings):
+    """Killed while rows are sent, keys are noted, compared, and while deletes are sent."""
+    file = settings.pipelines_dir / "rows" / "shop.db"
+    chance, gone = random.Random(SEED), set()
+    children.run(settings, INGEST, limit_s=400)
+    for number in range(KILLS):
+        some = set(range(number * 200, number * 200 + 150))
+        with sqlite3.connect(file) as database:
+            database.execute("DELETE FROM rows WHERE id >= ? AND id <= ?", (min(some), max(some)))
+        gone |= some
+        child = children.start(settings, DIES.format(steps=chance.randint(1, 300)) + INGEST)
+        try:
+            output, _ = child.communicate(timeout=400)
+        finally:
+            children.kill(child)
+        assert child.returncode in (0, -signal.SIGKILL), output.decode()
+    children.run(settings, INGEST, limit_s=400)
+    log = open_log(settings.kafka)
+    topic = log.describe(topic_of(load_pipeline(settings.pipelines_dir / "rows")))
+    events = [decode(value) for value in log.read(topic.name, log.watermarks(topic))]
+    upserts = Counter(event.data["id"] for event in events if event.op == "upsert")
+    deletes = [event for event in events if event.op == "delete"]
+    balance = services.balance(settings)
+    assert upserts == Counter(range(ROWS))
+    assert {event.data["id"] for event in deletes} == gone
+    assert {event.source_version for event in deletes} == {(ROWS - 1) // 7}
+    assert balance.unaccounted == 0
+    assert balance.ingested == len(events)
