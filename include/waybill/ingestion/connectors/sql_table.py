@@ -8,7 +8,7 @@ reads the whole table, in the order of its key.
 The cursor is ``{"by": columns, "at": [the last row's values], "whole": did a run end there}``.
 After a run that ended, the next one begins ``overlap`` before that, so that rows are met which were
 committed late; what it reads twice is known by id and version. Where the declared columns are
-others, reading starts at the beginning.
+others, reading starts at the beginning. ``{"by": columns, "from": value}`` is a beginning by hand.
 
 Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only.
 """
@@ -34,7 +34,13 @@ from waybill.events import dumps, loads
 from waybill.ingestion.connectors.base import Cursor, Page
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
-from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
+from waybill.ingestion.connectors.sql_values import (
+    json_value,
+    kept,
+    read_as,
+    restored,
+    stepped_back,
+)
 from waybill.pipelines import find_file, hint
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -116,6 +122,25 @@ class SqlConnector:
     def count(self) -> int | None:
         """Return None: to count a table is to read it."""
         return None
+
+    def cursor_at(self, value: str) -> dict[str, Any]:
+        """Return the cursor before the first row whose cursor column has a value, or a greater one.
+
+        Raises:
+            InputError: there is no cursor column, or the value is not of its type.
+        """
+        if self._options.cursor is None:
+            raise InputError(
+                "from: the source declares no options.cursor: each run reads the whole table"
+            )
+        with self._said(), self._engine().connect() as session:
+            reading = self._look(session)
+            column = reading.table.c[reading.order[0]]
+            known = session.execute(sa.select(sa.func.min(column))).scalar()
+        if known is None:
+            raise InputError(f"from: table {self._options.table!r} is empty: nothing to read again")
+        at = kept(read_as(type(known), value, like=known))
+        return {"by": list(reading.order), "from": at}
 
     def _pages(self, cursor: Cursor | None) -> Generator[Page, None, None]:
         engine = self._engine()
@@ -233,6 +258,8 @@ class SqlConnector:
         if cursor is None or cursor.get("by") != list(reading.order):
             return None, []
         try:
+            if "from" in cursor:
+                return _Begin([restored(cursor["from"])], ended=True, inclusive=True), []
             last = list(cursor["at"])
             values = [restored(value) for value, _ in zip(last, reading.order, strict=True)]
             whole = bool(cursor["whole"])
