@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors import Connector
     from waybill.ledger import CursorReset, LogLine
     from waybill.pipelines import Pipeline
+    from waybill.storage import TrackerStore
 
 
 def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
@@ -149,7 +150,7 @@ def run_ingest(
                 lease=claim.lease,
                 recorder=recorder,
                 undeliverable=refused,
-                reset=None if asked is None else _reset_of(connector, pipeline, asked),
+                reset=None if asked is None else _reset_of(tracker, connector, pipeline, asked),
                 now_us=now_us or wall_us,
             )
             return ingest(intake)
@@ -181,7 +182,9 @@ def ingest_progress(settings: Settings, pipeline: Pipeline) -> IngestProgress:
         )
 
 
-def _reset_of(connector: Connector, pipeline: Pipeline, asked: AskedRun) -> CursorReset | None:
+def _reset_of(
+    tracker: TrackerStore, connector: Connector, pipeline: Pipeline, asked: AskedRun
+) -> CursorReset | None:
     """Return what a request does to the cursor; None: nothing.
 
     Raises:
@@ -189,7 +192,7 @@ def _reset_of(connector: Connector, pipeline: Pipeline, asked: AskedRun) -> Curs
         RetryError: it did not answer.
     """
     from waybill.ingestion.connectors import ConfirmedConnector, SeekingConnector, reads_again
-    from waybill.ledger import CursorReset
+    from waybill.ledger import CursorReset, read_position
 
     request, kind = asked.request, pipeline.source.connector
     if not request.moves_cursor:
@@ -208,7 +211,7 @@ def _reset_of(connector: Connector, pipeline: Pipeline, asked: AskedRun) -> Curs
                 f"from: the cursor of connector {kind!r} is its source's own, and no value of it"
                 " can be given; --full reads the source from its beginning"
             )
-        cursor = connector.cursor_at(request.begin)
+        cursor = connector.cursor_at(request.begin, read_position(tracker, pipeline.id).cursor)
     return CursorReset(
         asked.run_id,
         request.who or asked.user,

@@ -126,7 +126,7 @@ class FilesConnector:
         """Return None: to count records is to read them."""
         return None
 
-    def cursor_at(self, value: str) -> dict[str, Any]:
+    def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
         """Return the cursor before the first file that was changed at a time, or later.
 
         Raises:
@@ -138,7 +138,10 @@ class FilesConnector:
                 "from: expected when a file was changed, such as 2024-01-31T12:00:00Z; found"
                 f" {value!r}"
             )
-        return _State(before=(moment - _EPOCH) // _MICROSECOND - 1).to_json()
+        at_us = (moment - _EPOCH) // _MICROSECOND
+        if stands is None:
+            return _State(before=at_us - 1).to_json()
+        return _State.of(stands).without(at_us).to_json()
 
     def _place(self) -> Place:
         if self._remote:
@@ -241,6 +244,11 @@ class _State:
         if self.current:
             current = {"digest": self.current, "at": self.at.at, "line": self.at.line}
         return {"done": dict(self.done), "before": self.before, "file": current}
+
+    def without(self, at_us: int) -> _State:
+        """Return the state in which no file that was changed at a time or later was read."""
+        done = {digest: time for digest, time in self.done.items() if time < at_us}
+        return _State(done, min(self.before, at_us - 1))
 
     def to_read(self, found: Mapping[str, FoundFile]) -> list[str]:
         """Return the files to read: the one that was begun, then the oldest first.

@@ -123,11 +123,12 @@ class SqlConnector:
         """Return None: to count a table is to read it."""
         return None
 
-    def cursor_at(self, value: str) -> dict[str, Any]:
+    def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
         """Return the cursor before the first row whose cursor column has a value, or a greater one.
 
         Raises:
-            InputError: there is no cursor column, or the value is not of its type.
+            InputError: there is no cursor column, or the value is not of its type, or greater than
+                where the last run stopped.
         """
         if self._options.cursor is None:
             raise InputError(
@@ -139,8 +140,14 @@ class SqlConnector:
             known = session.execute(sa.select(sa.func.min(column))).scalar()
         if known is None:
             raise InputError(f"from: table {self._options.table!r} is empty: nothing to read again")
-        at = kept(read_as(type(known), value, like=known))
-        return {"by": list(reading.order), "from": at}
+        at = read_as(type(known), value, like=known)
+        begin, _ = self._begin(stands, reading)
+        if begin is not None and type(begin.values[0]) is type(at) and at > begin.values[0]:
+            raise InputError(
+                f"from: {value!r} is ahead of where the last run stopped, {begin.values[0]}: a run"
+                " from there would leave rows out; one without it reads them"
+            )
+        return {"by": list(reading.order), "from": kept(at)}
 
     def _pages(self, cursor: Cursor | None) -> Generator[Page, None, None]:
         engine = self._engine()

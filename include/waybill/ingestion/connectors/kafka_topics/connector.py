@@ -97,7 +97,7 @@ class KafkaConnector:
         """Return None: a source without an end."""
         return None
 
-    def cursor_at(self, value: str) -> dict[str, Any]:
+    def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
         """Return the cursor before the first message of each partition from a time on.
 
         Raises:
@@ -117,10 +117,14 @@ class KafkaConnector:
             )
         finally:
             log.close()
-        topics = {
-            name: TopicPosition(id=topic_id, offsets=offsets[name])
-            for name, (topic_id, _) in ids.items()
-        }
+        known = Position.of(stands).topics
+        topics = {}
+        for name, (topic_id, _) in ids.items():
+            at = offsets[name]
+            if name in known and known[name].id == topic_id:
+                read = known[name].offsets
+                at = {number: min(at[number], read.get(number, 0)) for number in at}
+            topics[name] = TopicPosition(id=topic_id, offsets=at)
         return Position(topics=topics).cursor()
 
     def close(self) -> None:
