@@ -115,7 +115,7 @@ def read_as(kind: type, text: str, *, like: Any) -> Any:
 
 def _time(text: str) -> datetime:
     value = datetime.fromisoformat(text)
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 _READ: Mapping[type, tuple[str, Callable[[str], Any]]] = {
