@@ -214,7 +214,7 @@ def _reset_of(
         cursor = connector.cursor_at(request.begin, read_position(tracker, pipeline.id).cursor)
     return CursorReset(
         asked.run_id,
-        request.who or asked.user,
+        (request.who or "").strip() or asked.user,
         request.why or "",
         cursor,
         request.put_back,
