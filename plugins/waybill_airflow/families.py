@@ -29,6 +29,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTimetableInvalid
 
 from waybill_airflow.dag_defaults import START, TASKS, paused_at_creation
 from waybill_airflow.operators.ingest import IngestOperator
+from waybill_airflow.params import params_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +44,8 @@ _INGEST_DOC = """
 
 Fetches what is new at the source of pipeline {name} (team {team}, owner {owner}), and sends
 it to Kafka through the lossless producer. Each run goes on where the last one stopped; killing it,
-or running it twice, loses and doubles nothing. See `waybill pipelines show`.
+or running it twice, loses and doubles nothing. See `waybill pipelines show`. Its params, or
+`waybill ingest`, have a run begin elsewhere; what is read again has the same ids.
 {hourly}"""
 _HOURLY_DOC = """
 Declared `@hourly`: it runs at `{}`. Each pipeline has its own minute, so that not all begin at
@@ -193,6 +195,7 @@ def _dag_of(index: DeclarationIndex, declared: DeclaredPipeline, dag_id: str) ->
 
 
 def _ingest_dag(declared: DeclaredPipeline) -> DAG:
+    from waybill.ingestion import IngestRequest
     from waybill.pipelines import HOURLY, cron_schedule
 
     schedule = cron_schedule(declared.schedule, declared.id)
@@ -216,9 +219,10 @@ def _ingest_dag(declared: DeclaredPipeline) -> DAG:
             owner=_code(declared.owner),
             hourly=_HOURLY_DOC.format(schedule) if declared.schedule == HOURLY else "",
         ),
+        params=params_of(IngestRequest),
         auto_register=False,
     )
-    IngestOperator(task_id="ingest", pipeline=declared.name, dag=dag)
+    IngestOperator(task_id="ingest", pipeline=declared.name, from_params=True, dag=dag)
     dag.validate()
     return dag
 

@@ -13,6 +13,7 @@ from waybill.events import CATALOGUE, STAGES
 from waybill.upkeep import JOBS
 
 PARTITION = {"pipeline", "event_name", "stage", "error_type"}
+INGEST = {"full", "from", "put_back", "why", "who"}
 PARAMS = {
     "replay": PARTITION
     | {"since", "until", "parked_since", "parked_until", "fingerprint", "max_events"}
@@ -38,8 +39,8 @@ PARAMS = {
     "scale_nodes": set(),
     "stream_default": set(),
     "stream_clusters": set(),
-    "ingest_flights": set(),
-    "ingest_weather": set(),
+    "ingest_flights": INGEST,
+    "ingest_weather": INGEST,
 }
 SCHEDULES = {
     "replay": "None",

@@ -85,7 +85,21 @@ def test_ingest_names_its_pipeline_and_returns_the_report(calls):
     assert IngestOperator(task_id="t", pipeline="flights").execute(context()) == {
         "did": "run_ingest"
     }
-    assert calls.made == [("run_ingest", ("flights",), {"lookup": connection_text})]
+    assert calls.made == [("run_ingest", ("flights",), {"lookup": connection_text, "asked": None})]
+
+
+def test_ingest_takes_the_params_of_its_run_where_it_is_to_and_refuses_what_is_none(calls):
+    task = IngestOperator(task_id="t", pipeline="flights", from_params=True)
+    given = {"full": False, "from": "{{ 1/0 }}", "put_back": False, "why": "x", "who": None}
+    task.execute(context(user="ann") | {"params": given})
+    [(_, _, options)] = calls.made
+    asked = options["asked"]
+    assert (asked.request.begin, asked.run_id, asked.user) == ("{{ 1/0 }}", "manual__1", "ann")
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(AirflowFailException, match="ful: "):
+        task.execute(context() | {"params": {"ful": True}})
+    assert len(calls.made) == 1
 
 
 @pytest.mark.parametrize("grace_s", [None, 0, 60.5])

@@ -52,6 +52,13 @@ def declare(folder, name, schedule="null"):
 
 def deploy(airflow, folder, **changes):
     """Deploy as from a shell; return what it says, as JSON."""
+    done = shell(airflow, "pipelines", "deploy", str(folder), "--json", **changes)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def shell(airflow, *words, **changes):
+    """Run the command line as from a shell."""
     settings = {
         **airflow.settings.to_env(),
         "WAYBILL_AIRFLOW__URL": airflow.airflow.url,
@@ -59,16 +66,14 @@ def deploy(airflow, folder, **changes):
         "WAYBILL_AIRFLOW__PASSWORD": airflow.airflow.credentials.airflow_password,
         **changes,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "waybill.cli", "pipelines", "deploy", str(folder), "--json"],
-        env={**os.environ, **settings},
+    return subprocess.run(
+        [sys.executable, "-m", "waybill.cli", *words],
+        env={**os.environ, **settings, "COLUMNS": "80"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def current(report):
@@ -153,3 +158,43 @@ def test_a_deploy_holds_where_airflow_does_not_take_it_and_says_when_the_dag_is_
     assert (report["changed"], report["dag"]["is_current"]) == (True, False)
     assert f"{airflow.airflow.url} does not answer" in report["dag"]["note"]
     assert "within 5 minutes" in report["dag"]["note"]
+
+
+def test_a_run_that_the_command_line_starts_is_followed_and_reads_again_what_it_is_asked_to(
+    airflow,
+):
+    servers.wait_for(lambda: parsed(airflow) >= set(FILES), 300)
+    deploy(airflow, declared(airflow, "asked"))
+
+    airflow.sql("UPDATE dag SET is_paused = true WHERE dag_id = 'ingest_asked' RETURNING 1")
+    paused = shell(airflow, "ingest", "asked", "--wait")
+    assert (paused.returncode, paused.stdout) == (1, "")
+    assert "DAG 'ingest_asked' is paused" in paused.stderr
+    airflow.sql("UPDATE dag SET is_paused = false WHERE dag_id = 'ingest_asked' RETURNING 1")
+
+    def ended(*words, code=0):
+        done = shell(airflow, "ingest", "asked", "--wait", "--yes", "--json", *words)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout)
+
+    first = ended()
+    assert (first["state"], first["report"]["read"]) == ("success", 1)
+    assert ended()["report"]["read"] == 0
+    again = ended("--full", "--why", "a {{ 1/0 }} new column", "--who", "kim")
+    assert (again["report"]["read"], again["report"]["accepted"]) == (1, 1)
+    refused = ended("--from", "3", "--why", "x", code=1)
+    assert (refused["state"], refused["report"]) == ("failed", None)
+    assert "no value of it can be given; --full reads" in refused["reason"]
+
+    words = shell(airflow, "ingest", "asked", "--wait")
+    assert words.returncode == 0, words.stderr
+    assert "done: 0 rows read, 0 events taken in, 0 parked" in words.stdout
+    assert max(map(len, words.stdout.splitlines())) <= 80
+    for wrong, said in (
+        (("ingest", "nobody"), "nobody"),
+        (("ingest", "asked", "--full"), "why: it must be given"),
+        (("ingest", "asked", "--full", "--put-back", "--why", "x"), "a run has one beginning"),
+    ):
+        done = shell(airflow, *wrong)
+        assert done.returncode == 1
+        assert said in done.stderr

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -119,6 +120,27 @@ def test_each_message_is_in_one_page_and_a_run_goes_on_where_the_last_one_ended(
     assert topics.read(cursor)[0] == []
     topics.send(*orders(250, 260))
     assert sorted(ids(topics.read(cursor)[0])) == list(range(250, 260))
+
+
+def test_messages_from_a_time_on_are_read_again_and_none_that_was_not_read_is_left_out(topics):
+    producer = Producer({"bootstrap.servers": topics.servers})
+    begin = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    for n in range(3):
+        for partition in range(2):
+            value = json.dumps({"id": 10 * n + partition})
+            at_ms = int((begin + timedelta(minutes=n)).timestamp() * 1000)
+            producer.produce(topics.name, value, str(n), partition, timestamp=at_ms)
+    assert producer.flush(30) == 0
+    _, cursor = topics.read()
+    topics.send((0, "9", {"id": 90}))
+    source = topics.connector()
+    again = source.cursor_at((begin + timedelta(minutes=1)).isoformat(), cursor)
+    assert sorted(ids(topics.read(again)[0])) == [10, 11, 20, 21, 90]
+    later = source.cursor_at("2100-01-01", cursor)
+    assert ids(topics.read(later)[0]) == [90], "what was not read is not passed over"
+    assert ids(topics.read(source.cursor_at("2100-01-01", None))[0]) == []
+    with pytest.raises(InputError, match="from: expected a message's time"):
+        source.cursor_at("200", None)
 
 
 def test_a_page_that_is_read_again_is_the_same_whatever_came_meanwhile(topics):

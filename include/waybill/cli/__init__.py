@@ -53,6 +53,9 @@ COMMANDS = {
     "sources": LazyCommand(
         "Sources: list the kinds; discover and test a pipeline's.", "waybill.cli.sources:app"
     ),
+    "ingest": LazyCommand(
+        "Start a pipeline's ingestion; read its source again.", "waybill.cli.ingest:ingest"
+    ),
     "mapping": LazyCommand(
         "Mappings from events to tables: infer, show, compare.", "waybill.cli.mapping:app"
     ),

@@ -25,13 +25,13 @@ def print_line(text: str) -> None:
     typer.echo(plain(text))
 
 
-def print_folded(lines: Iterable[str]) -> None:
+def print_folded(lines: Iterable[str], *, err: bool = False) -> None:
     """Print lines, each folded to the terminal's width; what goes on is set in."""
     width = max(40, shutil.get_terminal_size().columns)
     for line in map(plain, lines):
         set_in = " " * (len(line) - len(line.lstrip()) + 2)
         for part in wrap(line, width, subsequent_indent=set_in):
-            typer.echo(part)
+            typer.echo(part, err=err)
 
 
 def print_json(value: Any) -> None:

@@ -13,6 +13,7 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.ingestion.page_traces import PageTraces as PageTraces
     from waybill.ingestion.refused_messages import Undeliverable as Undeliverable
+    from waybill.ingestion.request import IngestRequest as IngestRequest
     from waybill.ingestion.run import IngestReport as IngestReport
     from waybill.ingestion.run import Intake as Intake
     from waybill.ingestion.run import ingest as ingest
@@ -27,6 +28,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "page_traces": ["PageTraces"],
         "refused_messages": ["Undeliverable"],
+        "request": ["IngestRequest"],
         "run": ["IngestReport", "Intake", "ingest"],
         "source_rows": ["intake_event"],
         "takeover": ["SourceClaim", "registered", "settle", "taken_us"],

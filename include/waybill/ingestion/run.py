@@ -59,6 +59,7 @@ from waybill.ingestion.refused_messages import Undeliverable
 from waybill.ingestion.source_rows import declared_for, intake_event, parked_id
 from waybill.ingestion.takeover import InKafka, count_sent, taken_us
 from waybill.ledger import (
+    CursorReset,
     IntakeCommit,
     LogProgress,
     OffsetsMovedError,
@@ -176,6 +177,8 @@ class Intake:
     recorder: Recorder | None = None
     undeliverable: Undeliverable | None = None
     """Parks what Kafka refuses, if the producer was opened with it; else that stops the run."""
+    reset: CursorReset | None = None
+    """Where to begin instead of where the connector stands, once for each request."""
     now_us: Callable[[], int] = wall_us
     """The clock, in microseconds since 1970."""
 
@@ -239,7 +242,7 @@ class _Run:
         self._look_elsewhere()
         if not unfinished:  # whatever the source says: a topic that drains waits for this log
             self._follow_generation()
-        position = begin_position(intake.tracker, self._progress())
+        position = begin_position(intake.tracker, self._progress(), intake.reset)
         total = intake.connector.count()
         first = position.rows_read
         for page in intake.connector.read(position.cursor):

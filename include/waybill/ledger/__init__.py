@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from waybill.ledger.generations import refuse_when_left_behind as refuse_when_left_behind
     from waybill.ledger.generations import writing_generation as writing_generation
     from waybill.ledger.generations import writing_name as writing_name
+    from waybill.ledger.intake import CursorReset as CursorReset
     from waybill.ledger.intake import IntakeCommit as IntakeCommit
     from waybill.ledger.intake import Position as Position
     from waybill.ledger.intake import Refusal as Refusal
@@ -202,6 +203,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "IntakeCommit",
             "Position",
             "Refusal",
+            "CursorReset",
             "ask_reread",
             "begin_position",
             "commit_intake",

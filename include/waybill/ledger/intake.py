@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import JSON, Connection, func, select, update
+from sqlalchemy import JSON, Connection, func, null, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.access import write_audit
+from waybill.errors import InputError
+from waybill.events import dumps
 from waybill.ledger.commit import (
     OffsetsMovedError,
     PackedCounts,
@@ -24,7 +27,16 @@ from waybill.ledger.commit import (
 from waybill.ledger.replay_entries import ReplayEntry, add_entries
 from waybill.ledger.watermarks import PageMark, move_watermark
 from waybill.ledger.write_ahead_logs import LogProgress, move_lease, refuse_when_taken_over
-from waybill.storage.tracker import TrackerStore, connector_positions, refused_messages
+from waybill.storage.tracker import (
+    TrackerStore,
+    connector_positions,
+    cursor_resets,
+    refused_messages,
+    text_value,
+)
+
+_LONGEST_AUDITED = 2_000
+"""Bytes of a cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +92,109 @@ def ask_reread(connection: Connection, pipeline_id: str) -> bool:
     return asked.rowcount == 1
 
 
-def begin_position(tracker: TrackerStore, progress: LogProgress) -> Position:
-    """Return where a run begins: where the connector stands, or, if that was asked for, anew.
+@dataclass(frozen=True, slots=True)
+class CursorReset:
+    """A request to have a source read from elsewhere than where its connector stands."""
+
+    request: str
+    """Names it: what was asked once is done once, however often its run is tried."""
+    who: str
+    why: str
+    cursor: dict[str, Any] | None = None
+    """Where to begin; None: at the beginning."""
+    put_back: bool = False
+    """Begin where the connector stood before the last reset, whatever ``cursor`` is."""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    """What the audit log has beside that."""
+
+
+def begin_position(
+    tracker: TrackerStore, progress: LogProgress, reset: CursorReset | None = None
+) -> Position:
+    """Return where a run begins: where the connector stands, or, if that was asked for, elsewhere.
 
     Pages keep their numbers. To be called once the pages that a dead run left are committed: they
-    would set the cursor forward again.
+    would set the cursor forward again. The reset, the cursor that stood there before and the entry
+    of the audit log are one transaction, under the lease of the source.
 
     Raises:
         FencedError: another run has the source.
+        InputError: there is no reset to be put back.
     """
-    table, pipeline_id = connector_positions, progress.lease.pipeline_id
+    pipeline_id = progress.lease.pipeline_id
     with tracker.transaction() as connection:
         move_lease(connection, progress)
-        connection.execute(
-            update(table)
-            .where(table.c.pipeline_id == pipeline_id, table.c.reread_asked_at.is_not(None))
-            .values(cursor=JSON.NULL, rows_read=0, reread_asked_at=None)
-        )
+        if reset is None:
+            reset = _asked_before(connection, pipeline_id)
+        if reset is not None:
+            _reset(connection, pipeline_id, reset)
     return read_position(tracker, pipeline_id)
+
+
+def _asked_before(connection: Connection, pipeline_id: str) -> CursorReset | None:
+    """Return the reset that ``ask_reread`` left; its audit entry has who asked, and why."""
+    table = connector_positions
+    query = select(table.c.reread_asked_at).where(table.c.pipeline_id == pipeline_id)
+    asked = connection.execute(query).scalar()
+    return None if asked is None else CursorReset(f"reread {asked.isoformat()}", "", "")
+
+
+def _reset(connection: Connection, pipeline_id: str, reset: CursorReset) -> None:
+    """Move a connector's cursor by request; once done, again changes nothing."""
+    resets, table = cursor_resets, connector_positions
+    of_pipeline = resets.c.pipeline_id == pipeline_id
+    done = select(resets.c.number).where(of_pipeline, resets.c.request == reset.request)
+    if connection.execute(done).first() is not None:
+        return
+    cursor, rows_read = reset.cursor, 0
+    if reset.put_back:
+        newest = select(resets).where(of_pipeline).order_by(resets.c.number.desc()).limit(1)
+        before = connection.execute(newest).first()
+        if before is None:
+            raise InputError("no reset of this source's cursor is known that could be put back")
+        cursor, rows_read = before.old_cursor, int(before.old_rows_read)
+    stood = connection.execute(
+        select(table.c.cursor, table.c.rows_read).where(table.c.pipeline_id == pipeline_id)
+    ).first()
+    old, old_rows = (None, 0) if stood is None else (stood.cursor, int(stood.rows_read))
+    values = {
+        "cursor": JSON.NULL if cursor is None else cursor,
+        "rows_read": rows_read,
+        "reread_asked_at": None,
+    }
+    connection.execute(
+        insert(table)
+        .values(pipeline_id=pipeline_id, sequence=0, **values)
+        .on_conflict_do_update(index_elements=[table.c.pipeline_id], set_=values)
+    )
+    connection.execute(
+        resets.insert().values(
+            pipeline_id=pipeline_id,
+            request=reset.request,
+            who=text_value(reset.who),
+            old_cursor=null() if old is None else old,
+            old_rows_read=old_rows,
+            new_cursor=null() if cursor is None else cursor,
+        )
+    )
+    if reset.who:  # else it was audited when it was asked for
+        write_audit(
+            connection,
+            who=reset.who,
+            action="reset_cursor",
+            target=pipeline_id,
+            why=reset.why,
+            pipeline_id=pipeline_id,
+            before=_shown(old),
+            after=_shown(cursor),
+            **reset.detail,
+        )
+
+
+def _shown(cursor: dict[str, Any] | None) -> Any:
+    """Return a cursor as the audit log has it: a long one stands in ``cursor_resets`` alone."""
+    long = len(dumps(cursor)) > _LONGEST_AUDITED
+    return "a cursor of some length: see the table cursor_resets" if long else cursor
 
 
 def note_run(tracker: TrackerStore, pipeline_id: str) -> None:

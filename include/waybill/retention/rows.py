@@ -74,6 +74,9 @@ GROWTH: dict[str, Growth] = {
     "commit_sequences": _lasts("destination, pipeline", _NAMES),
     "connector_positions": _lasts("pipeline", _NAMES),
     "consumers": _lasts("topic, destination", _NAMES),
+    "cursor_resets": _lasts(
+        "source that was read again", "lasts: who asked, and the cursor that stood there before"
+    ),
     "delivered_minutes": Growth("pipeline and minute with loads", "folding, after three hours"),
     "deployment": _lasts("tracker", _NAMES),
     "destination_rewinds": _lasts(

@@ -49,9 +49,12 @@ if TYPE_CHECKING:
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
     from waybill.services.environment import opened_parking as opened_parking
+    from waybill.services.ingestion import AskedRun as AskedRun
+    from waybill.services.ingestion import IngestProgress as IngestProgress
     from waybill.services.ingestion import deployed_names as deployed_names
     from waybill.services.ingestion import deployed_pipeline as deployed_pipeline
     from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
+    from waybill.services.ingestion import ingest_progress as ingest_progress
     from waybill.services.ingestion import run_deploy as run_deploy
     from waybill.services.ingestion import run_ingest as run_ingest
     from waybill.services.ingestion import settle_log as settle_log
@@ -173,6 +176,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "collector": ["run_collector"],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
+            "AskedRun",
+            "IngestProgress",
+            "ingest_progress",
             "deployed_names",
             "deployed_pipeline",
             "deployed_pipelines",

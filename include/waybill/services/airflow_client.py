@@ -126,6 +126,11 @@ class AirflowClient:
         """Have no more runs of a DAG be scheduled."""
         self._call("PATCH", _path("dags", dag_id), {"is_paused": True})
 
+    def is_paused(self, dag_id: str) -> bool | None:
+        """Return whether a DAG's runs wait; None: there is no such DAG."""
+        dag = self._call("GET", _path("dags", dag_id), fine=(httpx.codes.NOT_FOUND,))
+        return bool(dag["is_paused"]) if dag and not dag["is_stale"] else None
+
     def paused_upkeep(self) -> list[str]:
         """Return Waybill's DAGs that are paused, but for those that move data in and on.
 
@@ -209,8 +214,11 @@ class AirflowClient:
         *,
         limit_s: float,
         told: Callable[[str], None] = lambda _words: None,
+        seen: Callable[[str], None] = lambda _state: None,
     ) -> str:
         """Wait for a run's end and return its state; ``told`` hears when nothing can come of it.
+
+        ``seen`` gets each state that is met on the way, some twice a second.
 
         Raises:
             RetryError: it has not ended within ``limit_s``.
@@ -219,6 +227,7 @@ class AirflowClient:
         heard = ""
         while (state := self.run_state(dag_id, run_id)) not in END_STATES:
             now = time.monotonic()
+            seen(state)
             if now - began > limit_s:
                 raise RetryError(f"run {run_id!r} of {dag_id!r} is {state} after {limit_s:.0f} s")
             if now - asked > _HEALTH_S:

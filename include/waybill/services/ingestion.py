@@ -6,6 +6,7 @@ Write-ahead logs: which there are, and ending one by name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,11 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.deployment import LoadedTable
-    from waybill.ingestion import IngestReport
-    from waybill.ledger import LogLine
+    from waybill.ingestion import IngestReport, IngestRequest
+    from waybill.ingestion.connectors import Connector
+    from waybill.ledger import CursorReset, LogLine
     from waybill.pipelines import Pipeline
+    from waybill.storage import TrackerStore
 
 
 def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
@@ -68,12 +71,24 @@ def deployed_pipelines(settings: Settings) -> dict[str, Pipeline]:
         return active_pipelines(tracker)
 
 
+@dataclass(frozen=True, slots=True)
+class AskedRun:
+    """A run of ingestion that somebody started."""
+
+    request: IngestRequest
+    run_id: str
+    """What it asks for is done once, however often this run is tried."""
+    user: str
+    """Who started it, as Airflow knows them."""
+
+
 def run_ingest(
     settings: Settings,
     pipeline_name: str,
     *,
     now_us: Callable[[], int] | None = None,
     lookup: Callable[[str], str | None] | None = None,
+    asked: AskedRun | None = None,
 ) -> IngestReport:
     """Run a pipeline's connector to the end of its source.
 
@@ -82,9 +97,10 @@ def run_ingest(
         pipeline_name: of a deployed pipeline.
         now_us: the clock that stamps events, in microseconds since 1970; None: the machine's.
         lookup: finds a connection's URI or JSON by its name, beside settings and environment.
+        asked: where it is to begin; None: where the last run stopped.
 
     Raises:
-        InputError: no such pipeline, or its source cannot be read as declared.
+        InputError: no such pipeline, or its source cannot be read as declared, or from there.
         RetryError: something it stands on is away; nothing is lost, run it again.
         FencedError: another run has taken the source over, and goes on instead.
     """
@@ -134,9 +150,76 @@ def run_ingest(
                 lease=claim.lease,
                 recorder=recorder,
                 undeliverable=refused,
+                reset=None if asked is None else _reset_of(tracker, connector, pipeline, asked),
                 now_us=now_us or wall_us,
             )
             return ingest(intake)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestProgress:
+    """How far a pipeline's source is read."""
+
+    rows: int
+    """Committed since the connector began at the beginning, or was last moved."""
+    unsettled: int
+    """Events in its write-ahead logs whose page was not committed when that was last told."""
+    is_held: bool
+    """Whether what is read waits until somebody releases the pipeline."""
+
+
+def ingest_progress(settings: Settings, pipeline: Pipeline) -> IngestProgress:
+    """Return how far a deployed pipeline's source is read."""
+    from waybill.ledger import read_logs, read_position
+    from waybill.parking import held_pipelines
+
+    with open_tracker(settings.tracker) as tracker:
+        logs = [log for log in read_logs(tracker) if log.pipeline_id == pipeline.id]
+        return IngestProgress(
+            read_position(tracker, pipeline.id).rows_read,
+            sum(log.unsettled for log in logs if log.purpose == "ingestion"),
+            pipeline.id in held_pipelines(tracker),
+        )
+
+
+def _reset_of(
+    tracker: TrackerStore, connector: Connector, pipeline: Pipeline, asked: AskedRun
+) -> CursorReset | None:
+    """Return what a request does to the cursor; None: nothing.
+
+    Raises:
+        InputError: the source cannot be read from there; says what can be done.
+        RetryError: it did not answer.
+    """
+    from waybill.ingestion.connectors import ConfirmedConnector, SeekingConnector, reads_again
+    from waybill.ledger import CursorReset, read_position
+
+    request, kind = asked.request, pipeline.source.connector
+    if not request.moves_cursor:
+        return None
+    if not reads_again(connector):
+        raise InputError(f"connector {kind!r}: what was read is gone from its source")
+    if request.put_back and isinstance(connector, ConfirmedConnector):
+        raise InputError(
+            f"put_back: connector {kind!r}: its source keeps no changes that were read already;"
+            " --full reads all of it anew"
+        )
+    cursor = None
+    if request.begin is not None:
+        if not isinstance(connector, SeekingConnector):
+            raise InputError(
+                f"from: the cursor of connector {kind!r} is its source's own, and no value of it"
+                " can be given; --full reads the source from its beginning"
+            )
+        cursor = connector.cursor_at(request.begin, read_position(tracker, pipeline.id).cursor)
+    return CursorReset(
+        asked.run_id,
+        (request.who or "").strip() or asked.user,
+        request.why or "",
+        cursor,
+        request.put_back,
+        {"run_id": asked.run_id, "user": asked.user, "value": request.begin},
+    )
 
 
 def _folder_of(settings: Settings, name: str) -> Path:

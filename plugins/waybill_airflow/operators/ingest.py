@@ -10,6 +10,7 @@ from waybill_airflow.dag_defaults import INGEST_POOL
 from waybill_airflow.extra_links import PipelineLink
 from waybill_airflow.failures import as_task_failures, read_settings
 from waybill_airflow.hooks.waybill import connection_text
+from waybill_airflow.operators.replay import reason_told, who_asked
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,6 +23,9 @@ class IngestOperator(BaseOperator):
     only with it, so that the next try goes on where this one stopped.
 
     :param pipeline: name of a deployed pipeline.
+    :param from_params: the params of the DAG run say where it begins: the fields of a
+        ``waybill.ingestion.IngestRequest``, and no others. That is done once a run: a retry goes on
+        from where the try before it stopped.
     :param pool: of Airflow; without its slots the task waits.
     :param max_active_tis_per_dag: a source is read by one task at a time, in backfills too.
     :raises AirflowFailException: there is no such pipeline, or its source cannot be read.
@@ -36,21 +40,29 @@ class IngestOperator(BaseOperator):
         self,
         *,
         pipeline: str,
+        from_params: bool = False,
         pool: str = INGEST_POOL,
         max_active_tis_per_dag: int = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(pool=pool, max_active_tis_per_dag=max_active_tis_per_dag, **kwargs)
         self.pipeline = pipeline
+        self.from_params = from_params
         self._counts: dict[str, Any] = {}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ingest what is new, and return the counts."""
-        with as_task_failures():
-            from waybill.services import run_ingest
+        with as_task_failures(), reason_told(context):
+            from waybill.ingestion import IngestRequest
+            from waybill.services import AskedRun, run_ingest
 
-            settings = read_settings()
-            self._counts = run_ingest(settings, self.pipeline, lookup=connection_text).to_json()
+            asked = None
+            if self.from_params:
+                request = IngestRequest.of(dict(context["params"]))
+                asked = AskedRun(request, context["run_id"], who_asked(context))
+            self._counts = run_ingest(
+                read_settings(), self.pipeline, lookup=connection_text, asked=asked
+            ).to_json()
         return self._counts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:

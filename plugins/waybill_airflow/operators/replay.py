@@ -86,7 +86,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self, context: Context, ends: Mapping[str, Any], step: str, until_s: float
     ) -> dict[str, Any]:
         """Replay, or defer until a step of a canary is known; ``until_s``: waits for it at most."""
-        with as_task_failures(), _reason_told(context):
+        with as_task_failures(), reason_told(context):
             from waybill.replay import (
                 AwaitedEnds,
                 BatchRequest,
@@ -149,7 +149,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
 
 
 @contextmanager
-def _reason_told(context: Context) -> Iterator[None]:
+def reason_told(context: Context) -> Iterator[None]:
     """Leave why the block failed where the page, the API and the command line find it."""
     from waybill.errors import WaybillError
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import PreviewingConnector as PreviewingConnector
     from waybill.ingestion.connectors.base import Record as Record
     from waybill.ingestion.connectors.base import Row as Row
+    from waybill.ingestion.connectors.base import SeekingConnector as SeekingConnector
     from waybill.ingestion.connectors.base import first_pages as first_pages
     from waybill.ingestion.connectors.base import reads_again as reads_again
     from waybill.ingestion.connectors.connections import Connection as Connection
@@ -70,6 +71,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "PreviewingConnector",
             "Record",
             "Row",
+            "SeekingConnector",
             "first_pages",
             "reads_again",
         ],

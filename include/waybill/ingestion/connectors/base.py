@@ -95,6 +95,26 @@ class Connector(Protocol):
 
 
 @runtime_checkable
+class SeekingConnector(Protocol):
+    """A source that can be read from a value on that people know, such as a time."""
+
+    def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the cursor from which ``read`` yields what is at a value, and all behind it.
+
+        Args:
+            value: as a person gives it.
+            stands: where the last run stopped; nothing behind that is left out. None: nothing was
+                read.
+
+        Raises:
+            InputError: the value is not of the cursor's type, or lies behind ``stands``; or this
+                source has no such place.
+            RetryError: the source did not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class CountingConnector(Protocol):
     """A source that can count its own records, apart from how they are read."""
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from waybill.errors import InputError
+from waybill.events import instant
 from waybill.ingestion.connectors.base import Cursor, Page
 from waybill.ingestion.connectors.file_formats import (
     FORMATS,
@@ -32,6 +34,7 @@ from waybill.ingestion.connectors.opening import Opening, Options
 from waybill.pipelines import EventDeclaration
 
 _MOST_KNOWN = 2_000
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _PACKED = (".gz", ".zst")
 _SUFFIXES = {
     ".csv": "csv",
@@ -122,6 +125,23 @@ class FilesConnector:
     def count(self) -> int | None:
         """Return None: to count records is to read them."""
         return None
+
+    def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the cursor before the first file that was changed at a time, or later.
+
+        Raises:
+            InputError: it is no time.
+        """
+        moment = instant(value.strip())
+        if moment is None:
+            raise InputError(
+                "from: expected when a file was changed, such as 2024-01-31T12:00:00Z; found"
+                f" {value!r}"
+            )
+        at_us = (moment - _EPOCH) // _MICROSECOND
+        if stands is None:
+            return _State(before=at_us - 1).to_json()
+        return _State.of(stands).without(at_us).to_json()
 
     def _place(self) -> Place:
         if self._remote:
@@ -224,6 +244,11 @@ class _State:
         if self.current:
             current = {"digest": self.current, "at": self.at.at, "line": self.at.line}
         return {"done": dict(self.done), "before": self.before, "file": current}
+
+    def without(self, at_us: int) -> _State:
+        """Return the state in which no file that was changed at a time or later was read."""
+        done = {digest: time for digest, time in self.done.items() if time < at_us}
+        return _State(done, min(self.before, at_us - 1))
 
     def to_read(self, found: Mapping[str, FoundFile]) -> list[str]:
         """Return the files to read: the one that was begun, then the oldest first.

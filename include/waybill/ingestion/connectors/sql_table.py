@@ -11,7 +11,8 @@ begins ``overlap`` before that, so that rows are met which were committed late; 
 is known by id and version. Without an overlap it begins at that very value, and leaves out what was
 sent of it. A run that goes on where one died first ends that one, where it was to end, and then
 begins as after any other: rows that were late meanwhile are behind where it stood. Where the
-declared columns are others, reading starts at the beginning.
+declared columns are others, reading starts at the beginning. ``{"by": columns, "from": value}`` is
+a beginning by hand: before the first row of that value.
 
 With ``deletes: compare``, a run that has read all looks for rows that are gone, when it is time for
 that: see ``sql_deletes``, which has its part of the cursor.
@@ -42,7 +43,13 @@ from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
 from waybill.ingestion.connectors.sql_deletes import ComparedTable, TableDeletes
 from waybill.ingestion.connectors.sql_ties import Ties
-from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
+from waybill.ingestion.connectors.sql_values import (
+    json_value,
+    kept,
+    read_as,
+    restored,
+    stepped_back,
+)
 from waybill.pipelines import find_file, hint
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -150,6 +157,36 @@ class SqlConnector:
     def count(self) -> int | None:
         """Return None: to count a table is to read it."""
         return None
+
+    def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the cursor before the first row whose cursor column has a value, or a greater one.
+
+        Raises:
+            InputError: there is no cursor column, or the value is not of its type, or greater than
+                where the last run stopped.
+        """
+        if self._options.cursor is None:
+            raise InputError(
+                "from: the source declares no options.cursor: each run reads the whole table"
+            )
+        with self._said(), self._engine().connect() as session:
+            reading = self._look(session)
+            column = reading.table.c[reading.order[0]]
+            known = session.execute(sa.select(sa.func.min(column))).scalar()
+            stood = self._stands(stands, reading)
+            if stood is None or not stood.whole:
+                begins = None if stood is None else stood.values
+            else:
+                begins = self._begin(session, reading, stood).values
+        if known is None:
+            raise InputError(f"from: table {self._options.table!r} is empty: nothing to read again")
+        at = read_as(type(known), value, like=known)
+        if begins is not None and type(begins[0]) is type(at) and at > begins[0]:
+            raise InputError(
+                f"from: {value!r} is ahead of where the last run stopped, {begins[0]}: a run"
+                " from there would leave rows out; one without it reads them"
+            )
+        return {"by": list(reading.order), "from": kept(at)}
 
     def _pages(self, cursor: Cursor | None) -> Generator[Page, None, None]:
         engine = self._engine()
@@ -348,6 +385,8 @@ class SqlConnector:
         if cursor is None or cursor.get("by") != list(reading.order):
             return None
         try:
+            if "from" in cursor:
+                return _Stands([restored(cursor["from"])], True, None, Ties(), by_hand=True)
             last, until = list(cursor["at"]), cursor.get("until")
             values = [restored(value) for value, _ in zip(last, reading.order, strict=True)]
             return _Stands(
@@ -366,6 +405,8 @@ class SqlConnector:
         if stands is None or self._options.cursor is None:
             return _Begin(None, ended=True)
         value, ties, overlap = stands.values[0], stands.ties, self._options.overlap
+        if stands.by_hand:
+            return _Begin([value], ended=True, inclusive=True)
         if overlap:
             return _Begin([stepped_back(value, overlap)], ended=True, inclusive=True)
         if ties.sent is None and _count_up_to(session, reading, stands.values) == ties.met:
@@ -430,6 +471,8 @@ class _Stands:
     until: Any
     """Where one that did not was to end; None: at the end of the table, or it is not known."""
     ties: Ties
+    by_hand: bool = False
+    """A user said where to begin: there, whatever the overlap is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
@@ -84,6 +85,47 @@ _KEPT: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "float": (float, float.hex, float.fromhex),
     "uuid": (UUID, str, UUID),
     "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+}
+
+
+def read_as(kind: type, text: str, *, like: Any) -> Any:
+    """Return a value of a cursor's column that a person gave as text.
+
+    Args:
+        kind: of the column's values, as the driver gives them.
+        text: a number; a time or day as ISO 8601, in UTC without a zone; or plain text.
+        like: one of them: a time without a zone makes this one without, too.
+
+    Raises:
+        InputError: it is no such value.
+    """
+    read = _READ.get(kind)
+    if read is None:
+        raise InputError(f"from: a cursor of type {kind.__name__} cannot be given as text")
+    try:
+        value = read[1](text.strip())
+        if isinstance(value, datetime) and like.tzinfo is None:
+            return value.astimezone(UTC).replace(tzinfo=None)
+        if not isinstance(value, float | Decimal) or isfinite(value):
+            return value
+    except (ValueError, ArithmeticError):
+        pass
+    raise InputError(f"from: expected {read[0]}, as the cursor's column has; found {text!r}")
+
+
+def _time(text: str) -> datetime:
+    value = datetime.fromisoformat(text)
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+_READ: Mapping[type, tuple[str, Callable[[str], Any]]] = {
+    int: ("a whole number", int),
+    float: ("a number", float),
+    Decimal: ("a number", Decimal),
+    datetime: ("a time such as 2024-01-31T12:00:00Z", _time),
+    date: ("a day such as 2024-01-31", date.fromisoformat),
+    UUID: ("a UUID", UUID),
+    str: ("text", str),
 }
 
 

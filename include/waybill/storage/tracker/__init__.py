@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import commit_sequences as commit_sequences
     from waybill.storage.tracker.tables import connector_positions as connector_positions
     from waybill.storage.tracker.tables import consumers as consumers
+    from waybill.storage.tracker.tables import cursor_resets as cursor_resets
     from waybill.storage.tracker.tables import deployment as deployment
     from waybill.storage.tracker.tables import destination_rewinds as destination_rewinds
     from waybill.storage.tracker.tables import destination_states as destination_states
@@ -91,6 +92,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "commit_sequences",
             "connector_positions",
             "consumers",
+            "cursor_resets",
             "deployment",
             "destination_rewinds",
             "destination_states",

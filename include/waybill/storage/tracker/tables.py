@@ -3,6 +3,7 @@
 Books         pipelines, pipeline_versions, consumers, topic_offsets, topic_stops,
               topic_generations, commit_sequences, batches, ledger, ledger_minutes,
               ledger_totals, delivered_minutes, load_positions, connector_positions,
+              cursor_resets,
               write_ahead_logs, refused_messages, staged_objects, intake_watermarks
 Mappings      mapping_versions
 Destinations  destination_states, loaded_tables, destination_rewinds
@@ -29,6 +30,7 @@ from sqlalchemy import (
     DateTime,
     Double,
     ForeignKey,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -281,6 +283,20 @@ connector_positions = Table(
     time_column("updated_at", now=True),
     time_column("reread_asked_at"),
 )
+
+cursor_resets = Table(
+    "cursor_resets",
+    METADATA,
+    Column("pipeline_id", Text, primary_key=True),
+    Column("request", Text, primary_key=True),
+    Column("number", BigInteger, Identity(always=True), nullable=False),
+    Column("who", Text, nullable=False),
+    Column("old_cursor", JSONB),
+    Column("old_rows_read", BigInteger, nullable=False),
+    Column("new_cursor", JSONB),
+    time_column("reset_at", now=True),
+)
+"""``request`` makes a reset happen once: a DAG run's id. A cursor that is null: the beginning."""
 
 write_ahead_logs = Table(
     "write_ahead_logs",

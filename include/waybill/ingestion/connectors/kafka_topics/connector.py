@@ -9,6 +9,7 @@ from typing import Any
 
 from waybill.egress import EgressGuard
 from waybill.errors import InputError, ParkError
+from waybill.events import instant
 from waybill.ingestion.connectors.base import BadRow, Cursor, Page, Patience, Record, Row
 from waybill.ingestion.connectors.kafka_topics.debezium import DebeziumMessages, raw_of
 from waybill.ingestion.connectors.kafka_topics.declaration import KafkaOptions, read_options
@@ -104,6 +105,36 @@ class KafkaConnector:
     def count(self) -> int | None:
         """Return None: a source without an end."""
         return None
+
+    def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the cursor before the first message of each partition from a time on.
+
+        Raises:
+            InputError: it is no time, or a topic is not there.
+            RetryError: Kafka does not answer.
+        """
+        moment = instant(value.strip())
+        if moment is None:
+            raise InputError(
+                f"from: expected a message's time, such as 2024-01-31T12:00:00Z; found {value!r}"
+            )
+        log = TopicLog(self._opening.connection("kafka"))
+        try:
+            ids = log.topic_ids(sorted(self._readers))
+            offsets = log.offsets_from(
+                {name: count for name, (_, count) in ids.items()}, int(moment.timestamp() * 1000)
+            )
+        finally:
+            log.close()
+        known = Position.of(stands).topics
+        topics = {}
+        for name, (topic_id, _) in ids.items():
+            at = offsets[name]
+            if name in known and known[name].id == topic_id:
+                read = known[name].offsets
+                at = {number: min(at[number], read.get(number, 0)) for number in at}
+            topics[name] = TopicPosition(id=topic_id, offsets=at)
+        return Position(topics=topics).cursor()
 
     def close(self) -> None:
         """End the connections; again changes nothing."""

@@ -95,6 +95,21 @@ class TopicLog:
             found[place.topic][place.partition] = firsts[at], lasts[at]
         return found
 
+    def offsets_from(self, topics: Mapping[str, int], from_ms: int) -> dict[str, dict[int, int]]:
+        """Return {topic: {partition: offset of the first message of a time or later}}.
+
+        The offset behind the last one, where there is none so late.
+        """
+        places = [TopicPartition(name, n) for name, count in topics.items() for n in range(count)]
+        later = self._offsets(places, OffsetSpec.for_timestamp(max(0, from_ms)))
+        spans = self.spans(topics)
+        found: dict[str, dict[int, int]] = {name: {} for name in topics}
+        for place in places:
+            at = later[place.topic, place.partition]
+            end = spans[place.topic][place.partition][1]
+            found[place.topic][place.partition] = end if at < 0 else min(at, end)
+        return found
+
     def _offsets(
         self, places: list[TopicPartition], spec: OffsetSpec
     ) -> dict[tuple[str, int], int]:

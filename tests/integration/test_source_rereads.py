@@ -1,0 +1,171 @@
+"""A source that is read again: from its beginning, from a value, and put back."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from sqlalchemy import text
+from tests.support import children, orders
+
+from waybill import services
+from waybill.errors import InputError
+from waybill.events import decode
+from waybill.ingestion import IngestRequest
+from waybill.services import AskedRun, ingest_progress
+from waybill.services.ingestion import run_ingest
+from waybill.storage import open_log, open_tracker
+
+pytestmark = pytest.mark.serves
+ROWS = 60
+DECLARATION = """
+id: test-orders
+name: orders
+team: {team}
+owner: shop@example.com
+source:
+  connector: sql
+  event: order
+  page_rows: 10
+  options: {{file: shop.db, table: orders, cursor: changed}}
+events:
+  order:
+    key: [number]
+    version: changed
+    table: orders
+    columns: {{number: int64, changed: int64}}
+destination: {{name: warehouse, schema: shop}}
+"""
+
+
+class Shop:
+    """A pipeline from an SQLite table of ``ROWS`` rows, whose cursor is 100 more than the number."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.log = open_log(settings.kafka)
+        self.topic = orders.topic_of(settings.pipelines_dir)
+        self.home = settings.pipelines_dir / "orders"
+
+    def run(self, run_id, user="ops", **asked):
+        request = IngestRequest.of(asked)
+        return run_ingest(self.settings, "orders", asked=AskedRun(request, run_id, user))
+
+    def sql(self, query):
+        with open_tracker(self.settings.tracker) as tracker, tracker.transaction() as connection:
+            return [tuple(row) for row in connection.execute(text(query))]
+
+    def cursor(self):
+        return self.sql("SELECT cursor FROM connector_positions")[0][0]
+
+    def sent(self):
+        """Return (number, event id) of all that is in Kafka."""
+        info = self.log.describe(self.topic)
+        marks = self.log.watermarks(info)
+        events = [decode(m.value()) for m in self.log.read_messages(self.topic, marks)]
+        return sorted((event.data["number"], event.id) for event in events)
+
+
+@pytest.fixture
+def shop(stack_settings, tmp_path):
+    home = tmp_path / "pipelines" / "orders"
+    home.mkdir(parents=True)
+    declaration = DECLARATION.format(team=orders.team_of(home.parent))
+    (home / "pipeline.yaml").write_text(declaration)
+    (home / "transformation.py").write_text("def transform(event):\n    return event\n")
+    with sqlite3.connect(home / "shop.db") as database:
+        database.execute(
+            "CREATE TABLE orders (number INTEGER PRIMARY KEY, changed INTEGER NOT NULL)"
+        )
+        rows = [(number, 100 + number) for number in range(ROWS)]
+        database.executemany("INSERT INTO orders VALUES (?, ?)", rows)
+    settings = stack_settings.model_copy(update={"pipelines_dir": home.parent})
+    services.migrate(settings)
+    services.run_deploy(settings, home, who="test")
+    return Shop(settings)
+
+
+@pytest.mark.timeout(1200)
+def test_what_is_read_again_has_the_same_ids_and_the_cursor_is_audited_kept_and_put_back(shop):
+    assert shop.run("run-1").read == ROWS
+    first, stood = shop.sent(), shop.cursor()
+
+    again = {"from": "150", "why": "ten rows were wrong", "who": "kim"}
+    assert shop.run("run-2", **again).read == 10
+    assert shop.sent() == sorted(first + first[-10:])
+    assert shop.cursor() == stood
+
+    assert shop.run("run-2", **again).read == 0, "a try of the same run moved the cursor again"
+    assert shop.run("run-3").read == 0
+
+    assert shop.run("run-4", full=True, why="a new column").read == ROWS
+    assert shop.sent() == sorted(first * 2 + first[-10:])
+
+    moved = shop.sql(
+        "SELECT request, who, old_cursor, new_cursor FROM cursor_resets ORDER BY number"
+    )
+    at = {"by": ["changed", "number"], "from": ["int", "150"]}
+    assert moved == [("run-2", "kim", stood, at), ("run-4", "ops", stood, None)]
+    audited = shop.sql(
+        "SELECT who, target, detail->>'why', detail->>'value', detail->'before' FROM audit_log"
+        " WHERE action = 'reset_cursor' ORDER BY id"
+    )
+    assert audited == [
+        ("kim", "test-orders", "ten rows were wrong", "150", stood),
+        ("ops", "test-orders", "a new column", None, stood),
+    ]
+
+    assert shop.run("run-5", **{"from": "100", "why": "by mistake"}).read == ROWS
+    assert shop.run("run-6", put_back=True, why="it was a mistake").read == 0
+    assert shop.cursor() == stood
+    pipeline = services.deployed_pipeline(shop.settings, "orders")
+    assert ingest_progress(shop.settings, pipeline).unsettled == 0
+
+
+@pytest.mark.timeout(1200)
+def test_what_cannot_be_done_is_said_and_changes_nothing(shop):
+    with pytest.raises(InputError, match="no reset of this source's cursor"):
+        shop.run("run-1", put_back=True, why="x")
+    shop.run("run-2")
+    stood = shop.cursor()
+    for value in ("yesterday", "1.5", "1; DROP TABLE orders", "{{ 1/0 }}"):
+        with pytest.raises(InputError, match="from: expected a whole number"):
+            shop.run("run-3", **{"from": value, "why": "x"})
+    assert shop.cursor() == stood
+    assert shop.sql("SELECT count(*) FROM cursor_resets") == [(0,)]
+
+    folder = shop.home
+    orders.write_orders(folder.parent, rows=5)
+    services.run_deploy(shop.settings, folder, who="test")
+    with pytest.raises(InputError, match="from: the cursor of connector 'csv' is its source's own"):
+        shop.run("run-4", **{"from": "3", "why": "x"})
+
+
+@pytest.mark.timeout(1200)
+def test_a_run_that_is_killed_after_it_moved_the_cursor_goes_on_from_there_when_it_is_tried_again(
+    shop,
+):
+    shop.run("run-1")
+    first = shop.sent()
+    code = (
+        "import os, signal\n"
+        "from waybill.ingestion import IngestRequest, run\n"
+        "from waybill.services import AskedRun\n"
+        "from waybill.services.ingestion import run_ingest\n"
+        "begin = run.begin_position\n"
+        "def killed(*given):\n"
+        "    begin(*given)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "run.begin_position = killed\n"
+        "asked = AskedRun(IngestRequest.of({'full': True, 'why': 'x'}), 'run-2', 'ops')\n"
+        "run_ingest(settings, 'orders', asked=asked)\n"
+    )
+    child = children.start(shop.settings, code)
+    child.wait(timeout=600)
+    assert child.returncode == -9
+    assert shop.cursor() is None
+    assert shop.sent() == first
+
+    assert shop.run("run-2", full=True, why="x").read == ROWS
+    assert shop.sent() == sorted(first * 2)
+    assert shop.sql("SELECT count(*) FROM cursor_resets") == [(1,)]
