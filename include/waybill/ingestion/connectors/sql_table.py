@@ -386,7 +386,8 @@ class SqlConnector:
             return None
         try:
             if "from" in cursor:
-                return _Stands([restored(cursor["from"])], True, None, Ties(), by_hand=True)
+                value = restored(cursor["from"])
+                return _Stands([value], whole=True, until=None, ties=Ties(), by_hand=True)
             last, until = list(cursor["at"]), cursor.get("until")
             values = [restored(value) for value, _ in zip(last, reading.order, strict=True)]
             return _Stands(
