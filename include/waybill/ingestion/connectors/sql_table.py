@@ -34,7 +34,7 @@ from waybill.events import dumps, loads
 from waybill.ingestion.connectors.base import Cursor, Page
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
-from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
+from waybill.ingestion.connectors.sql_values import json_rows, kept, restored, stepped_back
 from waybill.pipelines import find_file, hint
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -127,7 +127,7 @@ class SqlConnector:
             start = None if cursor is None else dict(cursor)
             size = self._opening.source.page_rows
             while True:
-                found = session.execute(_statement(reading, begin, end, size + 1)).all()
+                found = _fetched(session, _statement(reading, begin, end, size + 1))
                 session.rollback()
                 rows, more = found[:size], len(found) > size
                 if more:
@@ -150,7 +150,7 @@ class SqlConnector:
         start: dict[str, Any] | None,
     ) -> Page:
         names = reading.columns
-        made = [dict(zip(names, map(json_value, row), strict=True)) for row in rows]
+        made = [dict(zip(names, values, strict=True)) for values in json_rows(rows)]
         for name in reading.documents:
             for row in made:
                 row[name] = _document(row[name])
@@ -324,6 +324,13 @@ def _statement(
     if end is not None:
         statement = statement.where(order[0] <= end)
     return statement.order_by(*order).limit(limit)
+
+
+def _fetched(session: sa.Connection, statement: sa.Select[tuple[Any, ...]]) -> Sequence[Any]:
+    """Return a statement's rows as the driver gives them: no column has a type of SQLAlchemy's."""
+    with session.execute(statement) as result:
+        cursor = result.cursor
+        return [] if cursor is None else list(cursor.fetchall())
 
 
 def _order_of(reading: _Reading, row: Sequence[Any]) -> list[Any]:
