@@ -180,6 +180,8 @@ def run(seconds: float) -> dict[str, float]:
     with slow_server() as port:
         for kind in kinds:
             alone = tasks_per_s(kind, port, seconds=seconds, enhanced=False)
+            if not alone:
+                raise SystemExit(f"no task ended within {seconds} s: the machine is too busy")
             ratios[kind] = tasks_per_s(kind, port, seconds=seconds, enhanced=True) / alone
     return {
         "enhancer_io_speedup": round(ratios["io"], 3),

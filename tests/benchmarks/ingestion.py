@@ -70,7 +70,7 @@ class Size:
 
 
 FULL = Size(5, 30, 60, seeds=5, node_s=20, rows=300_000, rounds=5, file_mb=5_000)
-QUICK = Size(1, 3, 4, seeds=1, node_s=3, rows=8_000, rounds=1, file_mb=16)
+QUICK = Size(1, 3, 3, seeds=1, node_s=3.5, rows=8_000, rounds=1, file_mb=16)
 
 
 @dataclass(frozen=True)

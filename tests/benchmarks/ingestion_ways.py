@@ -16,6 +16,7 @@ random id. It keeps no log, no cursor, no counts and no traces, and parks nothin
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -523,15 +524,14 @@ def _read_files(reading: Reading) -> Iterator[tuple[Row, int | None]]:
 
 def _read_dlt(reading: Reading) -> Iterator[tuple[Row, int | None]]:
     sys.path.insert(0, reading.source["folder"])
-    import shop_rows
-
-    for row in shop_rows.orders(reading.source["path"]):
+    resource = importlib.import_module("shop_rows")
+    for row in resource.orders(reading.source["path"]):
         yield row, None
 
 
 def _read_cdc(reading: Reading) -> Iterator[tuple[Row, int | None]]:
-    import psycopg2
-    from psycopg2.extras import LogicalReplicationConnection
+    import psycopg2  # type: ignore[import-untyped]
+    from psycopg2.extras import LogicalReplicationConnection  # type: ignore[import-untyped]
 
     source = reading.source
     with psycopg2.connect(
