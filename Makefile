@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-capacity bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -67,10 +67,7 @@ bench-airflow: venv  ## Waybill's DAGs in Airflow at 5,000 pipelines: what a fil
 bench-clusters: venv  ## teams packed into virtual clusters, simulated: recovery from a storm, moves, reversals (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.clusters $(ARGS)
 
-bench-capacity: venv  ## nodes that follow the work, simulated, against rivals; workers added to a node whose tasks wait (QUICK=1: less than a minute)
-	$(BIN)/python -m tests.benchmarks.capacity $(ARGS)
-
-bench-ingestion: venv java  ## what ingestion takes in: the HTTP collector's events/s and latency (PARTS=<names>; QUICK=1: less than a minute)
+bench-ingestion: venv java  ## what ingestion takes in: the HTTP collector; sql, files, dlt, cdc against the same source read without us; memory; capacity that follows the work (PARTS=<names>; QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.ingestion $(ARGS)
 
 faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)

@@ -52,13 +52,13 @@ SHOWN = {
         "move_pause_p95_s", "unmanaged_p95_lag_ratio", "grouped_p95_lag_ratio",
         "single_p95_lag_ratio",
     ),
-    "bench-capacity": (
-        "sim_recovery_s", "sim_reversals", "sim_vs_fixed", "sim_vs_threshold", "sim_vs_fixed_calm",
-        "sim_vs_threshold_calm", "enhancer_io_speedup", "enhancer_cpu_ratio",
-    ),
     "bench-ingestion": (
-        "collector_events_per_s", "collector_p99_ms", "collector_p50_ms",
-        "collector_cpu_us_per_event",
+        "sql_vs_bare", "files_vs_bare", "dlt_vs_bare", "cdc_vs_bare", "sql_cpu_vs_bare",
+        "files_cpu_vs_bare", "dlt_cpu_vs_bare", "cdc_cpu_vs_bare", "collector_events_per_s",
+        "collector_p99_ms", "collector_p50_ms", "collector_cpu_us_per_event",
+        "enhancer_io_speedup", "enhancer_cpu_ratio", "sim_recovery_s", "sim_reversals",
+        "sim_vs_fixed", "sim_vs_threshold", "sim_vs_fixed_calm", "sim_vs_threshold_calm",
+        "peak_rss_mb",
     ),
     "bench-cli": ("help_cpu_s", "parked_list_cpu_s", "python_cpu_s", "airflow_help_cpu_s"),
     "bench-airflow": (

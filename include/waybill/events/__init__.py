@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from waybill.events.reentry import going_back as going_back
     from waybill.events.times import instant as instant
     from waybill.events.times import rfc3339 as rfc3339
+    from waybill.events.times import rfc3339_us as rfc3339_us
     from waybill.events.times import window as window
     from waybill.events.times import window_edge as window_edge
 
@@ -104,6 +105,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "wall_us",
         ],
         "reentry": ["GoingBack", "going_back"],
-        "times": ["instant", "rfc3339", "window", "window_edge"],
+        "times": ["instant", "rfc3339", "rfc3339_us", "window", "window_edge"],
     },
 )

@@ -71,12 +71,15 @@ def dumps(value: Any) -> bytes:
         TypeError: a type with no JSON form.
         RecursionError: more than 254 levels deep.
     """
-    if _not_finite(value):
-        raise ValueError("NaN and Infinity have no form in JSON")
     try:
-        return _plain(value)
-    except TypeError:
+        text = orjson.dumps(value, default=_fragment, option=_OPTIONS)
+    except TypeError as error:
+        _refuse_recursion(error)
+        _refuse_not_finite(value)
         return _plain(_with_fragments(value))
+    if b"null" in text or b"NaN" in text or b"Infinity" in text:  # one is, of what is not finite
+        _refuse_not_finite(value)
+    return text
 
 
 def dumps_read(value: Any) -> bytes:
@@ -96,13 +99,22 @@ def _plain(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=_fragment, option=_OPTIONS)
     except TypeError as error:
-        if "Recursion limit" in str(error):
-            raise RecursionError("nested more than 254 levels deep") from error
+        _refuse_recursion(error)
         raise
+
+
+def _refuse_recursion(error: TypeError) -> None:
+    if "Recursion limit" in str(error):
+        raise RecursionError("nested more than 254 levels deep") from error
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _refuse_not_finite(value: Any) -> None:
+    if _not_finite(value):
+        raise ValueError("NaN and Infinity have no form in JSON")
 
 
 def _not_finite(value: Any) -> bool:

@@ -28,7 +28,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
@@ -41,7 +40,7 @@ from waybill.events import (
     decode,
     encode,
     encode_data,
-    rfc3339,
+    rfc3339_us,
     wall_us,
 )
 from waybill.ingestion.connectors import (
@@ -90,7 +89,7 @@ from waybill.pipelines import EventDeclaration, Pipeline, base_topic, topic_of
 from waybill.processing import Counts
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.progress import Progress
-from waybill.storage import KafkaLog, ObjectStore, TrackerStore, check_in
+from waybill.storage import LARGEST_MESSAGE_BYTES, KafkaLog, ObjectStore, TrackerStore, check_in
 from waybill.topics import generation_ends
 from waybill.tracing import Recorder
 
@@ -421,19 +420,13 @@ class _Run:
         self._page_minute = self._clock.minute()
         known_before = self._known
         self._forget_adopted()
-        for index, row in enumerate(page.rows):
-            refused = self._row(row, counts, passed, unfinished)
-            if refused is not None:
-                where = refused.where if page.place is None else page.place(index)
-                known_by = where if page.origin is None else page.origin
-                self._park_row(row, refused, where, known_by, counts, packer)
-        for bad in page.bad:
-            known_by = bad.place if page.origin is None else page.origin
-            self._bad(bad, known_by, counts, packer)
+        self._take_in(page, passed, unfinished, counts, packer)
         counted = self._count_between(page.start, page.cursor)
         known = self._known - known_before
-        ingested = counts.total("in_first") + known
-        self._adopt(unfinished, counts, passed)
+        taken = sum(len(one.ids) for one in passed.values())
+        ingested = counts.total("in_first") + taken + known
+        self._adopt(unfinished, passed)
+        self._count(passed, counts)
         sequence = position.sequence + 1
         reference = f"intake:{intake.pipeline.id}:{intake.lease.wal_id}:{sequence}"
         rows = len(page.rows) + len(page.bad)
@@ -456,12 +449,39 @@ class _Run:
         self._parked += counts.total("parked")
         return Position(sequence, page.cursor, position.rows_read + rows)
 
+    def _take_in(
+        self,
+        page: Page,
+        passed: TracesByName,
+        unfinished: _Unfinished,
+        counts: Counts,
+        packer: Packer,
+    ) -> None:
+        """Take a page's rows in, and park those that are no events."""
+        for index, row in enumerate(page.rows):
+            refused = self._row(row, passed, unfinished)
+            if refused is not None:
+                where = refused.where if page.place is None else page.place(index)
+                known_by = where if page.origin is None else page.origin
+                self._park_row(row, refused, where, known_by, counts, packer)
+        for bad in page.bad:
+            known_by = bad.place if page.origin is None else page.origin
+            self._bad(bad, known_by, counts, packer)
+
     def _count_between(self, start: Cursor | None, end: Cursor | None) -> int | None:
         """Return how many records the source itself counts; None: it cannot."""
         source = self._intake.connector
         return source.count_between(start, end) if isinstance(source, CountingConnector) else None
 
-    def _adopt(self, unfinished: _Unfinished, counts: Counts, passed: TracesByName) -> None:
+    def _count(self, passed: TracesByName, counts: Counts) -> None:
+        """Count a page's events, each of which was taken in and is on its way."""
+        for event_name, events in passed.items():
+            for minute, number in Counter(events.minutes).items():
+                key = (self._intake.pipeline.id, event_name, "ingestion", minute)
+                for name in ("in_first", "passed", "out"):
+                    counts.add(key, name, number)
+
+    def _adopt(self, unfinished: _Unfinished, passed: TracesByName) -> None:
         """Count the events that a dead run put into the log, and that no row was found for.
 
         They are kept: the next page may hold their rows, of a source whose pages grow with it.
@@ -469,9 +489,6 @@ class _Run:
         kept = InKafka()
         for identity, found in unfinished.items():
             for left in found:
-                key = (self._intake.pipeline.id, left.event_name, "ingestion", left.minute)
-                for name in ("in_first", "passed", "out"):
-                    counts.add(key, name)
                 passed[left.event_name].add(
                     identity, left.key, left.minute, left.lsn, left.taken_us
                 )
@@ -494,13 +511,10 @@ class _Run:
         if not self._elsewhere:
             self._sent_again.clear()
 
-    def _row(
-        self, row: Row, counts: Counts, passed: TracesByName, unfinished: _Unfinished
-    ) -> ParkError | None:
+    def _row(self, row: Row, passed: TracesByName, unfinished: _Unfinished) -> ParkError | None:
         """Take a row in; return why it is no event."""
-        pipeline = self._intake.pipeline
         try:
-            event, content, taken = intake_event(pipeline, row, self._clock)
+            event, content, taken = intake_event(self._intake.pipeline, row, self._clock)
         except ParkError as error:
             return error
         if self._elsewhere and self._is_elsewhere(event):
@@ -513,13 +527,11 @@ class _Run:
             self._resumed += 1
         else:
             minute = event.intake_minute
-            name = f"{event.id}-{event.intake_version:x}"
-            check_in(self._intake.objects, event, content, name=name)
+            if len(content) > LARGEST_MESSAGE_BYTES:
+                name = f"{event.id}-{event.intake_version:x}"
+                check_in(self._intake.objects, event, content, name=name)
             lsn = self._produce(encode(event, content=content), event.key.encode())
         passed[event.name].add(event.id, event.key, minute, lsn, taken)
-        key = (pipeline.id, event.name, "ingestion", minute)
-        for name in ("in_first", "passed", "out"):
-            counts.add(key, name)
         return None
 
     def _is_elsewhere(self, event: Event) -> bool:
@@ -568,8 +580,7 @@ class _Run:
     ) -> None:
         pipeline = self._intake.pipeline
         _, minute, taken = self._clock.stamp()
-        moment = datetime.fromtimestamp(taken / 1_000_000, UTC)
-        at = rfc3339(moment)
+        at = rfc3339_us(taken)
         key = (pipeline.id, name, "ingestion", minute)
         counts.add(key, "in_first")
         counts.add(key, "parked")

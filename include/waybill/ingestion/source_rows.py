@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
 
 from waybill.errors import ParkError
 from waybill.events import (
@@ -15,7 +14,7 @@ from waybill.events import (
     encode_data,
     event_id,
     ordering_key,
-    rfc3339,
+    rfc3339_us,
     source_version,
 )
 from waybill.ingestion.connectors import Record, Row
@@ -53,17 +52,17 @@ def intake_event(pipeline: Pipeline, row: Row, clock: IntakeClock) -> tuple[Even
         delete=op == DELETE,
     )
     intake_version, minute, taken_us = clock.stamp()
-    event = Event(
-        id=identity,
-        pipeline_id=pipeline.id,
-        team=pipeline.team,
-        name=declared.name,
-        key=key,
-        source_version=0 if version is None else version,
-        intake_version=intake_version,
-        intake_minute=minute,
-        time=rfc3339(datetime.fromtimestamp(taken_us / 1_000_000, UTC)),
-        data=data,
+    event = Event(  # by position: half the cost
+        identity,
+        pipeline.id,
+        pipeline.team,
+        declared.name,
+        key,
+        0 if version is None else version,
+        intake_version,
+        minute,
+        rfc3339_us(taken_us),
+        data,
         op=op,
     )
     return event, content, taken_us

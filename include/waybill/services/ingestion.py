@@ -191,7 +191,7 @@ def _reset_of(
         InputError: the source cannot be read from there; says what can be done.
         RetryError: it did not answer.
     """
-    from waybill.ingestion.connectors import ConfirmedConnector, SeekingConnector, reads_again
+    from waybill.ingestion.connectors import HoldingConnector, SeekingConnector, reads_again
     from waybill.ledger import CursorReset, read_position
 
     request, kind = asked.request, pipeline.source.connector
@@ -199,7 +199,7 @@ def _reset_of(
         return None
     if not reads_again(connector):
         raise InputError(f"connector {kind!r}: what was read is gone from its source")
-    if request.put_back and isinstance(connector, ConfirmedConnector):
+    if request.put_back and isinstance(connector, HoldingConnector):
         raise InputError(
             f"put_back: connector {kind!r}: its source keeps no changes that were read already;"
             " --full reads all of it anew"

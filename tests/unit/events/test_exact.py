@@ -76,3 +76,19 @@ def test_more_levels_than_can_be_written_are_a_recursion_error() -> None:
         deep = {"a": deep}
     with pytest.raises(RecursionError):
         dumps(deep)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("-inf"), Decimal("NaN"), Decimal("sNaN7"), Decimal("-Infinity")],
+    ids=str,
+)
+def test_a_number_that_json_cannot_say_is_refused_wherever_it_stands(value: object) -> None:
+    for payload in (value, {"a": {"b": [1, value]}}, [2**70, value], {"\ud800": value}):
+        with pytest.raises(ValueError, match="NaN and Infinity"):
+            dumps(payload)
+
+
+def test_words_that_look_like_such_a_number_are_words() -> None:
+    payload = {"NaN": None, "word": ["null", "Infinity", -0.0]}
+    assert loads(dumps(payload)) == payload

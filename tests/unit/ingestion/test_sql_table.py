@@ -13,7 +13,13 @@ import pytest
 
 from waybill.errors import InputError, RetryError
 from waybill.ingestion.connectors import open_connector, sql_ties
-from waybill.ingestion.connectors.sql_values import json_value, kept, restored, stepped_back
+from waybill.ingestion.connectors.sql_values import (
+    json_rows,
+    json_value,
+    kept,
+    restored,
+    stepped_back,
+)
 from waybill.pipelines import Source
 
 
@@ -258,6 +264,16 @@ def test_values_are_as_json_has_them(value, expected):
 def test_a_position_keeps_a_value_and_its_type(value):
     again = restored(kept(value))
     assert (again, type(again)) == (value, type(value))
+
+
+def test_rows_have_the_values_that_each_has_alone():
+    rows = [
+        (1, "a", None, Decimal("1.50"), datetime(2026, 3, 1, tzinfo=UTC)),
+        (2.5, None, None, 7, None),
+        (True, b"\x00", None, "7", date(2026, 3, 2)),
+    ]
+    assert list(json_rows(rows)) == [tuple(map(json_value, row)) for row in rows]
+    assert list(json_rows([])) == []
 
 
 def test_a_step_back_is_of_seconds_or_units():

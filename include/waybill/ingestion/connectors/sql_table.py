@@ -44,7 +44,7 @@ from waybill.ingestion.connectors.opening import Opening, Options
 from waybill.ingestion.connectors.sql_deletes import ComparedTable, TableDeletes
 from waybill.ingestion.connectors.sql_ties import Ties
 from waybill.ingestion.connectors.sql_values import (
-    json_value,
+    json_rows,
     kept,
     read_as,
     restored,
@@ -237,7 +237,7 @@ class SqlConnector:
         until = None if end is None else kept(end)
         while True:
             limit = size + 1 + len(begin.ties.skip)
-            found = session.execute(_statement(reading, begin, end, limit)).all()
+            found = _fetched(session, _statement(reading, begin, end, limit))
             session.rollback()
             fresh = begin.ties.fresh(found, place) if begin.ties.skip else range(len(found))
             more = len(fresh) > size
@@ -270,7 +270,7 @@ class SqlConnector:
         start: dict[str, Any] | None,
     ) -> Page:
         names = reading.columns
-        made = [dict(zip(names, map(json_value, row), strict=True)) for row in rows]
+        made = [dict(zip(names, values, strict=True)) for values in json_rows(rows)]
         for name in reading.documents:
             for row in made:
                 row[name] = _document(row[name])
@@ -517,6 +517,13 @@ def _count_up_to(session: sa.Connection, reading: _Reading, values: Sequence[Any
     found = int(session.execute(statement.select_from(reading.table)).scalar_one())
     session.rollback()
     return found
+
+
+def _fetched(session: sa.Connection, statement: sa.Select[tuple[Any, ...]]) -> Sequence[Any]:
+    """Return a statement's rows as the driver gives them: no column has a type of SQLAlchemy's."""
+    with session.execute(statement) as result:
+        cursor = result.cursor
+        return [] if cursor is None else list(cursor.fetchall())
 
 
 def _order_of(reading: _Reading, row: Sequence[Any]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -26,11 +26,21 @@ def json_value(value: Any) -> Any:
     return str(value) if convert is None else convert(value)
 
 
+def json_rows(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Return rows of ``json_value``; a column that holds only values of JSON is taken as it is."""
+    columns = [
+        column if _AS_THEY_ARE.issuperset(map(type, column)) else map(json_value, column)
+        for column in zip(*rows, strict=True)
+    ]
+    return zip(*columns, strict=True)
+
+
 _PLAIN = frozenset({str, int, float, bool})
+_AS_THEY_ARE = _PLAIN | {type(None)}
 
 
 def _moment(value: datetime) -> str:
-    return rfc3339(value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC))
+    return rfc3339(value.replace(tzinfo=UTC) if value.tzinfo is None else value)
 
 
 def _bytes(value: bytes | bytearray | memoryview) -> str:
