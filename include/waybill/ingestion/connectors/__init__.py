@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import PreviewingConnector as PreviewingConnector
     from waybill.ingestion.connectors.base import Record as Record
     from waybill.ingestion.connectors.base import Row as Row
+    from waybill.ingestion.connectors.base import Standing as Standing
+    from waybill.ingestion.connectors.base import StandingConnector as StandingConnector
     from waybill.ingestion.connectors.base import first_pages as first_pages
     from waybill.ingestion.connectors.base import reads_again as reads_again
     from waybill.ingestion.connectors.connections import Connection as Connection
@@ -68,6 +70,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "PreviewingConnector",
             "Record",
             "Row",
+            "Standing",
+            "StandingConnector",
             "first_pages",
             "reads_again",
         ],

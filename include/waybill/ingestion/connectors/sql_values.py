@@ -87,6 +87,19 @@ _KEPT: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
+def behind(value: Any, end: Any) -> tuple[float | None, str]:
+    """Return how far a cursor's value is below another one, in seconds or units; None: neither."""
+    match value, end:
+        case datetime(), datetime():
+            zoned = [one if one.tzinfo else one.replace(tzinfo=UTC) for one in (value, end)]
+            return max(0.0, (zoned[1] - zoned[0]).total_seconds()), "seconds"
+        case date(), date():
+            return max(0.0, (end - value).total_seconds()), "seconds"
+        case ((int() | Decimal() | float()), (int() | Decimal() | float())):
+            return max(0.0, float(end) - float(value)), "units"
+    return None, ""
+
+
 def stepped_back(value: Any, by: float) -> Any:
     """Return a cursor's value from so many seconds (of times) or units (of numbers) before.
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from waybill.errors import InputError, ParkError
-from waybill.ingestion.connectors.base import BadRow, Cursor, Page, Patience, Record, Row
+from waybill.ingestion.connectors.base import (
+    BadRow,
+    Cursor,
+    Page,
+    Patience,
+    Record,
+    Row,
+    Standing,
+)
 from waybill.ingestion.connectors.kafka_topics.debezium import DebeziumMessages, raw_of
 from waybill.ingestion.connectors.kafka_topics.declaration import read_options
 from waybill.ingestion.connectors.kafka_topics.log import TopicLog
@@ -95,6 +103,23 @@ class KafkaConnector:
     def count(self) -> int | None:
         """Return None: a source without an end."""
         return None
+
+    def standing(self, cursor: Cursor) -> Standing | None:
+        """Return how far topics are read, and how many offsets are left to their ends now."""
+        if self._log is None:
+            return None
+        ids = self._log.topic_ids(sorted(self._readers))
+        spans = self._log.spans({name: partitions for name, (_, partitions) in ids.items()})
+        known = Position.of(cursor).topics
+        behind = read = 0
+        for name, partitions in spans.items():
+            offsets = known[name].offsets if name in known else {}
+            for number, (first, end) in partitions.items():
+                at = min(max(offsets.get(number, first), first), end)
+                behind += end - at
+                read += at
+        topics = f"{len(spans)} topic{'s' if len(spans) > 1 else ''}"
+        return Standing(f"offset {read:,} over {topics}", behind, "messages")
 
     def close(self) -> None:
         """End the connections; again changes nothing."""
