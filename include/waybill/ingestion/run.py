@@ -239,31 +239,8 @@ class _Run:
         if not unfinished:  # whatever the source says: a topic that drains waits for this log
             self._follow_generation()
         position = begin_position(intake.tracker, self._progress())
-        total = intake.connector.count()
         first = position.rows_read
-        stopped = ""
-        pages = intake.connector.read(position.cursor)
-        for page in pages:
-            if page is None:
-                self._while_nothing_comes()
-                self._tell(position, first, total)
-                if stopped := self._stopped(unfinished):
-                    break
-                continue
-            if not unfinished:  # else they belong to the page, which is of one generation
-                self._follow_generation()
-            position = self._page(page, position, unfinished)
-            unfinished = {}
-            self._commit_delivered()
-            self._wait_for_room()
-            self._log_progress.at(position.rows_read, total)
-            self._tell(position, first, total)
-            if stopped := self._stopped(unfinished):
-                break
-        if stopped and isinstance(pages, Generator):
-            pages.close()
-        if unfinished:
-            position = self._page(_nothing_at(position), position, unfinished)
+        position, stopped = self._read(position, unfinished)
         self._deliver_all()
         close_source(
             intake.tracker,
@@ -273,7 +250,7 @@ class _Run:
             left=self._count_between(position.cursor, None),
             at_end=not stopped,
         )
-        self._tell(position, first, total, last=True)
+        self._tell(position, first, intake.connector.count(), last=True)
         note_run(intake.tracker, intake.pipeline.id)
         return IngestReport(
             pipeline=intake.pipeline.name,
@@ -286,6 +263,35 @@ class _Run:
             seconds=round(time.monotonic() - began, 2),
             stopped=stopped,
         )
+
+    def _read(self, position: Position, unfinished: _Unfinished) -> tuple[Position, str]:
+        """Take in the pages behind a position, to the source's end or until the run is stopped.
+
+        Returns:
+            The position behind the last page, and who stopped the run; empty: nobody.
+        """
+        intake = self._intake
+        total, first, stopped = intake.connector.count(), position.rows_read, ""
+        pages = intake.connector.read(position.cursor)
+        for page in pages:
+            if page is None:
+                self._while_nothing_comes()
+            else:
+                if not unfinished:  # else they belong to the page, which is of one generation
+                    self._follow_generation()
+                position = self._page(page, position, unfinished)
+                unfinished = {}
+                self._commit_delivered()
+                self._wait_for_room()
+                self._log_progress.at(position.rows_read, total)
+            self._tell(position, first, total)
+            if not unfinished and (stopped := self._stopped()):
+                break
+        if stopped and isinstance(pages, Generator):
+            pages.close()
+        if unfinished:
+            position = self._page(_nothing_at(position), position, unfinished)
+        return position, stopped
 
     def _tell(
         self, position: Position, first: int, total: int | None, *, last: bool = False
@@ -303,13 +309,10 @@ class _Run:
         )
         told.look(self._intake.connector, position.cursor, last=last)
 
-    def _stopped(self, unfinished: _Unfinished) -> str:
-        """Return who has the run end here; empty: it goes on.
-
-        What a dead run left in the log is of the first page, which is read before.
-        """
+    def _stopped(self) -> str:
+        """Return who has the run end here; empty: it goes on."""
         told = self._intake.told
-        if told is None or unfinished or not told.stop_asked():
+        if told is None or not told.stop_asked():
             return ""
         who = told.stopped()
         _LOG.info("the run ends at this page: %s has it stop; the next run goes on", who)
