@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
@@ -20,6 +20,7 @@ from sqlalchemy import text
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.events import rfc3339
+from waybill.pipelines import next_run
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import json_value, text_value
 
@@ -82,9 +83,14 @@ class SourceLine:
     figures: RunFigures
     """Of the last run."""
 
+    def next_run(self, now: datetime) -> datetime | None:
+        """Return when the schedule has the next run begin, were its DAG not paused; None: never."""
+        return next_run(self.schedule or None, self.pipeline_id, now)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {
+        due = self.next_run(datetime.now(UTC))
+        return {"next_run_at": None if due is None else rfc3339(due)} | {
             name: rfc3339(value) if isinstance(value, datetime) else value
             for name, value in asdict(self).items()
         }
