@@ -127,7 +127,7 @@ def test_a_run_is_seen_while_it_goes_is_stopped_at_a_page_and_the_next_one_reads
     assert (done.figures.behind, done.figures.unit) == (0, "rows")
     ids = ids_in_kafka(settings)
     assert len(ids) == len(set(ids)) == ROWS
-    assert services.balance(settings).unexplained == 0
+    assert services.balance(settings).balanced
 
 
 def test_a_process_that_is_told_to_end_stops_at_a_page_and_says_so(
