@@ -49,8 +49,28 @@ def slowly(self, cursor):
         yield page
         time.sleep(0.3)
 CsvConnector.read = slowly
+"""
+RUN = (
+    SLOW
+    + """
 print(run_ingest(settings, "orders").to_json())
 """
+)
+TASK = (
+    SLOW
+    + """
+import signal
+from waybill.errors import RetryError
+from waybill_airflow.operators import ingest
+ingest.read_settings = lambda: settings
+operator = ingest.IngestOperator(task_id="ingest", pipeline="orders")
+signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())  # as Airflow's task runner does
+try:
+    operator.execute({})
+except RetryError as error:
+    print("ended:", error)
+"""
+)
 
 
 @pytest.fixture
@@ -92,7 +112,7 @@ def test_a_run_is_seen_while_it_goes_is_stopped_at_a_page_and_the_next_one_reads
     settings: Settings, tracker: TrackerStore
 ) -> None:
     assert line(tracker).state == "never"
-    child = children.start(settings, SLOW)
+    child = children.start(settings, RUN)
     try:
         seen = wait_until(tracker, lambda one: one.figures.settled > 0)
         assert (seen.state, seen.pipeline, seen.connector) == ("running", NAME, "csv")
@@ -143,10 +163,28 @@ def test_a_process_that_is_told_to_end_stops_at_a_page_and_says_so(
     assert len(ids) == len(set(ids)) == ROWS
 
 
+def test_a_task_that_gets_airflows_signal_stops_at_a_page(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    child = children.start(settings, TASK)
+    try:
+        wait_until(tracker, lambda one: one.figures.read > 0)
+        os.kill(child.pid, signal.SIGTERM)
+        output, _ = child.communicate(timeout=60)
+    finally:
+        children.kill(child)
+    assert child.returncode == 0, output
+    assert b"ended: the task was ended: it stopped at a page" in output
+    stopped = line(tracker)
+    assert stopped.state == "stopped"
+    assert 0 < stopped.rows_read < ROWS
+    assert stopped.rows_read % PAGE_ROWS == 0
+
+
 def test_a_killed_run_is_silent_after_a_minute_and_the_next_one_takes_the_row(
     settings: Settings, tracker: TrackerStore
 ) -> None:
-    child = children.start(settings, SLOW)
+    child = children.start(settings, RUN)
     try:
         wait_until(tracker, lambda one: one.figures.read > 0)
         os.killpg(child.pid, signal.SIGKILL)

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
@@ -93,10 +94,11 @@ def behind(value: Any, end: Any) -> tuple[float | None, str]:
         case datetime(), datetime():
             zoned = [one if one.tzinfo else one.replace(tzinfo=UTC) for one in (value, end)]
             return max(0.0, (zoned[1] - zoned[0]).total_seconds()), "seconds"
-        case date(), date():
+        case date(), date() if type(value) is type(end):
             return max(0.0, (end - value).total_seconds()), "seconds"
         case ((int() | Decimal() | float()), (int() | Decimal() | float())):
-            return max(0.0, float(end) - float(value)), "units"
+            left = float(end) - float(value)
+            return (max(0.0, left), "units") if isfinite(left) else (None, "")
     return None, ""
 
 
