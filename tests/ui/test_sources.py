@@ -54,7 +54,7 @@ def lines(web):
 
 def deploy(lot, pipeline_id, name, team, connector):
     lot.sql(
-        "INSERT INTO pipelines (id, name, team, owner) VALUES (:id, :name, :team, 'o')",
+        "INSERT INTO pipelines (id, name, team) VALUES (:id, :name, :team)",
         id=pipeline_id, name=name, team=team,
     )  # fmt: skip
     lot.sql(

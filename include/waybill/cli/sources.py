@@ -216,7 +216,7 @@ def _show_status(found: list[SourceLine]) -> None:
     from rich.box import SIMPLE_HEAD
 
     if not found:
-        print_folded(["no pipeline is deployed that runs read"])
+        print_folded(["no pipeline is deployed"])
         return
     grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("pipeline", overflow="fold")

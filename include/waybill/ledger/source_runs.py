@@ -20,7 +20,7 @@ from sqlalchemy import text
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.events import rfc3339
-from waybill.pipelines import next_run
+from waybill.pipelines import PUSHED, next_run
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import json_value, text_value
 
@@ -31,7 +31,9 @@ MOST_SOURCES = 100
 _LONGEST_ERROR = 1000
 _LONGEST_POSITION = 300
 _FIGURES = ("read", "settled", "parked", "pages")
-SourceState = Literal["never", "running", "stopping", "silent", "success", "failed", "stopped"]
+SourceState = Literal[
+    "pushed", "never", "running", "stopping", "silent", "success", "failed", "stopped"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,11 @@ class SourceLine:
     pipeline: str
     team: str
     connector: str
+    """Empty: no version is deployed."""
     schedule: str
     """As declared; empty: it has none."""
     state: SourceState
+    """pushed: it sends by itself, to the collector, and nothing runs."""
     node: str
     started_at: datetime | None
     told_at: datetime | None
@@ -85,6 +89,8 @@ class SourceLine:
 
     def next_run(self, now: datetime) -> datetime | None:
         """Return when the schedule has the next run begin, were its DAG not paused; None: never."""
+        if self.connector == PUSHED:
+            return None
         return next_run(self.schedule or None, self.pipeline_id, now)
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +124,7 @@ class SourceFilter:
     teams: Sequence[str] | None = None
     """Only of these; None: of all."""
     words: str = ""
-    """In the name of the pipeline, its team or its connector; upper and lower case are alike."""
+    """In the name of the pipeline, or of its team; upper and lower case are alike."""
     state: Literal["", "running", "failed"] = ""
     name: str | None = None
     """Of one pipeline, or its id."""
@@ -154,17 +160,20 @@ _HEARD = (
 _FROM = """
 FROM pipelines
 LEFT JOIN connector_positions AS at ON at.pipeline_id = pipelines.id
-JOIN LATERAL (
+LEFT JOIN source_runs AS run ON run.pipeline_id = pipelines.id
+"""
+_ACTIVE = """
+LEFT JOIN LATERAL (
   SELECT declaration->'source'->>'connector' AS connector, declaration->>'schedule' AS schedule
   FROM pipeline_versions WHERE pipeline_id = pipelines.id ORDER BY number DESC LIMIT 1
 ) AS active ON true
-LEFT JOIN source_runs AS run ON run.pipeline_id = pipelines.id
-WHERE active.connector <> 'http'
-  AND (CAST(:teams AS text[]) IS NULL OR pipelines.team = ANY(:teams))
+"""
+"""A declaration may be long: only those of one page are read."""
+_MATCHES = """
+WHERE (CAST(:teams AS text[]) IS NULL OR pipelines.team = ANY(:teams))
   AND (CAST(:name AS text) IS NULL OR pipelines.name = :name OR pipelines.id = :name)
   AND (:words = '' OR position(lower(:words) IN lower(pipelines.name)) > 0
-    OR position(lower(:words) IN lower(pipelines.team)) > 0
-    OR position(lower(:words) IN lower(active.connector)) > 0)
+    OR position(lower(:words) IN lower(pipelines.team)) > 0)
 """
 _STATE = f"""
   AND (:state = '' OR (:state = 'running' AND {_HEARD})
@@ -175,12 +184,13 @@ SELECT pipelines.id AS pipeline_id, pipelines.name AS pipeline, pipelines.team, 
   active.schedule, run.state, {_HEARD} AS heard, run.node, run.started_at, run.told_at,
   run.ended_at, run.succeeded_at, run.failed_at, run.error, run.stop_asked_by, run.figures,
   at.rows_read
-{_FROM} {_STATE} AND (CAST(:after AS text) IS NULL OR pipelines.name > :after)
+{_FROM} {_ACTIVE} {_MATCHES} {_STATE}
+  AND (CAST(:after AS text) IS NULL OR pipelines.name > :after)
 ORDER BY pipelines.name LIMIT :most
 """)
 _TOTAL = text(f"""
 SELECT count(*) AS total, count(*) FILTER (WHERE {_HEARD}) AS running,
-  count(*) FILTER (WHERE run.state = 'failed') AS failed {_FROM} {_STATE}
+  count(*) FILTER (WHERE run.state = 'failed') AS failed {_FROM} {_MATCHES} {_STATE}
 """)
 
 
@@ -257,7 +267,10 @@ def read_sources(
     limit: int = MOST_SOURCES,
     after: str | None = None,
 ) -> SourcePage:
-    """Return a page of the deployed pipelines that Airflow reads, by name; two statements."""
+    """Return a page of the pipelines, by name; two statements.
+
+    The declarations of that page alone are read, however many pipelines there are.
+    """
     wanted = wanted or SourceFilter()
     given = {
         "teams": None if wanted.teams is None else list(wanted.teams),
@@ -284,7 +297,7 @@ def _line(row: Any) -> SourceLine:
         pipeline_id=row.pipeline_id,
         pipeline=row.pipeline,
         team=row.team,
-        connector=row.connector,
+        connector=row.connector or "",
         schedule=row.schedule or "",
         state=_state(row),
         node=row.node or "",
@@ -302,7 +315,7 @@ def _line(row: Any) -> SourceLine:
 
 def _state(row: Any) -> SourceState:
     if row.state is None:
-        return "never"
+        return "pushed" if row.connector == PUSHED else "never"
     if row.state != "running":
         state: SourceState = row.state
         return state

@@ -59,14 +59,14 @@ class SourceTrial:
 
 
 def source_status(settings: Settings, name: str | None = None) -> list[SourceLine]:
-    """Return how the last runs of deployed pipelines' sources are, by name.
+    """Return how the last runs of pipelines' sources are, by name.
 
     Args:
         settings: all.
         name: of one pipeline, or its id; None: all.
 
     Raises:
-        InputError: no pipeline that Airflow reads is deployed under this name.
+        InputError: there is no pipeline of this name.
     """
     from waybill.ledger import SourceFilter, read_sources
 
@@ -80,7 +80,7 @@ def source_status(settings: Settings, name: str | None = None) -> list[SourceLin
                 break
     if name is not None and not found:
         raise InputError(
-            f"no pipeline {name!r} is deployed that runs read; `waybill pipelines list` names them"
+            f"there is no pipeline {name!r}; `waybill pipelines list` names those that there are"
         )
     return found
 

@@ -31,13 +31,15 @@ class SourceOut(BaseModel):
     pipeline_id: str
     pipeline: str
     team: str
-    connector: str
+    connector: str = Field(description="Empty: no version is deployed.")
     schedule: str = Field(description="As declared; empty: by hand.")
     next_run_at: str | None = Field(
         description="By the schedule, were the DAG not paused; null: by hand."
     )
-    state: Literal["never", "running", "stopping", "silent", "success", "failed", "stopped"] = (
-        Field(description="silent: it runs, and was not heard of for a minute.")
+    state: Literal[
+        "pushed", "never", "running", "stopping", "silent", "success", "failed", "stopped"
+    ] = Field(
+        description="pushed: it sends by itself; silent: it runs, and was not heard of lately."
     )
     node: str | None = Field(description="null for who may not see all teams.")
     started_at: str | None
@@ -89,7 +91,7 @@ def sources(
     access: Viewer,
     words: Annotated[
         str,
-        Query(pattern=_TEXT, description="In the name of the pipeline, its team or connector."),
+        Query(pattern=_TEXT, description="In the name of the pipeline, or of its team."),
     ] = "",
     state: Annotated[
         Literal["", "running", "failed"], Query(description="Only these; empty: all.")
@@ -99,7 +101,7 @@ def sources(
         str | None, Query(pattern=_TEXT, description="`next` of the page before.")
     ] = None,
 ) -> Sources:
-    """Return a page of the sources of the user's teams that Airflow reads."""
+    """Return a page of the sources of the user's teams."""
     teams = access.teams("view")
     wanted = SourceFilter(teams, words, state)
     page = read_sources(parked_events().tracker, wanted, limit=limit, after=after)

@@ -15,9 +15,10 @@ const AGAIN_MS = 5_000;
 const TYPING_MS = 350;
 const DEFAULTS = { words: "", state: "", after: "" };
 const STATES = [["", "all"], ["running", "running"], ["failed", "failed"]];
+const NONE = ["never", "pushed"];
 const GOING = ["running", "stopping"];
 const LOOKS = { running: "good", success: "good", stopping: "warn", stopped: "warn", silent: "bad-state", failed: "bad-state" };
-const MEANINGS = { never: "No run has begun yet.", stopping: "It ends at its next page.", silent: "It runs, and was not heard of for a minute: its process is dead, frozen, or has no tracker. The next run goes on.", stopped: "Somebody had it end before the source did." };
+const MEANINGS = { pushed: "It sends by itself, to the collector: nothing runs.", never: "No run has begun yet.", stopping: "It ends at its next page.", silent: "It runs, and was not heard of for a minute: its process is dead, frozen, or has no tracker. The next run goes on.", stopped: "Somebody had it end before the source did." };
 const HEADS = [["Source"], ["Last run"], ["Rows", "number", "That the run read"], ["Rows/s", "number", "Lately; of a run that ended, over all of it"], ["Position"], ["Behind", "number", "How far the run was behind the source's end, where the source can say"], ["Last success"], ["Next run", "", "By its schedule, were its DAG not paused"], [""]];
 
 const page = document.getElementById("page");
@@ -61,7 +62,7 @@ function finder() {
     typing = setTimeout(() => change({ words: event.target.value }), TYPING_MS);
   };
   return h("form", { class: "finder", role: "search", onsubmit: (event) => event.preventDefault() },
-    h("input", { type: "search", name: "words", value: view.words, "aria-label": "Find by name, team or connector", placeholder: "Find by name, team or connector", autocomplete: "off", spellcheck: "false", maxlength: "300", oninput: words }),
+    h("input", { type: "search", name: "words", value: view.words, "aria-label": "Find by name or team", placeholder: "Find by name or team", autocomplete: "off", spellcheck: "false", maxlength: "300", oninput: words }),
     h("fieldset", { class: "spans" }, h("legend", { class: "sr-only" }, "Which runs"), STATES.map(([state, text]) =>
       h("label", {}, h("input", { type: "radio", name: "state", value: state, checked: state === view.state, onchange: () => change({ state }) }), h("span", {}, text)))));
 }
@@ -87,19 +88,19 @@ function row(one) {
   const cell = (label, look, ...content) => h("td", { class: look, "data-label": label }, ...content);
   const at = (moment, none) => (moment ? h("time", { datetime: moment, title: `${time(moment)} UTC` }, ago(moment)) : h("span", { class: "muted" }, none));
   return h("tr", { "data-id": one.pipeline_id },
-    h("th", { scope: "row" }, h("a", { href: `balance#${new URLSearchParams({ pipeline: one.pipeline_id })}`, title: `The balance of ${one.pipeline}` }, one.pipeline), h("span", { class: "sub" }, `${one.team}, ${one.connector}`)),
+    h("th", { scope: "row" }, h("a", { href: `balance#${new URLSearchParams({ pipeline: one.pipeline_id })}`, title: `The balance of ${one.pipeline}` }, one.pipeline), h("span", { class: "sub" }, `${one.team}, ${one.connector || "nothing deployed"}`)),
     cell("Last run", "", h("span", { class: `state ${LOOKS[one.state] ?? ""}`, title: MEANINGS[one.state] ?? "" }, one.state), h("span", { class: "sub" }, since(one)), one.node && h("span", { class: "sub" }, `on ${one.node}`), one.stop_asked_by && h("span", { class: "sub" }, `stopped by ${one.stop_asked_by}`)),
-    cell("Rows", "number", one.state === "never" ? h("span", { class: "muted" }, "–") : count(one.read), one.parked > 0 && h("span", { class: "sub" }, `${count(one.parked)} parked`), GOING.includes(one.state) && h("span", { class: "sub" }, `${count(one.settled)} settled`), share(one)),
-    cell("Rows/s", "number", one.state === "never" ? h("span", { class: "muted" }, "–") : rate(one.rate_per_s)),
+    cell("Rows", "number", NONE.includes(one.state) ? h("span", { class: "muted" }, "–") : count(one.read), one.parked > 0 && h("span", { class: "sub" }, `${count(one.parked)} parked`), GOING.includes(one.state) && h("span", { class: "sub" }, `${count(one.settled)} settled`), share(one)),
+    cell("Rows/s", "number", NONE.includes(one.state) ? h("span", { class: "muted" }, "–") : rate(one.rate_per_s)),
     cell("Position", "place", one.position || h("span", { class: "muted" }, "–")),
     cell("Behind", "number", one.behind === null ? h("span", { class: "muted", title: "The source cannot say." }, "–") : amount(one.behind, one.unit)),
     cell("Last success", "error", at(one.succeeded_at, "never"), one.failed_at && h("span", { class: `sub ${one.state === "failed" ? "bad" : ""}` }, "failed ", at(one.failed_at), one.error && `: ${one.error}`)),
-    cell("Next run", "", one.next_run_at ? h("time", { datetime: one.next_run_at, title: `${time(one.next_run_at)} UTC` }, time(one.next_run_at, { seconds: false })) : h("span", { class: "muted" }, "by hand")),
+    cell("Next run", "", one.next_run_at ? h("time", { datetime: one.next_run_at, title: `${time(one.next_run_at)} UTC` }, time(one.next_run_at, { seconds: false })) : h("span", { class: "muted" }, one.state === "pushed" ? "–" : "by hand")),
     cell("", "act", one.state === "running" && stopButton(one)));
 }
 
 function since(one) {
-  if (one.state === "never") return "";
+  if (NONE.includes(one.state)) return "";
   if (one.ended_at) return `${ago(one.ended_at)}, took ${span((Date.parse(one.ended_at) - Date.parse(one.started_at)) / 1000)}`;
   return one.state === "silent" ? `heard of ${ago(one.told_at)}` : `for ${span((Date.parse(one.told_at) - Date.parse(one.started_at)) / 1000)}`;
 }
@@ -134,7 +135,7 @@ async function stop(one) {
 
 function empty() {
   const narrowed = view.words || view.state;
-  const words = narrowed ? ["No source matches.", "Change the words, or show all."] : ["No pipeline is deployed yet that runs read.", "Deploy one with `waybill pipelines deploy`."];
+  const words = narrowed ? ["No source matches.", "Change the words, or show all."] : ["No pipeline is deployed yet.", "Deploy one with `waybill pipelines deploy`."];
   return h("div", { class: "empty" }, icon(narrowed ? "check" : "clock"), h("p", {}, words[0]), h("p", { class: "muted" }, words[1]));
 }
 
