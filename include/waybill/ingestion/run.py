@@ -247,7 +247,7 @@ class _Run:
             intake.lease,
             last_version=self._clock.last,
             minute=self._clock.minute(),
-            left=self._count_between(position.cursor, None),
+            left=None if stopped else self._count_between(position.cursor, None),
             at_end=not stopped,
         )
         self._tell(position, first, intake.connector.count(), last=True)

@@ -26,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 TELL_EVERY_S = 5.0
 LOOK_EVERY_S = 10.0
 """Between two looks at where a position stands in its source."""
+_LOOK_SHARE = 20
+"""A look that takes long, as of a table without an index, is made less often: a 20th of the run."""
 
 
 class RunProgress:
@@ -85,12 +87,13 @@ class RunProgress:
         now = time.monotonic()
         if now < self._look_due and not last:
             return
-        self._look_due = now + LOOK_EVERY_S
+        found = None
         try:
             found = connector.standing(cursor)
         except WaybillError as error:
             _LOG.info("the source does not say how far it is read: %s", error)
-            return
+        took = time.monotonic() - now
+        self._look_due = now + took + max(LOOK_EVERY_S, _LOOK_SHARE * took)
         if found is not None:
             self._figures = replace(
                 self._figures, position=found.position, behind=found.behind, unit=found.unit
@@ -126,7 +129,7 @@ class RunProgress:
         if self._run is not None:
             shown = replace(figures, rate_per_s=rate)
             asked = tell_run(self._tracker, self._pipeline_id, self._run, shown)
-            self._asked_by = asked or self._asked_by
+            self._asked_by = " ".join(asked.split()) or self._asked_by
 
     def _begin(self) -> None:
         self._run = begin_run(self._tracker, self._pipeline_id, node=self._node)
