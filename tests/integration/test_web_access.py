@@ -200,6 +200,7 @@ def test_lists_show_the_own_teams_only(web):
         "/api/clusters",  # of these two, see test_web_clusters
         "/api/clusters/{name}",
         "/api/pipelines",  # see test_web_pipelines
+        "/api/sources",  # see test_web_sources
         "/api/destinations",
         "/api/campaigns",
         "/api/upkeep",  # see test_web_balance

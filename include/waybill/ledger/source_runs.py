@@ -235,8 +235,9 @@ def ask_stop(tracker: TrackerStore, pipeline_id: str, decision: Decision) -> str
     """Ask the run of a source to end at its next page; returns its node. Written to the audit log.
 
     Raises:
-        InputError: no run of it is going, or it was asked before.
+        InputError: the decision says not why, no run of it is going, or it was asked before.
     """
+    why = decision.require_why()
     given = {
         "pipeline": pipeline_id,
         "who": text_value(decision.who, longest=200) or "somebody",
@@ -254,7 +255,7 @@ def ask_stop(tracker: TrackerStore, pipeline_id: str, decision: Decision) -> str
             who=decision.who,
             action="stop_source",
             target=pipeline_id,
-            why=decision.why,
+            why=why,
             **decision.beside_who(),
         )
     return str(node)

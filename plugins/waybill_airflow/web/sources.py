@@ -126,6 +126,7 @@ def stop(here: PipelineReplayer, body: ReleaseBody) -> StopOut:
     Its task is skipped; the next run goes on from there.
     """
     decision = Decision(here.access.user, body.why)
+    decision.require_why()
     try:
         ask_stop(parked_events().tracker, here.pipeline_id, decision)
     except InputError as error:
