@@ -95,7 +95,7 @@ def test_each_source_shows_its_run_what_is_left_and_when_it_succeeded_and_failed
     failed = one.line("pl-so-x")
     for words in (HOSTILE, f"no topic {HOSTILE}", f"file {HOSTILE}", "12 MB"):
         expect(failed).to_contain_text(words)
-    if place := os.environ.get("WAYBILL_TEST_SCREENSHOTS"):
+    if place := os.environ.get("SHOTS_OF_PAGES"):
         one.page.screenshot(path=Path(place) / "sources.png", full_page=True)
         one.resize(400, 860)
         one.page.screenshot(path=Path(place) / "sources-narrow.png", full_page=True)
