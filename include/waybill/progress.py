@@ -20,6 +20,7 @@ class Progress:
         what: goes on, such as ``replay of partition 7``.
         unit: what is counted, in the plural.
         total: of them; ``None``: nobody knows. It may be set later.
+        beside: returns what a line says at its end; "": nothing.
         clock: seconds, monotonic.
     """
 
@@ -29,9 +30,10 @@ class Progress:
         unit: str,
         total: int | None = None,
         *,
+        beside: Callable[[], str] = lambda: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total = total
+        self.total, self._beside = total, beside
         self._what, self._unit, self._clock = what, unit, clock
         self._began = self._told = clock()
         self._done = 0
@@ -62,7 +64,8 @@ class Progress:
         pace = f"{rate:,.0f} a second" if rate >= 1 else f"{rate * _MINUTE_S:.1f} a minute"
         left = max(0, (self.total or 0) - self._done)
         remains = f", about {_span(left / rate)} left" if left and rate else ""
-        return f"{self._what}: {counts}, {pace}{remains}"
+        more = f"; {beside}" if (beside := self._beside()) else ""
+        return f"{self._what}: {counts}, {pace}{remains}{more}"
 
 
 def _span(seconds: float) -> str:

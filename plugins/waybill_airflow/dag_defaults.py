@@ -1,6 +1,7 @@
 """What Waybill's DAGs have in common.
 
-Pools and priorities: ingest tasks take slots of ``waybill_ingest``, replays of ``waybill_replay``,
+Pools and priorities: ingest tasks take slots of ``waybill_ingest``, or of their connection's pool
+where its runs are limited (``airflow.source_slots``), replays of ``waybill_replay``; pools are
 made by ``waybill up`` and by compose. A task whose pool is not there waits for ever: Airflow warns
 on the DAG's page, and so does ``waybill doctor``. Where slots of the executor are short, what keeps
 promises goes first: upkeep and streams (10), replays (5), ingestion (1).
@@ -95,6 +96,13 @@ def paused_at_creation(*, moves_data: bool = False) -> bool | None:
     return False if unpaused == "all" or (unpaused == "upkeep" and not moves_data) else None
 
 
+def source_pools() -> dict[str, str]:
+    """Return {connection: pool} of the connections whose runs are limited."""
+    from waybill.settings import source_pool
+
+    return {name: source_pool(name) for name in _airflow_settings().source_slots}
+
+
 def replays_at_once() -> int:
     """Return how many runs of the DAG ``replay`` go at once: as many as its pool has slots."""
     return _airflow_settings().replay_slots
@@ -136,6 +144,7 @@ __all__ = [
     "TASKS",
     "paused_at_creation",
     "replays_at_once",
+    "source_pools",
     "traces_in_athena",
     "upkeep",
 ]

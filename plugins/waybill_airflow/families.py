@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator, get_parsing_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowTimetableInvalid
 
-from waybill_airflow.dag_defaults import START, TASKS, paused_at_creation
+from waybill_airflow.dag_defaults import INGEST_POOL, START, TASKS, paused_at_creation, source_pools
 from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.params import params_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from airflow.sdk import Context
 
@@ -100,12 +100,13 @@ def ingest_shard(number: int) -> dict[str, DAG]:
     if wanted is not None:
         declared = _wanted(index, number, wanted)
         made = declared is not None and not declared.pushed
-        return {wanted: _dag_of(index, declared, wanted)} if declared and made else {}
-    dags = {
-        dag_id: _dag_of(index, declared, dag_id)
-        for dag_id, declared in _named(index, number)
-        if not declared.pushed
-    }
+        if declared is None or not made:
+            return {}
+        pools = source_pools() if declared.connection else {}
+        return {wanted: _dag_of(index, declared, wanted, pools)}
+    named = [(dag_id, one) for dag_id, one in _named(index, number) if not one.pushed]
+    pools = source_pools() if any(one.connection for _, one in named) else {}
+    dags = {dag_id: _dag_of(index, declared, dag_id, pools) for dag_id, declared in named}
     paused = paused_at_creation(moves_data=True) if dags else None
     for dag in dags.values():
         dag.is_paused_upon_creation = paused
@@ -184,17 +185,19 @@ def _owners(index: DeclarationIndex, shard: list[DeclaredPipeline]) -> dict[str,
     return owners
 
 
-def _dag_of(index: DeclarationIndex, declared: DeclaredPipeline, dag_id: str) -> DAG:
+def _dag_of(
+    index: DeclarationIndex, declared: DeclaredPipeline, dag_id: str, pools: Mapping[str, str]
+) -> DAG:
     if declared.problem:
         return _notice(dag_id, declared.folder, declared.problem)
     try:
-        return _ingest_dag(declared)
+        return _ingest_dag(declared, pools)
     except (AirflowTimetableInvalid, ValueError) as error:
         problem = f"{index.file(declared.folder)}: schedule: {error}"
         return _notice(dag_id, declared.folder, problem)
 
 
-def _ingest_dag(declared: DeclaredPipeline) -> DAG:
+def _ingest_dag(declared: DeclaredPipeline, pools: Mapping[str, str]) -> DAG:
     from waybill.ingestion import IngestRequest
     from waybill.pipelines import HOURLY, cron_schedule
 
@@ -222,7 +225,8 @@ def _ingest_dag(declared: DeclaredPipeline) -> DAG:
         params=params_of(IngestRequest),
         auto_register=False,
     )
-    IngestOperator(task_id="ingest", pipeline=declared.name, from_params=True, dag=dag)
+    pool = pools.get(declared.connection or "", INGEST_POOL)
+    IngestOperator(task_id="ingest", pipeline=declared.name, from_params=True, pool=pool, dag=dag)
     dag.validate()
     return dag
 

@@ -24,6 +24,13 @@ class WaybillPlugin(AirflowPlugin):
             "category": "browse",
         },
         {
+            "name": "Sources",
+            "href": "waybill/sources",
+            "destination": "nav",
+            "url_route": "waybill-sources",
+            "category": "browse",
+        },
+        {
             "name": "Parked events",
             "href": "waybill/parked",
             "destination": "nav",

@@ -292,3 +292,28 @@ def test_another_process_serialises_them_alike(declared):
     )
     assert there.returncode == 0, there.stderr
     assert json.loads(there.stdout.partition("DAGS")[2]) == here
+
+
+def test_runs_that_read_by_a_limited_connection_share_a_pool_that_the_stack_makes(
+    declared, monkeypatch
+):
+    from waybill.settings import Settings
+    from waybill.stack.airflow import pool_sizes
+
+    for name, connection in (("one", "shop_db"), ("two", "shop_db"), ("three", "crm")):
+        declared.write(name)
+        file = declared.root / name / "pipeline.yaml"
+        source = f"connector: sql, event: row, connection: {connection}, options: {{table: rows}}"
+        file.write_text(file.read_text().replace("connector: csv, path: rows.csv, event: row", source))  # fmt: skip
+    declared.write("file")
+
+    def pools():
+        dags, _ = family()
+        return {dag_id: dag.get_task("ingest").pool for dag_id, dag in dags.items()}
+
+    common = {f"ingest_{name}": "waybill_ingest" for name in ("one", "two", "three", "file")}
+    assert pools() == common
+    monkeypatch.setenv("WAYBILL_AIRFLOW__SOURCE_SLOTS", '{"shop_db": 2}')
+    own = "waybill_source_shop_db"
+    assert pools() == common | {"ingest_one": own, "ingest_two": own}
+    assert pool_sizes(Settings().airflow)[own][0] == 2

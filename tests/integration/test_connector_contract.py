@@ -15,7 +15,7 @@ from tests.support.connector_sources import (
 )
 
 from waybill.errors import InputError
-from waybill.ingestion.connectors import Page
+from waybill.ingestion.connectors import Page, StandingConnector
 
 ALL = [
     *(pytest.param(kind, id=name) for name, kind in KINDS.items()),
@@ -87,6 +87,32 @@ def test_a_source_that_was_read_gives_what_is_new(source):
     found = [row for page in read(source, cursor) for row in page.rows]
     assert found[-20:] == rows(30, 50)
     assert len(found) == (20 if source.grows else 50)
+
+
+def test_a_connector_that_says_how_far_it_is_has_less_behind_it_with_each_page_and_none_at_the_end(
+    source,
+):
+    source.add(rows(0, 300))
+    source.add(rows(300, 500))
+    connector = source.open(100)
+    if not isinstance(connector, StandingConnector):
+        pytest.skip("it cannot say")
+    left, cursor = [], None
+    for page in connector.read(None):
+        if page is not None:
+            cursor = through_json(page.cursor)
+            standing = connector.standing(cursor)
+            if standing is None:
+                pytest.skip("it cannot say of this source")
+            assert standing.position
+            assert standing.unit
+            left.append(standing.behind)
+    assert min(left) >= 0
+    if type(connector).__name__ == "PostgresCdcConnector":
+        return  # bytes of a log to which all of the server writes
+    assert left == sorted(left, reverse=True)
+    assert connector.standing(cursor).behind == 0
+    assert left[0] > 0
 
 
 def test_an_empty_source_gives_no_row_and_is_read_once_it_has_some(source):

@@ -19,6 +19,7 @@ BODIES = {
     "/api/undo-discard": {"partition_id": 1, "why": "test"},
     "/api/partitions/{partition_id}/auto-replay": {"on_change": "any"},
     "/api/pipelines/{pipeline_id}/release": {"why": "test"},
+    "/api/pipelines/{pipeline_id}/stop-source": {"why": "test"},
     "/api/breaches/{breach_id}/close": {"why": "test"},
     "/api/trails": {"ids": ["nothing"]},
 }
@@ -31,6 +32,7 @@ NO_TEAM = {
     "/capacity",
     "/clusters",
     "/pipelines",
+    "/sources",
     "/trails",
     "/static/{name}",
     "/api/me",
@@ -52,6 +54,7 @@ LISTS = {
     "/api/clusters": "clusters",
     "/api/clusters/{name}": "clusters",
     "/api/pipelines": "pipelines",
+    "/api/sources": "sources",
     "/api/destinations": "destinations",
     "/api/campaigns": "campaigns",
     "/api/upkeep": "jobs",
@@ -197,6 +200,7 @@ def test_lists_show_the_own_teams_only(web):
         "/api/clusters",  # of these two, see test_web_clusters
         "/api/clusters/{name}",
         "/api/pipelines",  # see test_web_pipelines
+        "/api/sources",  # see test_web_sources
         "/api/destinations",
         "/api/campaigns",
         "/api/upkeep",  # see test_web_balance

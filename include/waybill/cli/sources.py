@@ -1,8 +1,9 @@
-"""``waybill sources list|discover|test``: a source looked at before anything runs."""
+"""``waybill sources``: a source looked at before anything runs; how its runs are, stopping one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,20 +12,25 @@ from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.mapping import proposal_json, show_proposal
-from waybill.cli.options import AsJson
+from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import counted, plain, print_folded, print_json
 from waybill.cli.pipelines import existing_folder
 
 if TYPE_CHECKING:
+    from waybill.ledger import RunFigures, SourceLine
     from waybill.services.sources import SourceDiscovery, SourceTrial
 
 app = typer.Typer(
-    no_args_is_help=True, help="Sources: list the kinds; discover and test a pipeline's."
+    no_args_is_help=True,
+    help="Sources: kinds, discovery, a first page; how runs are, stopping one.",
 )
 
 _FOLDER = typer.Argument(help="A pipeline's folder, or its name.")
 _SAMPLE, _MOST_SAMPLE = 1_000, 100_000
 _VALUE_CHARS = 200
+_COLOURS = {"success": "green", "running": "green", "failed": "bold red", "silent": "bold red"}
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_Deployed = typer.Argument(metavar="PIPELINE", help="A deployed pipeline's name or id.")
 
 
 @app.command("list")
@@ -174,3 +180,105 @@ def _trial_lines(trial: SourceTrial) -> Iterator[str]:
         yield f"{event}:"
         for name, value in row.items():
             yield f"  {name}: {str(value)[:_VALUE_CHARS]}"
+
+
+@app.command()
+def status(pipeline: Annotated[str | None, _Deployed] = None, *, as_json: AsJson = False) -> None:
+    """Show how the runs of sources are: rows, rate, what is left, last success and error."""
+    from waybill.services import source_status
+    from waybill.settings import Settings
+
+    found = source_status(Settings(), pipeline)
+    if as_json:
+        print_json([one.to_json() for one in found])
+    elif pipeline is not None:
+        print_folded(_status_lines(found[0]))
+    else:
+        _show_status(found)
+
+
+@app.command()
+def stop(
+    pipeline: Annotated[str, _Deployed],
+    who: Who = None,
+    why: Reason = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Have a run end at its next page; what it read is delivered, and the next run goes on."""
+    from waybill.services import stop_source
+    from waybill.settings import Settings
+
+    node = stop_source(Settings(), pipeline, decision(who, why))
+    if as_json:
+        print_json({"pipeline": pipeline, "node": node})
+        return
+    print_folded([f"the run of {plain(pipeline)} on {plain(node)} ends at its next page"])
+
+
+def _show_status(found: list[SourceLine]) -> None:
+    from rich.box import SIMPLE_HEAD
+
+    if not found:
+        print_folded(["no pipeline is deployed"])
+        return
+    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    grid.add_column("pipeline", overflow="fold")
+    grid.add_column("state", no_wrap=True)
+    for name in ("rows", "rows/s", "behind"):
+        grid.add_column(name, justify="right", overflow="fold")
+    grid.add_column("last success", overflow="fold")
+    for one in found:
+        figures = one.figures
+        grid.add_row(
+            Text(plain(one.pipeline)),
+            Text(one.state, _COLOURS.get(one.state, "yellow")),
+            f"{figures.read:,}",
+            f"{figures.rate_per_s:,.1f}",
+            Text(plain(_behind(figures))),
+            _ago(one.succeeded_at),
+        )
+    Console(highlight=False).print(grid)
+    for one in found:
+        if one.state == "failed":
+            print_folded([f"{plain(one.pipeline)}: {plain(one.error)}"])
+
+
+def _status_lines(one: SourceLine) -> Iterator[str]:
+    figures, due = one.figures, one.next_run(datetime.now(UTC))
+    on = f" on {one.node}" if one.node else ""
+    yield plain(f"{one.pipeline} ({one.connector}, team {one.team}): {one.state}{on}")
+    if one.stop_asked_by:
+        yield plain(f"  stopped by {one.stop_asked_by}")
+    total = "" if figures.total is None else f" of {figures.total:,}"
+    yield (
+        f"  {figures.read:,} rows read, {figures.settled:,} settled, {figures.parked:,} parked,"
+        f" {figures.pages:,} pages, {figures.rate_per_s:,.1f} rows/s"
+    )
+    yield f"  {one.rows_read:,}{total} rows by all runs since the source was begun"
+    if figures.position:
+        yield plain(f"  at {figures.position}")
+    if behind := _behind(figures):
+        yield plain(f"  {behind} behind the source")
+    yield f"  last success {_ago(one.succeeded_at)}, next run {_at(due)}"
+    if one.failed_at is not None:
+        yield plain(f"  last failure {_ago(one.failed_at)}: {one.error}")
+
+
+def _behind(figures: RunFigures) -> str:
+    return "" if figures.behind is None else f"{figures.behind:,.0f} {figures.unit}"
+
+
+def _at(moment: datetime | None) -> str:
+    return "by hand" if moment is None else f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _ago(moment: datetime | None) -> str:
+    """Return how long ago something was, in its largest unit."""
+    if moment is None:
+        return "never"
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    for unit_s, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.run import IngestReport as IngestReport
     from waybill.ingestion.run import Intake as Intake
     from waybill.ingestion.run import ingest as ingest
+    from waybill.ingestion.run_progress import RunProgress as RunProgress
     from waybill.ingestion.source_rows import intake_event as intake_event
     from waybill.ingestion.takeover import SourceClaim as SourceClaim
     from waybill.ingestion.takeover import registered as registered
@@ -30,6 +31,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "refused_messages": ["Undeliverable"],
         "request": ["IngestRequest"],
         "run": ["IngestReport", "Intake", "ingest"],
+        "run_progress": ["RunProgress"],
         "source_rows": ["intake_event"],
         "takeover": ["SourceClaim", "registered", "settle", "taken_us"],
     },

@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -55,6 +55,7 @@ from waybill.ingestion.connectors import (
 )
 from waybill.ingestion.page_traces import TracesByName
 from waybill.ingestion.refused_messages import Undeliverable
+from waybill.ingestion.run_progress import RunProgress
 from waybill.ingestion.source_rows import declared_for, intake_event, parked_id
 from waybill.ingestion.takeover import InKafka, count_sent, taken_us
 from waybill.ledger import (
@@ -154,6 +155,8 @@ class IngestReport:
     """Events of an unfinished page that were found in the log."""
     pages: int
     seconds: float
+    stopped: str = ""
+    """Who had the run end at a page, before the source's end; empty: nobody."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -180,6 +183,8 @@ class Intake:
     """Where to begin instead of where the connector stands, once for each request."""
     now_us: Callable[[], int] = wall_us
     """The clock, in microseconds since 1970."""
+    told: RunProgress | None = None
+    """Tells how far the run is, and knows whether it is to stop; None: nobody is told."""
 
 
 def ingest(intake: Intake) -> IngestReport:
@@ -196,7 +201,12 @@ def ingest(intake: Intake) -> IngestReport:
 class _Run:
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._log_progress = Progress(f"ingestion of {intake.pipeline.name}", "records")
+        beside = intake.told.words if intake.told else lambda: ""
+        self._log_progress = Progress(
+            f"ingestion of {intake.pipeline.name}", "records", beside=beside
+        )
+        self._settled = 0
+        """Events of the pages that this run committed."""
         self._clock = IntakeClock(
             last=intake.lease.last_version, reserve=self._reserve, now_us=intake.now_us
         )
@@ -242,29 +252,18 @@ class _Run:
         if not unfinished:  # whatever the source says: a topic that drains waits for this log
             self._follow_generation()
         position = begin_position(intake.tracker, self._progress(), intake.reset)
-        total = intake.connector.count()
         first = position.rows_read
-        for page in intake.connector.read(position.cursor):
-            if page is None:
-                self._while_nothing_comes()
-                continue
-            if not unfinished:  # else they belong to the page, which is of one generation
-                self._follow_generation()
-            position = self._page(page, position, unfinished)
-            unfinished = {}
-            self._commit_delivered()
-            self._wait_for_room()
-            self._log_progress.at(position.rows_read, total)
-        if unfinished:
-            position = self._page(_nothing_at(position), position, unfinished)
+        position, stopped = self._read(position, unfinished)
         self._deliver_all()
         close_source(
             intake.tracker,
             intake.lease,
             last_version=self._clock.last,
             minute=self._clock.minute(),
-            left=self._count_between(position.cursor, None),
+            left=None if stopped else self._count_between(position.cursor, None),
+            at_end=not stopped,
         )
+        self._tell(position, first, intake.connector.count(), last=True)
         note_run(intake.tracker, intake.pipeline.id)
         return IngestReport(
             pipeline=intake.pipeline.name,
@@ -275,7 +274,62 @@ class _Run:
             resumed=self._resumed,
             pages=self._pages,
             seconds=round(time.monotonic() - began, 2),
+            stopped=stopped,
         )
+
+    def _read(self, position: Position, unfinished: _Unfinished) -> tuple[Position, str]:
+        """Take in the pages behind a position, to the source's end or until the run is stopped.
+
+        Returns:
+            The position behind the last page, and who stopped the run; empty: nobody.
+        """
+        intake = self._intake
+        total, first, stopped = intake.connector.count(), position.rows_read, ""
+        pages = intake.connector.read(position.cursor)
+        for page in pages:
+            if page is None:
+                self._while_nothing_comes()
+            else:
+                if not unfinished:  # else they belong to the page, which is of one generation
+                    self._follow_generation()
+                position = self._page(page, position, unfinished)
+                unfinished = {}
+                self._commit_delivered()
+                self._wait_for_room()
+                self._log_progress.at(position.rows_read, total)
+            self._tell(position, first, total)
+            if not unfinished and (stopped := self._stopped()):
+                break
+        if stopped and isinstance(pages, Generator):
+            pages.close()
+        if unfinished:
+            position = self._page(_nothing_at(position), position, unfinished)
+        return position, stopped
+
+    def _tell(
+        self, position: Position, first: int, total: int | None, *, last: bool = False
+    ) -> None:
+        """Say how far the run is, to whom it may concern."""
+        told = self._intake.told
+        if told is None:
+            return
+        told.at(
+            read=position.rows_read - first,
+            settled=self._settled,
+            parked=self._parked,
+            pages=self._pages,
+            total=total,
+        )
+        told.look(self._intake.connector, position.cursor, last=last)
+
+    def _stopped(self) -> str:
+        """Return who has the run end here; empty: it goes on."""
+        told = self._intake.told
+        if told is None or not told.stop_asked():
+            return ""
+        who = told.stopped()
+        _LOG.info("the run ends at this page: %s has it stop; the next run goes on", who)
+        return who
 
     def _finish_marks(self) -> None:
         """Commit pages that a dead run marked in the log but did not tell the tracker of."""
@@ -351,6 +405,7 @@ class _Run:
         self._intake.producer.confirm(page.lsn)
         self._waiting.popleft()
         self._pages += 1
+        self._settled += page.events
         if not self._waiting or self._pages % _CONFIRM_EVERY == 0:
             self._confirm(page.mark["cursor"])
 

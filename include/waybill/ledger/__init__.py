@@ -114,6 +114,15 @@ if TYPE_CHECKING:
     from waybill.ledger.replay_entries import ReplayEntry as ReplayEntry
     from waybill.ledger.replay_entries import add_entries as add_entries
     from waybill.ledger.replay_entries import count_entries as count_entries
+    from waybill.ledger.source_runs import RunFigures as RunFigures
+    from waybill.ledger.source_runs import SourceFilter as SourceFilter
+    from waybill.ledger.source_runs import SourceLine as SourceLine
+    from waybill.ledger.source_runs import SourcePage as SourcePage
+    from waybill.ledger.source_runs import ask_stop as ask_stop
+    from waybill.ledger.source_runs import begin_run as begin_run
+    from waybill.ledger.source_runs import end_run as end_run
+    from waybill.ledger.source_runs import read_sources as read_sources
+    from waybill.ledger.source_runs import tell_run as tell_run
     from waybill.ledger.table_loads import TableLoad as TableLoad
     from waybill.ledger.table_loads import TableLoads as TableLoads
     from waybill.ledger.table_loads import TableName as TableName
@@ -238,6 +247,17 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "waiting_asked",
         ],
         "replay_entries": ["ReplayEntry", "add_entries", "count_entries"],
+        "source_runs": [
+            "RunFigures",
+            "SourceFilter",
+            "SourceLine",
+            "SourcePage",
+            "ask_stop",
+            "begin_run",
+            "end_run",
+            "read_sources",
+            "tell_run",
+        ],
         "table_loads": ["TableLoad", "TableLoads", "TableName"],
         "collector_logs": [
             "CollectedPage",

@@ -380,7 +380,13 @@ def tell_progress(
 
 
 def close_source(
-    tracker: TrackerStore, lease: SourceLease, *, last_version: int, minute: int, left: int | None
+    tracker: TrackerStore,
+    lease: SourceLease,
+    *,
+    last_version: int,
+    minute: int,
+    left: int | None,
+    at_end: bool = True,
 ) -> None:
     """Give a source back and close its watermark: the run ended, and all of its log is settled.
 
@@ -390,6 +396,8 @@ def close_source(
         last_version: the highest intake version that was given.
         minute: of now, by the clock that stamps events.
         left: records that the source says were not read; None: it cannot count.
+        at_end: the source was read to its end; False: the run was stopped before. What logs that
+            were taken over had sent is then still to be met again.
 
     Raises:
         FencedError: another run has the source.
@@ -398,7 +406,8 @@ def close_source(
     with tracker.transaction() as connection:
         if connection.execute(_CLOSE, values).rowcount != 1:
             raise _fenced(lease)
-        connection.execute(_REREAD, {"pipeline_id": lease.pipeline_id})
+        if at_end:
+            connection.execute(_REREAD, {"pipeline_id": lease.pipeline_id})
         close_watermark(connection, lease.pipeline_id, minute=minute, left=left)
 
 

@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.scaffold import write_new as write_new
     from waybill.pipelines.schedule import HOURLY as HOURLY
     from waybill.pipelines.schedule import cron_schedule as cron_schedule
+    from waybill.pipelines.schedule import next_run as next_run
     from waybill.pipelines.source_path import find_file as find_file
     from waybill.pipelines.validation import DeclarationError as DeclarationError
     from waybill.pipelines.validation import check as check
@@ -141,7 +142,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "problems": ["Problem", "hint", "shown_name"],
         "scaffold": ["EXAMPLES", "NewPipeline", "WrittenPipeline", "write_new"],
-        "schedule": ["HOURLY", "cron_schedule"],
+        "schedule": ["HOURLY", "cron_schedule", "next_run"],
         "source_path": ["find_file"],
         "validation": [
             "DeclarationError",

@@ -61,6 +61,8 @@ class DeclaredPipeline:
     schedule: str | None = None
     pushed: bool = False
     """Its source sends by itself, to the collector: there is nothing for a run to fetch."""
+    connection: str | None = None
+    """That its source is read by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,7 @@ def _declared(examined: Examined) -> DeclaredPipeline:
         owner=pipeline.owner,
         schedule=pipeline.schedule,
         pushed=pipeline.source.connector == PUSHED,
+        connection=pipeline.source.connection,
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from datetime import UTC, datetime
 
 HOURLY = "@hourly"
+_UNSCHEDULED = ("@once", "@continuous")
+_CRON = {"@quarterly": "0 0 1 */3 *"}
 
 
 def cron_schedule(schedule: str | None, pipeline_id: str) -> str | None:
@@ -22,3 +25,20 @@ def cron_schedule(schedule: str | None, pipeline_id: str) -> str | None:
         return schedule
     digest = hashlib.sha256(pipeline_id.encode()).digest()
     return f"{int.from_bytes(digest[:4], 'big') % 60} * * * *"
+
+
+def next_run(schedule: str | None, pipeline_id: str, now: datetime) -> datetime | None:
+    """Return when the next run is due by its schedule alone; None: by hand, once, continuously.
+
+    Args:
+        schedule: as declared.
+        pipeline_id: the id, which never changes.
+        now: the time, with a zone.
+    """
+    cron = cron_schedule(schedule, pipeline_id)
+    if not cron or cron in _UNSCHEDULED:
+        return None
+    from croniter import croniter  # type: ignore[import-untyped]
+
+    due: datetime = croniter(_CRON.get(cron, cron), now.astimezone(UTC)).get_next(datetime)
+    return due

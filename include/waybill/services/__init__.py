@@ -115,6 +115,8 @@ if TYPE_CHECKING:
     from waybill.services.servers import ask_servers as ask_servers
     from waybill.services.sources import discover_source as discover_source
     from waybill.services.sources import source_kinds as source_kinds
+    from waybill.services.sources import source_status as source_status
+    from waybill.services.sources import stop_source as stop_source
     from waybill.services.sources import try_source as try_source
     from waybill.services.topics import ask_rereads as ask_rereads
     from waybill.services.topics import configure_topic as configure_topic
@@ -243,7 +245,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "retention": ["apply_retention", "retention_failed", "retention_rules"],
         "servers": ["ServerAnswer", "ask_servers"],
-        "sources": ["discover_source", "source_kinds", "try_source"],
+        "sources": [
+            "discover_source",
+            "source_kinds",
+            "source_status",
+            "stop_source",
+            "try_source",
+        ],
         "topics": [
             "ask_rereads",
             "configure_topic",

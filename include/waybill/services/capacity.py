@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from waybill.errors import InputError, RetryError
 from waybill.services.airflow_client import AirflowClient
 from waybill.services.environment import node_of
 from waybill.services.nodes import loopback_nodes, spark_cores
-from waybill.settings import Settings
+from waybill.settings import Settings, source_pool
 from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def measure_delays(settings: Settings) -> DelayReport | None:
         }
         with AirflowClient(settings.airflow, patience_s=_PATIENCE_S) as airflow:
             now_s = time.time()
-            tasks, unseen = _tasks(airflow, settings.capacity.pool, kinds, now_s)
+            pools = [settings.capacity.pool, *map(source_pool, settings.airflow.source_slots)]
+            tasks, unseen = _tasks(airflow, pools, kinds, now_s)
         report = summarise(tasks, now_s, unseen=unseen)
         with tracker.transaction() as connection:
             write_waits(connection, report)
@@ -68,14 +69,17 @@ def measure_delays(settings: Settings) -> DelayReport | None:
 
 
 def _tasks(
-    airflow: AirflowClient, pool: str, kinds: Mapping[str, tuple[str, str]], now_s: float
+    airflow: AirflowClient,
+    pools: Sequence[str],
+    kinds: Mapping[str, tuple[str, str]],
+    now_s: float,
 ) -> tuple[list[TaskTimes], int]:
-    """Return the tasks of a pool that wait, run, or ended lately, and how many wait unseen."""
+    """Return the tasks of pools that wait, run, or ended lately, and how many wait unseen."""
     from urllib.parse import quote
 
     from waybill.capacity import HISTORY_S
 
-    own = f"pool={quote(pool, safe='')}"
+    own = "&".join(f"pool={quote(pool, safe='')}" for pool in pools)
     since = datetime.fromtimestamp(now_s - HISTORY_S, UTC).isoformat().replace("+00:00", "Z")
     waiting, total = airflow.task_instances(
         f"{own}&state=scheduled&state=queued&order_by=run_after", most=_MOST_TASKS

@@ -6,6 +6,7 @@ Write-ahead logs: which there are, and ending one by name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +90,7 @@ def run_ingest(
     now_us: Callable[[], int] | None = None,
     lookup: Callable[[str], str | None] | None = None,
     asked: AskedRun | None = None,
+    is_ended: Callable[[], bool] = lambda: False,
 ) -> IngestReport:
     """Run a pipeline's connector to the end of its source.
 
@@ -98,6 +100,7 @@ def run_ingest(
         now_us: the clock that stamps events, in microseconds since 1970; None: the machine's.
         lookup: finds a connection's URI or JSON by its name, beside settings and environment.
         asked: where it is to begin; None: where the last run stopped.
+        is_ended: tells whether the run is to end at its next page, as when its process is told to.
 
     Raises:
         InputError: no such pipeline, or its source cannot be read as declared, or from there.
@@ -105,7 +108,7 @@ def run_ingest(
         FencedError: another run has taken the source over, and goes on instead.
     """
     from waybill.events import wall_us
-    from waybill.ingestion import Intake, SourceClaim, Undeliverable, ingest
+    from waybill.ingestion import Intake, RunProgress, SourceClaim, Undeliverable, ingest
     from waybill.ingestion.connectors import Connections, closing_connector, open_connector
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
@@ -113,8 +116,10 @@ def run_ingest(
 
     refuse_foreign_bucket(settings)
     objects = open_owned_objects(settings)
-    with open_tracker(settings.tracker) as tracker:
+    with open_tracker(settings.tracker) as tracker, ExitStack() as opened:
         pipeline = active_pipeline(tracker, pipeline_name)
+        node = node_of(settings)
+        told = opened.enter_context(RunProgress(tracker, pipeline.id, node, is_ended=is_ended))
         folder = _folder_of(settings, pipeline.name)
         connector = open_connector(
             pipeline.source,
@@ -132,7 +137,7 @@ def run_ingest(
             tracker, parking, objects, pipeline_version=pipeline.version, recorder=recorder
         )
         name = f"ingest-{pipeline.id}"
-        claim = SourceClaim(tracker, log, pipeline, name, node_of(settings), recorder)
+        claim = SourceClaim(tracker, log, pipeline, name, node, recorder)
         with (
             closing_connector(connector),
             claim.ending(),
@@ -152,6 +157,7 @@ def run_ingest(
                 undeliverable=refused,
                 reset=None if asked is None else _reset_of(tracker, connector, pipeline, asked),
                 now_us=now_us or wall_us,
+                told=told,
             )
             return ingest(intake)
 

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 from waybill.access import masked_fields
 from waybill.errors import InputError, ParkError
 from waybill.settings import Settings
+from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
+    from waybill.access import Decision
     from waybill.ingestion.connectors import Connector, Discovered, Page
+    from waybill.ledger import SourceLine
     from waybill.mapping_proposals import Proposal
     from waybill.pipelines import Pipeline
 
@@ -57,6 +60,46 @@ class SourceTrial:
     """Event names whose rows are not shown: nobody declared yet what of them is personal."""
     notes: list[str] = field(default_factory=list)
     """What the source says beside that, such as which schemas its records had."""
+
+
+def source_status(settings: Settings, name: str | None = None) -> list[SourceLine]:
+    """Return how the last runs of pipelines' sources are, by name.
+
+    Args:
+        settings: all.
+        name: of one pipeline, or its id; None: all.
+
+    Raises:
+        InputError: there is no pipeline of this name.
+    """
+    from waybill.ledger import SourceFilter, read_sources
+
+    found: list[SourceLine] = []
+    with open_tracker(settings.tracker) as tracker:
+        after = None
+        while True:
+            page = read_sources(tracker, SourceFilter(name=name), after=after)
+            found += page.sources
+            if (after := page.next) is None:
+                break
+    if name is not None and not found:
+        raise InputError(
+            f"there is no pipeline {name!r}; `waybill pipelines list` names those that there are"
+        )
+    return found
+
+
+def stop_source(settings: Settings, name: str, decision: Decision) -> str:
+    """Have the run of a pipeline's source end at its next page; returns the run's node.
+
+    Raises:
+        InputError: there is no such pipeline, or no run of it can be stopped.
+    """
+    from waybill.ledger import ask_stop
+
+    [line] = source_status(settings, name)
+    with open_tracker(settings.tracker) as tracker:
+        return ask_stop(tracker, line.pipeline_id, decision)
 
 
 def source_kinds(settings: Settings) -> list[tuple[str, str, str]]:

@@ -22,6 +22,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -269,6 +270,15 @@ class TraceSettings(Section):
     """How long the tracker keeps questions about events, and their answers."""
 
 
+ConnectionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
+"""As declarations name connections."""
+
+
+def source_pool(connection: str) -> str:
+    """Return the name of Airflow's pool of the runs that read by a connection."""
+    return f"waybill_source_{connection}"
+
+
 class AirflowSettings(Section):
     """Where the Airflow REST API is, for the CLI; which DAGs are on from the beginning."""
 
@@ -284,6 +294,11 @@ class AirflowSettings(Section):
     up` makes it, and sizes it anew when this setting changes; compose makes it only."""
     replay_slots: int = Field(4, ge=1)
     """The same for `waybill_replay`: replays and dry runs at once."""
+    source_slots: dict[ConnectionName, Annotated[int, Field(ge=1, le=10_000)]] = Field(default={})
+    """A JSON object of connections and numbers, as in `{"shop_db": 2}`: no more ingest runs than
+    that read by the connection at once, over all pipelines. They take slots of Airflow's pool
+    `waybill_source_<connection>` and none of `waybill_ingest`; `waybill up` and compose make it,
+    as that one. The services that parse DAGs need the setting, in their environment."""
     keep_runs_days: float | None = Field(None, ge=7)
     """How long Airflow keeps runs of Waybill's DAGs, with their tasks, results and entries of its
     event log. The DAG `clean_up_runs` deletes older ones each day by `airflow db clean`, which

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import waybill
-from waybill.settings import AirflowSettings, Settings
+from waybill.settings import AirflowSettings, Settings, source_pool
 from waybill.stack import state_folder
 from waybill.stack.credentials import Credentials
 from waybill.stack.postgres import LIMITS, Postgres
@@ -65,6 +65,9 @@ def pool_sizes(settings: AirflowSettings) -> dict[str, tuple[int, str]]:
     return {
         "waybill_ingest": (settings.ingest_slots, "Waybill: ingest runs at once"),
         "waybill_replay": (settings.replay_slots, "Waybill: replays and dry runs at once"),
+    } | {
+        source_pool(connection): (slots, "Waybill: runs at once that read by a connection")
+        for connection, slots in settings.source_slots.items()
     }
 
 

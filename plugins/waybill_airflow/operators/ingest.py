@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
 
 from waybill_airflow.dag_defaults import INGEST_POOL
 from waybill_airflow.extra_links import PipelineLink
@@ -22,6 +23,11 @@ class IngestOperator(BaseOperator):
     Safe to kill and to retry: what was accepted is in the write-ahead log, and the cursor advances
     only with it, so that the next try goes on where this one stopped.
 
+    A task that Airflow ends (it was marked as failed, its pod goes) stops at its next page, if that
+    is within the five seconds that Airflow gives it, and is killed otherwise; the next run sends
+    what is left in the log. A run that ``waybill sources stop`` or the page *Sources* stops is
+    skipped.
+
     :param pipeline: name of a deployed pipeline.
     :param from_params: the params of the DAG run say where it begins: the fields of a
         ``waybill.ingestion.IngestRequest``, and no others. That is done once a run: a retry goes on
@@ -30,6 +36,8 @@ class IngestOperator(BaseOperator):
     :param max_active_tis_per_dag: a source is read by one task at a time, in backfills too.
     :raises AirflowFailException: there is no such pipeline, or its source cannot be read.
     :raises waybill.errors.RetryError: Kafka, the tracker or the source did not answer.
+    :raises airflow.sdk.exceptions.AirflowSkipException: somebody stopped the run; what it had read
+        is delivered or parked.
     :returns: the ``IngestReport`` as a dict: pipeline, read, accepted, parked, resumed (counts of
         events), seconds.
     """
@@ -49,10 +57,16 @@ class IngestOperator(BaseOperator):
         self.pipeline = pipeline
         self.from_params = from_params
         self._counts: dict[str, Any] = {}
+        self._is_ended = False
+
+    def on_kill(self) -> None:
+        """Have the run end at its next page; called by Airflow, from a signal's handler."""
+        self._is_ended = True
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ingest what is new, and return the counts."""
         with as_task_failures(), reason_told(context):
+            from waybill.errors import RetryError
             from waybill.ingestion import IngestRequest
             from waybill.services import AskedRun, run_ingest
 
@@ -60,9 +74,21 @@ class IngestOperator(BaseOperator):
             if self.from_params:
                 request = IngestRequest.of(dict(context["params"]))
                 asked = AskedRun(request, context["run_id"], who_asked(context))
-            self._counts = run_ingest(
-                read_settings(), self.pipeline, lookup=connection_text, asked=asked
-            ).to_json()
+            report = run_ingest(
+                read_settings(),
+                self.pipeline,
+                lookup=connection_text,
+                asked=asked,
+                is_ended=lambda: self._is_ended,
+            )
+            self._counts = report.to_json()
+            if report.stopped and self._is_ended:
+                raise RetryError("the task was ended: it stopped at a page, the next run goes on")
+        if report.stopped:
+            raise AirflowSkipException(
+                f"stopped by {report.stopped} after {report.read:,} rows, which are delivered or"
+                " parked; the next run goes on"
+            )
         return self._counts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:

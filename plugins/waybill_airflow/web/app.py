@@ -25,6 +25,7 @@ from waybill_airflow.web import (
     parked,
     pipelines,
     runs,
+    sources,
     trails,
     upkeep,
 )
@@ -128,7 +129,7 @@ def make_app() -> FastAPI:
     app = FastAPI(
         title="Waybill",
         description="Parked events: look, dry-run, replay, discard, download. The balance, "
-        "pipelines, clusters, capacity. Where events are.",
+        "pipelines, sources, clusters, capacity. Where events are.",
         version="1",
         docs_url=None,
         redoc_url=None,
@@ -146,6 +147,7 @@ def make_app() -> FastAPI:
         decisions,
         declarations,
         runs,
+        sources,
         campaigns,
         balance,
         capacity,

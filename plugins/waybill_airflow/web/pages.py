@@ -66,6 +66,14 @@ def pipelines_page(_access: Viewer) -> HTMLResponse:
 
 
 @router.get(
+    "/sources", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of sources"
+)
+def sources_page(_access: Viewer) -> HTMLResponse:
+    """Return the page "Sources", which Airflow shows in a frame."""
+    return HTMLResponse(_file("sources.html").read_text(encoding="utf-8"))
+
+
+@router.get(
     "/static/{name}",
     response_class=FileResponse,
     responses={200: _ANY_FILE, **_NO_FILE},

@@ -14,6 +14,7 @@ import pytest
 from waybill.errors import InputError, RetryError
 from waybill.ingestion.connectors import open_connector, sql_ties
 from waybill.ingestion.connectors.sql_values import (
+    behind,
     json_rows,
     json_value,
     kept,
@@ -296,3 +297,38 @@ def test_a_cursor_behind_which_nothing_comes_is_refused_before_the_first_row(
     database.commit()
     with pytest.raises(InputError, match="a row with inf in 'at': nothing comes behind it"):
         next(connector().read(None))
+
+
+@pytest.mark.parametrize(
+    ("value", "end", "expected"),
+    [
+        (
+            datetime(2026, 1, 1, tzinfo=UTC),
+            datetime(2026, 1, 1, 0, 2, tzinfo=UTC),
+            (120, "seconds"),
+        ),
+        (datetime(2026, 1, 1), datetime(2026, 1, 1, 0, 2, tzinfo=UTC), (120, "seconds")),
+        (date(2026, 1, 1), date(2026, 1, 2), (86_400, "seconds")),
+        (5, Decimal("7.5"), (2.5, "units")),
+        (9, 7, (0, "units")),
+        (1.5, float("inf"), (None, "")),
+        (datetime(2026, 1, 1, tzinfo=UTC), date(2026, 1, 2), (None, "")),
+        ("a", "b", (None, "")),
+        (None, 7, (None, "")),
+        (7, None, (None, "")),
+    ],
+    ids=[
+        "times",
+        "a zone is missing",
+        "dates",
+        "numbers",
+        "rows are gone",
+        "infinite",
+        "mixed",
+        "text",
+        "unread",
+        "empty",
+    ],
+)
+def test_a_cursor_is_so_far_behind_the_greatest_in_seconds_or_units(value, end, expected):
+    assert behind(value, end) == expected

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import Record as Record
     from waybill.ingestion.connectors.base import Row as Row
     from waybill.ingestion.connectors.base import SeekingConnector as SeekingConnector
+    from waybill.ingestion.connectors.base import Standing as Standing
+    from waybill.ingestion.connectors.base import StandingConnector as StandingConnector
     from waybill.ingestion.connectors.base import first_pages as first_pages
     from waybill.ingestion.connectors.base import reads_again as reads_again
     from waybill.ingestion.connectors.connections import Connection as Connection
@@ -72,6 +74,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Record",
             "Row",
             "SeekingConnector",
+            "Standing",
+            "StandingConnector",
             "first_pages",
             "reads_again",
         ],

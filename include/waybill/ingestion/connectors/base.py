@@ -94,6 +94,34 @@ class Connector(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a position stands in its source, and how far behind the source's end that is."""
+
+    position: str
+    """In words, for people; no values of rows but those of a cursor's column."""
+    behind: float | None = None
+    """How much is left; None: it cannot be said."""
+    unit: str = ""
+    """Of ``behind``: rows, messages, bytes, seconds, …"""
+
+
+@runtime_checkable
+class StandingConnector(Protocol):
+    """A source that can say how far behind its end a position is."""
+
+    def standing(self, cursor: Cursor) -> Standing | None:
+        """Return where a position of this run stands; None: it cannot say now.
+
+        Called between two pages of ``read`` and after the last one, each ten seconds at most; it
+        may ask the source, shortly.
+
+        Raises:
+            RetryError, InputError: the source did not answer; the run goes on.
+        """
+        ...
+
+
 @runtime_checkable
 class SeekingConnector(Protocol):
     """A source that can be read from a value on that people know, such as a time."""

@@ -45,7 +45,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from waybill.errors import InputError
-from waybill.ingestion.connectors.base import BadRow, Cursor, Page
+from waybill.ingestion.connectors.base import BadRow, Cursor, Page, Standing
 from waybill.ingestion.connectors.opening import Opening
 from waybill.ingestion.connectors.source_file import read_file, unpacked
 from waybill.pipelines import EventDeclaration, Source, arrow_type, find_file
@@ -545,6 +545,12 @@ class CsvConnector:
             return None
         bad = len(snapshot.bad) if first is None else 0
         return int(until - (first or 0)) + bad
+
+    def standing(self, cursor: Cursor) -> Standing | None:
+        """Return the row that a position stands at, and how many are left."""
+        left = self.count_between(cursor, None)
+        row = _row_of(cursor, self._snapshot.fingerprint)
+        return None if row is None or left is None else Standing(f"row {row:,}", left, "rows")
 
     @cached_property
     def _snapshot(self) -> _Snapshot:

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from waybill.errors import InputError
 from waybill.events import instant
-from waybill.ingestion.connectors.base import Cursor, Page
+from waybill.ingestion.connectors.base import Cursor, Page, Standing
 from waybill.ingestion.connectors.file_formats import (
     FORMATS,
     MAPPED_TYPES,
@@ -94,6 +94,8 @@ class FilesConnector:
         if self._remote and not options.path.removeprefix(S3).partition("/")[2]:
             raise InputError("source.options.path: expected s3://bucket/key; the key is missing")
         self._wanted = _wanted(opening, options)
+        self._left: list[FoundFile] = []
+        """Files of this run that are not read to their end."""
         if not self._remote:
             self._folder().base()
 
@@ -109,6 +111,7 @@ class FilesConnector:
         state = _State.of(cursor)
         start = None if cursor is None else dict(cursor)
         waiting = state.to_read(found)
+        self._left = [found[digest] for digest in waiting]
         for number, digest in enumerate(waiting):
             file, position = found[digest], state.position(digest)
             unread = _time_of(found, waiting, number + 1)
@@ -121,6 +124,7 @@ class FilesConnector:
                     start = after
                     if piece.last:
                         break
+            self._left = self._left[1:]
 
     def count(self) -> int | None:
         """Return None: to count records is to read them."""
@@ -142,6 +146,16 @@ class FilesConnector:
         if stands is None:
             return _State(before=at_us - 1).to_json()
         return _State.of(stands).without(at_us).to_json()
+
+    def standing(self, cursor: Cursor) -> Standing | None:
+        """Return the file that is read, and how many bytes, as stored, this run has left of files.
+
+        One that is begun counts whole. What came since the run began is not among them.
+        """
+        current = self._left[0].shown if _State.of(cursor).current and self._left else ""
+        many = f"{len(self._left):,} file{'' if len(self._left) == 1 else 's'} left"
+        words = f"{current}; {many}" if current else many
+        return Standing(words, sum(file.size for file in self._left), "bytes")
 
     def _place(self) -> Place:
         if self._remote:

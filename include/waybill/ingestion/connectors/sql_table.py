@@ -38,13 +38,15 @@ from sqlalchemy.pool import NullPool
 
 from waybill.errors import InputError, RetryError
 from waybill.events import dumps, loads
-from waybill.ingestion.connectors.base import Cursor, Page
+from waybill.ingestion.connectors.base import Cursor, Page, Standing
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
 from waybill.ingestion.connectors.sql_deletes import ComparedTable, TableDeletes
 from waybill.ingestion.connectors.sql_ties import Ties
 from waybill.ingestion.connectors.sql_values import (
+    behind,
     json_rows,
+    json_value,
     kept,
     read_as,
     restored,
@@ -187,6 +189,24 @@ class SqlConnector:
                 " from there would leave rows out; one without it reads them"
             )
         return {"by": list(reading.order), "from": kept(at)}
+
+    def standing(self, cursor: Cursor) -> Standing | None:
+        """Return the cursor's value, and how far below the column's greatest that is now.
+
+        None where there is no cursor's column. Cost: a connection, and a statement that an index
+        on the column answers.
+        """
+        column = self._options.cursor
+        if column is None:
+            return None
+        at = restored(cursor["at"][0]) if cursor.get("at") else None
+        with self._said(), self._engine().connect() as session:
+            table = sa.table(
+                self._options.table, sa.column(column), schema=self._options.schema_name
+            )
+            end = session.execute(sa.select(sa.func.max(table.c[column]))).scalar()
+        found = behind(at, end)
+        return Standing(f"{column} {json_value(at)}", *found)
 
     def _pages(self, cursor: Cursor | None) -> Generator[Page, None, None]:
         engine = self._engine()

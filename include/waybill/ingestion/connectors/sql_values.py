@@ -98,6 +98,20 @@ _KEPT: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
+def behind(value: Any, end: Any) -> tuple[float | None, str]:
+    """Return how far a cursor's value is below another one, in seconds or units; None: neither."""
+    match value, end:
+        case datetime(), datetime():
+            zoned = [one if one.tzinfo else one.replace(tzinfo=UTC) for one in (value, end)]
+            return max(0.0, (zoned[1] - zoned[0]).total_seconds()), "seconds"
+        case date(), date() if type(value) is type(end):
+            return max(0.0, (end - value).total_seconds()), "seconds"
+        case ((int() | Decimal() | float()), (int() | Decimal() | float())):
+            left = float(end) - float(value)
+            return (max(0.0, left), "units") if isfinite(left) else (None, "")
+    return None, ""
+
+
 def read_as(kind: type, text: str, *, like: Any) -> Any:
     """Return a value of a cursor's column that a person gave as text.
 

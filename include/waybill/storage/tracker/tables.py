@@ -3,7 +3,7 @@
 Books         pipelines, pipeline_versions, consumers, topic_offsets, topic_stops,
               topic_generations, commit_sequences, batches, ledger, ledger_minutes,
               ledger_totals, delivered_minutes, load_positions, connector_positions,
-              cursor_resets,
+              cursor_resets, source_runs,
               write_ahead_logs, refused_messages, staged_objects, intake_watermarks
 Mappings      mapping_versions
 Destinations  destination_states, loaded_tables, destination_rewinds
@@ -1115,3 +1115,20 @@ upkeep_jobs = Table(
 )
 """A job of upkeep, its lease and how it went: ``waybill.upkeep``. ``token``: of the run that has
 the lease; null: it does not run."""
+
+source_runs = Table(
+    "source_runs",
+    METADATA,
+    Column("pipeline_id", Text, primary_key=True),
+    Column("run", Uuid(as_uuid=True), nullable=False),
+    Column("node", Text, nullable=False, server_default=text("''")),
+    Column("state", Text, nullable=False, server_default=text("'running'")),
+    *[time_column(name, now=True) for name in ("started_at", "told_at")],
+    *[time_column(name) for name in ("ended_at", "succeeded_at", "failed_at", "stop_asked_at")],
+    Column("stop_asked_by", Text, nullable=False, server_default=text("''")),
+    Column("error", Text, nullable=False, server_default=text("''")),
+    Column("figures", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    CheckConstraint("state IN ('running', 'success', 'failed', 'stopped')", name="state"),
+)
+"""The last run of a pipeline's source: ``waybill.ledger.source_runs``. ``run``: whose the row is;
+``figures``: ``RunFigures``."""

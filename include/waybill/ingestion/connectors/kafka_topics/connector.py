@@ -10,7 +10,15 @@ from typing import Any
 from waybill.egress import EgressGuard
 from waybill.errors import InputError, ParkError
 from waybill.events import instant
-from waybill.ingestion.connectors.base import BadRow, Cursor, Page, Patience, Record, Row
+from waybill.ingestion.connectors.base import (
+    BadRow,
+    Cursor,
+    Page,
+    Patience,
+    Record,
+    Row,
+    Standing,
+)
 from waybill.ingestion.connectors.kafka_topics.debezium import DebeziumMessages, raw_of
 from waybill.ingestion.connectors.kafka_topics.declaration import KafkaOptions, read_options
 from waybill.ingestion.connectors.kafka_topics.framed_messages import FramedMessages
@@ -135,6 +143,23 @@ class KafkaConnector:
                 at = {number: min(at[number], read.get(number, 0)) for number in at}
             topics[name] = TopicPosition(id=topic_id, offsets=at)
         return Position(topics=topics).cursor()
+
+    def standing(self, cursor: Cursor) -> Standing | None:
+        """Return how far topics are read, and how many offsets are left to their ends now."""
+        if self._log is None:
+            return None
+        ids = self._log.topic_ids(sorted(self._readers))
+        spans = self._log.spans({name: partitions for name, (_, partitions) in ids.items()})
+        known = Position.of(cursor).topics
+        behind = read = 0
+        for name, partitions in spans.items():
+            offsets = known[name].offsets if name in known else {}
+            for number, (first, end) in partitions.items():
+                at = min(max(offsets.get(number, first), first), end)
+                behind += end - at
+                read += at
+        topics = f"{len(spans)} topic{'s' if len(spans) > 1 else ''}"
+        return Standing(f"offset {read:,} over {topics}", behind, "messages")
 
     def close(self) -> None:
         """End the connections; again changes nothing."""

@@ -14,6 +14,7 @@ from waybill.ingestion.connectors.base import (
     HeldLog,
     Page,
     Patience,
+    Standing,
 )
 from waybill.ingestion.connectors.opening import Opening
 from waybill.ingestion.connectors.postgres_cdc.changes import ChangeReader
@@ -139,6 +140,14 @@ class PostgresCdcConnector:
     def count(self) -> int | None:
         """Return None: a source without an end."""
         return None
+
+    def standing(self, cursor: Cursor) -> Standing | None:
+        """Return a position in the log, and how many bytes of log are behind it."""
+        if self._opened is None:
+            return None
+        lsn = Position.of(cursor).lsn
+        behind = max(0, self._opened.flushed() - lsn)
+        return Standing(lsn_text(lsn), behind, "bytes")
 
     def confirm(self, cursor: Cursor) -> None:
         """Let the server forget what is committed."""

@@ -1,0 +1,168 @@
+"""How far a run of ingestion is, told to the tracker each few seconds by a thread of its own.
+
+The run only sets numbers, so that a page costs nothing for it, however fast pages come; and the
+tracker hears of the run also while a source, or Kafka, is waited for. With each answer the run
+learns whether somebody asked it to stop. A tracker that is away is told later: progress stops no
+run, and no run waits for it but at its very end, for one statement.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from waybill.errors import WaybillError
+from waybill.ingestion.connectors.base import Connector, Cursor, StandingConnector
+from waybill.ledger import RunFigures, begin_run, end_run, tell_run
+from waybill.storage import TrackerStore
+
+_LOG = logging.getLogger(__name__)
+TELL_EVERY_S = 5.0
+LOOK_EVERY_S = 10.0
+"""Between two looks at where a position stands in its source."""
+_LOOK_SHARE = 20
+"""A look that takes long, as of a table without an index, is made less often: a 20th of the run."""
+
+
+class RunProgress:
+    """Tells of one run; a context around it. The run's own thread calls all but the telling.
+
+    Args:
+        tracker: the books.
+        pipeline_id: whose source is read.
+        node: of this machine, for people.
+        is_ended: tells whether the run is to stop for a reason of its process, such as a signal.
+    """
+
+    def __init__(
+        self,
+        tracker: TrackerStore,
+        pipeline_id: str,
+        node: str,
+        *,
+        is_ended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._tracker, self._pipeline_id, self._node = tracker, pipeline_id, node
+        self._is_ended = is_ended
+        self._run: UUID | None = None
+        self._figures = RunFigures()
+        self._asked_by = ""
+        self._stopped = False
+        self._over = threading.Event()
+        self._began = self._told = time.monotonic()
+        self._told_read = 0
+        self._look_due = 0.0
+        self._thread = threading.Thread(target=self._tell_on, name="run progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._try(self._begin)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        seconds = max(time.monotonic() - self._began, 1e-3)
+        self._figures = replace(self._figures, rate_per_s=self._figures.read / seconds)
+        self._try(lambda: self._end(error))
+
+    def at(self, *, read: int, settled: int, parked: int, pages: int, total: int | None) -> None:
+        """Take note of how far the run is; costs no statement."""
+        self._figures = replace(
+            self._figures, read=read, settled=settled, parked=parked, pages=pages, total=total
+        )
+
+    def look(self, connector: Connector, cursor: Cursor | None, *, last: bool = False) -> None:
+        """Ask the source where a position stands, if it can say, and it was not asked lately."""
+        if cursor is None or not isinstance(connector, StandingConnector):
+            return
+        now = time.monotonic()
+        if now < self._look_due and not last:
+            return
+        found = None
+        try:
+            found = connector.standing(cursor)
+        except WaybillError as error:
+            _LOG.info("the source does not say how far it is read: %s", error)
+        took = time.monotonic() - now
+        self._look_due = now + took + max(LOOK_EVERY_S, _LOOK_SHARE * took)
+        if found is not None:
+            self._figures = replace(
+                self._figures, position=found.position, behind=found.behind, unit=found.unit
+            )
+
+    def stop_asked(self) -> bool:
+        """Tell whether the run is to end at this page."""
+        return bool(self._asked_by) or self._is_ended()
+
+    def stopped(self) -> str:
+        """Take note that the run ended before its source did; return who asked, for people."""
+        self._stopped = True
+        return self._asked_by or "the end of its process"
+
+    def words(self) -> str:
+        """Return what the log's line of progress says beside counts: position, what is left."""
+        figures = self._figures
+        behind = "" if figures.behind is None else f"{figures.behind:,.0f} {figures.unit} behind"
+        return ", ".join(part for part in (figures.position, behind) if part)
+
+    # The thread
+
+    def _tell_on(self) -> None:
+        while not self._over.wait(TELL_EVERY_S):
+            self._try(self._tell)
+
+    def _tell(self) -> None:
+        if self._run is None:
+            self._begin()
+        now, figures = time.monotonic(), self._figures
+        rate = (figures.read - self._told_read) / max(now - self._told, 1e-3)
+        self._told, self._told_read = now, figures.read
+        if self._run is not None:
+            shown = replace(figures, rate_per_s=rate)
+            asked = tell_run(self._tracker, self._pipeline_id, self._run, shown)
+            self._asked_by = " ".join(asked.split()) or self._asked_by
+
+    def _begin(self) -> None:
+        self._run = begin_run(self._tracker, self._pipeline_id, node=self._node)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._run is None:
+            return
+        if error is not None:
+            words = str(error) or type(error).__name__
+            end_run(
+                self._tracker,
+                self._pipeline_id,
+                self._run,
+                self._figures,
+                state="failed",
+                error=words,
+            )
+        else:
+            end_run(
+                self._tracker,
+                self._pipeline_id,
+                self._run,
+                self._figures,
+                state="stopped" if self._stopped else "success",
+            )
+
+    @staticmethod
+    def _try(work: Callable[[], None]) -> None:
+        """Do it; a tracker that is away is logged, and told at the next turn."""
+        try:
+            work()
+        except WaybillError as error:
+            _LOG.warning("the tracker was not told how far the run is: %s", error)
+
+
+__all__ = ["LOOK_EVERY_S", "TELL_EVERY_S", "RunProgress"]

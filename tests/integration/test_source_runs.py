@@ -1,0 +1,271 @@
+"""What the tracker says of a source's runs: while they go, once they end, fail, are stopped, are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from tests.support import children, orders
+from typer.testing import CliRunner
+
+from waybill import services
+from waybill.access import Decision
+from waybill.cli import app
+from waybill.errors import InputError
+from waybill.events import decode
+from waybill.ingestion import run_progress
+from waybill.ledger import (
+    RunFigures,
+    SourceFilter,
+    SourceLine,
+    ask_stop,
+    begin_run,
+    end_run,
+    read_sources,
+    tell_run,
+)
+from waybill.settings import Settings
+from waybill.storage import TrackerStore, open_log, open_tracker
+
+pytestmark = pytest.mark.serves
+ROWS, PAGE_ROWS = 600, 20
+ID, NAME = "test-orders", "orders"
+SLOW = """
+import time
+from waybill.ingestion.connectors.csv_file import CsvConnector
+from waybill.ingestion import run_progress
+from waybill.services import run_ingest
+run_progress.TELL_EVERY_S = 0.1
+real = CsvConnector.read
+def slowly(self, cursor):
+    for page in real(self, cursor):
+        yield page
+        time.sleep(0.3)
+CsvConnector.read = slowly
+"""
+RUN = (
+    SLOW
+    + """
+print(run_ingest(settings, "orders").to_json())
+"""
+)
+TASK = (
+    SLOW
+    + """
+import signal
+from waybill.errors import RetryError
+from waybill_airflow.operators import ingest
+ingest.read_settings = lambda: settings
+operator = ingest.IngestOperator(task_id="ingest", pipeline="orders")
+signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())  # as Airflow's task runner does
+try:
+    operator.execute({})
+except RetryError as error:
+    print("ended:", error)
+"""
+)
+
+
+@pytest.fixture
+def settings(stack_settings: Settings, tmp_path: Any, monkeypatch: Any) -> Settings:
+    orders.write_orders(tmp_path / "pipelines", rows=ROWS, page_rows=PAGE_ROWS)
+    found = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
+    services.migrate(found)
+    services.run_deploy(found, tmp_path / "pipelines" / "orders", who="test")
+    monkeypatch.setattr(run_progress, "TELL_EVERY_S", 0.05)
+    return found
+
+
+@pytest.fixture
+def tracker(settings: Settings) -> Iterator[TrackerStore]:
+    with open_tracker(settings.tracker) as tracker:
+        yield tracker
+
+
+def line(tracker: TrackerStore) -> SourceLine:
+    [found] = read_sources(tracker).sources
+    return found
+
+
+def wait_until(tracker: TrackerStore, holds: Any, limit_s: float = 60) -> SourceLine:
+    end = time.monotonic() + limit_s
+    while not holds(found := line(tracker)):
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+    return found
+
+
+def ids_in_kafka(settings: Settings) -> list[str]:
+    log = open_log(settings.kafka)
+    topic = log.describe(orders.topic_of(settings.pipelines_dir))
+    return [decode(value).id for value in log.read(topic.name, log.watermarks(topic))]
+
+
+def test_a_run_is_seen_while_it_goes_is_stopped_at_a_page_and_the_next_one_reads_the_rest(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    assert line(tracker).state == "never"
+    child = children.start(settings, RUN)
+    try:
+        seen = wait_until(tracker, lambda one: one.figures.settled > 0)
+        assert (seen.state, seen.pipeline, seen.connector) == ("running", NAME, "csv")
+        assert 0 < seen.figures.read < ROWS
+        assert seen.figures.total == ROWS
+        assert seen.figures.rate_per_s >= 0
+        assert seen.figures.position.startswith("row ")
+        assert seen.figures.unit == "rows"
+        ask_stop(tracker, ID, Decision("mia", "the source is too slow"))
+        with pytest.raises(InputError, match="asked before"):
+            ask_stop(tracker, ID, Decision("mia", "again"))
+        output, _ = child.communicate(timeout=60)
+    finally:
+        children.kill(child)
+    assert child.returncode == 0, output
+    stopped = line(tracker)
+    assert (stopped.state, stopped.stop_asked_by) == ("stopped", "mia")
+    assert stopped.succeeded_at is None
+    assert stopped.figures.read % PAGE_ROWS == 0
+    assert 0 < stopped.rows_read == stopped.figures.read < ROWS
+    assert b"'stopped': 'mia'" in output
+    with tracker.transaction() as connection:
+        audited = connection.execute(
+            text("SELECT who, target FROM audit_log WHERE action = 'stop_source'")
+        ).all()
+        left = connection.execute(text("SELECT source->>'left' FROM intake_watermarks"))
+        assert left.scalar_one() is None, "what a stopped run left unread is no breach"
+    assert [tuple(one) for one in audited] == [("mia", ID)]
+    report = services.run_ingest(settings, NAME)
+    assert report.read == ROWS - stopped.rows_read
+    done = line(tracker)
+    assert (done.state, done.rows_read, done.stop_asked_by) == ("success", ROWS, "")
+    assert done.succeeded_at is not None
+    assert (done.figures.behind, done.figures.unit) == (0, "rows")
+    ids = ids_in_kafka(settings)
+    assert len(ids) == len(set(ids)) == ROWS
+    assert services.balance(settings).unaccounted == 0
+
+
+def test_a_process_that_is_told_to_end_stops_at_a_page_and_says_so(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    ended = threading.Event()
+    ended.set()
+    report = services.run_ingest(settings, NAME, is_ended=ended.is_set)
+    assert (report.read, report.stopped) == (PAGE_ROWS, "the end of its process")
+    assert line(tracker).state == "stopped"
+    assert services.run_ingest(settings, NAME).read == ROWS - PAGE_ROWS
+    ids = ids_in_kafka(settings)
+    assert len(ids) == len(set(ids)) == ROWS
+
+
+def test_a_task_that_gets_airflows_signal_stops_at_a_page(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    child = children.start(settings, TASK)
+    try:
+        wait_until(tracker, lambda one: one.figures.read > 0)
+        os.kill(child.pid, signal.SIGTERM)
+        output, _ = child.communicate(timeout=60)
+    finally:
+        children.kill(child)
+    assert child.returncode == 0, output
+    assert b"ended: the task was ended: it stopped at a page" in output
+    stopped = line(tracker)
+    assert stopped.state == "stopped"
+    assert 0 < stopped.rows_read < ROWS
+    assert stopped.rows_read % PAGE_ROWS == 0
+
+
+def test_a_killed_run_is_silent_after_a_minute_and_the_next_one_takes_the_row(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    child = children.start(settings, RUN)
+    try:
+        wait_until(tracker, lambda one: one.figures.read > 0)
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait(30)
+    finally:
+        children.kill(child)
+    assert line(tracker).state == "running"
+    with tracker.transaction() as connection:
+        connection.execute(text("UPDATE source_runs SET told_at = told_at - interval '2 min'"))
+    assert line(tracker).state == "silent"
+    assert read_sources(tracker).running == 0
+    with pytest.raises(InputError, match="none is going or heard of"):
+        ask_stop(tracker, ID, Decision("mia", "it hangs"))
+    services.run_ingest(settings, NAME)
+    assert (line(tracker).state, line(tracker).rows_read) == ("success", ROWS)
+
+
+def test_a_failed_run_says_why_until_and_after_the_next_success(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    source = settings.pipelines_dir / "orders" / "orders.csv"
+    kept = source.read_bytes()
+    source.unlink()
+    with pytest.raises(InputError):
+        services.run_ingest(settings, NAME)
+    failed = line(tracker)
+    assert failed.state == "failed"
+    assert "orders.csv" in failed.error
+    assert read_sources(tracker, SourceFilter(state="failed")).total == 1
+    source.write_bytes(kept)
+    services.run_ingest(settings, NAME)
+    assert line(tracker).state == "success"
+    assert line(tracker).failed_at == failed.failed_at
+    assert read_sources(tracker, SourceFilter(state="failed")).total == 0
+
+
+def test_a_run_that_lost_its_row_to_another_writes_nothing_more(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    old = begin_run(tracker, ID, node="one")
+    new = begin_run(tracker, ID, node="two")
+    assert tell_run(tracker, ID, old, RunFigures(read=7)) == ""
+    end_run(tracker, ID, old, RunFigures(read=7), state="failed", error="late")
+    assert (line(tracker).state, line(tracker).node, line(tracker).figures.read) == (
+        "running",
+        "two",
+        0,
+    )
+    tell_run(tracker, ID, new, RunFigures(read=9, position="x" * 1000 + "\0", behind=1.5))
+    figures = line(tracker).figures
+    assert (figures.read, figures.behind, len(figures.position)) == (9, 1.5, 300)
+
+
+def test_the_command_shows_sources_in_eighty_columns_and_stops_a_run(
+    settings: Settings, tracker: TrackerStore, monkeypatch: Any
+) -> None:
+    for name, value in settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def cli(*words: str, code: int = 0) -> str:
+        found = CliRunner().invoke(app, ["sources", *words])
+        assert found.exit_code == code, found.output
+        return found.output
+
+    assert "never" in cli("status")
+    services.run_ingest(settings, NAME)
+    shown = cli("status")
+    assert "success" in shown
+    assert all(len(row) <= 80 for row in shown.splitlines())
+    run = begin_run(tracker, ID, node="node-7")
+    figures = RunFigures(read=50, settled=40, pages=2, rate_per_s=12.5, behind=550, unit="rows")
+    tell_run(tracker, ID, run, figures)
+    shown = cli("status", NAME)
+    for words in ("running", "node-7", "550 rows", "12.5"):
+        assert words in shown
+    [found] = json.loads(cli("status", NAME, "--json"))
+    assert (found["state"], found["figures"]["read"], found["next_run_at"]) == ("running", 50, None)
+    assert "next page" in cli("stop", NAME, "--why", "enough")
+    assert json.loads(cli("status", "--json"))[0]["state"] == "stopping"
+    cli("stop", NAME, "--why", "enough", code=1)
+    cli("status", "nothing", code=1)
