@@ -30,6 +30,10 @@ _SAY_S = 5.0
 _LONGEST_S = 7 * 24 * 3600.0
 _INTERRUPTED = 130
 _REASON = "reason"
+_STOPPED = (
+    "somebody stopped it at a page; all that it read is kept, and the next run goes on."
+    " `waybill sources status` says how far it is"
+)
 
 
 @takes(
@@ -92,12 +96,12 @@ def _follow(
     except KeyboardInterrupt:
         _tell("no longer followed: the run goes on in Airflow")
         raise typer.Exit(_INTERRUPTED) from None
-    failed = state != "success"
-    return {
-        "state": state,
-        "report": None if failed else airflow.left(*run, _TASK, "return_value"),
-        "reason": airflow.left(*run, _TASK, _REASON) if failed else None,
-    }
+    if state != "success":
+        return {"state": state, "report": None, "reason": airflow.left(*run, _TASK, _REASON)}
+    report = airflow.left(*run, _TASK, "return_value")
+    if report is None:  # its task was skipped
+        return {"state": "stopped", "report": None, "reason": _STOPPED}
+    return {"state": state, "report": report, "reason": None}
 
 
 def _warning(name: str, request: IngestRequest) -> str:
@@ -193,7 +197,7 @@ def _say_ended(ended: dict[str, Any], *, as_json: bool) -> None:
         why = ended["reason"] or "the log of its task in Airflow says why"
         print_folded([f"{ended['state']}: {why}"], err=True)
     else:
-        report = ended["report"] or {}
+        report = ended["report"]
         print_folded(
             [
                 f"done: {counted(report.get('read', 0), 'row')} read, "
