@@ -210,8 +210,12 @@ def test_partitions_that_are_added_are_read_from_their_beginning(topics):
     _, cursor = topics.read()
     topics.admin.create_partitions([NewPartitions(topics.name, 5)])[topics.name].result(30)
     wait_for(lambda: topics.has_leaders(5))
+    moved = topics.connector().cursor_at("2100-01-01", cursor)
+    stands = cursor["topics"][topics.name]["offsets"]
+    assert moved["topics"][topics.name]["offsets"] == stands, "wherever new ones begin by then"
     topics.send(*orders(30, 60, partitions=5))
     assert sorted(ids(topics.read(cursor)[0])) == list(range(30, 60))
+    assert sorted(ids(topics.read(moved)[0])) == list(range(30, 60))
 
 
 def test_messages_that_were_deleted_before_they_were_read_are_told(topics):

@@ -12,6 +12,7 @@ from waybill import services
 from waybill.errors import InputError
 from waybill.events import decode
 from waybill.ingestion import IngestRequest
+from waybill.ledger import ask_reread
 from waybill.services import AskedRun, ingest_progress
 from waybill.services.ingestion import run_ingest
 from waybill.storage import open_log, open_tracker
@@ -120,6 +121,16 @@ def test_what_is_read_again_has_the_same_ids_and_the_cursor_is_audited_kept_and_
     assert shop.cursor() == stood
     pipeline = services.deployed_pipeline(shop.settings, "orders")
     assert ingest_progress(shop.settings, pipeline).unsettled == 0
+
+
+@pytest.mark.timeout(1200)
+def test_a_run_that_begins_elsewhere_leaves_the_reading_that_was_asked_for_before_to_the_next(shop):
+    shop.run("run-1")
+    with open_tracker(shop.settings.tracker) as tracker, tracker.transaction() as connection:
+        assert ask_reread(connection, "test-orders")
+    assert shop.run("run-2", **{"from": "150", "why": "x"}).read == 10
+    assert shop.run("run-3").read == ROWS
+    assert shop.run("run-4").read == 0
 
 
 @pytest.mark.timeout(1200)

@@ -98,6 +98,21 @@ def test_rows_that_are_gone_are_deletes_once_and_come_back_when_they_are_inserte
     assert table.read() == ([], of(1, version=8)), "and behind the row as it was inserted again"
 
 
+def test_a_delete_is_behind_its_row_where_the_cursor_was_moved_back_since_that_was_sent(table):
+    table.add(1, seq=1)
+    table.read()
+    before = table.cursor
+    table.add(2, seq=8)
+    table.add(3, seq=9)
+    table.read()
+    table.delete("id = 3")
+    table.cursor = None
+    assert table.read() == ([1, 2], of(3, version=9))
+    table.delete("id = 2")
+    table.cursor = before
+    assert table.read() == ([], of(2, version=9))
+
+
 def test_a_row_that_came_and_went_between_two_comparisons_is_a_delete(table):
     table.add(1, seq=1)
     table.read()

@@ -56,7 +56,7 @@ from waybill.ingestion.connectors import (
 from waybill.ingestion.page_traces import TracesByName
 from waybill.ingestion.refused_messages import Undeliverable
 from waybill.ingestion.run_progress import RunProgress
-from waybill.ingestion.source_rows import declared_for, intake_event, parked_id
+from waybill.ingestion.source_rows import declared_for, held_by, intake_event, parked_id
 from waybill.ingestion.takeover import InKafka, count_sent, taken_us
 from waybill.ledger import (
     CursorReset,
@@ -622,6 +622,7 @@ class _Run:
             name = self._event.name
         data = row.data if isinstance(row, Record) else row
         placed = ParkError(error.code, error.message, where=where)
+        known_by = held_by(row, known_by)
         self._park(orjson_or_repr(data), name, placed, known_by, counts, packer)
 
     def _park(

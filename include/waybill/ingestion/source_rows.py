@@ -68,6 +68,14 @@ def intake_event(pipeline: Pipeline, row: Row, clock: IntakeClock) -> tuple[Even
     return event, content, taken_us
 
 
+def held_by(row: Row, place: str) -> str:
+    """Return what a row that is no event is known by beside its bytes.
+
+    Two streams may have the same row, or one may upsert what it then deletes.
+    """
+    return f"{row.op} of {row.event}, {place}" if isinstance(row, Record) else place
+
+
 def parked_id(pipeline_id: str, name: str, place: str, raw: bytes) -> str:
     """Return what a record is known by that is no event: 32 hex digits.
 

@@ -157,11 +157,12 @@ def _reset(connection: Connection, pipeline_id: str, reset: CursorReset) -> None
         select(table.c.cursor, table.c.rows_read).where(table.c.pipeline_id == pipeline_id)
     ).first()
     old, old_rows = (None, 0) if stood is None else (stood.cursor, int(stood.rows_read))
-    values = {
+    values: dict[str, Any] = {
         "cursor": JSON.NULL if cursor is None else cursor,
         "rows_read": rows_read,
-        "reread_asked_at": None,
     }
+    if cursor is None:  # else who asked to begin at the beginning is served by the next run
+        values["reread_asked_at"] = None
     connection.execute(
         insert(table)
         .values(pipeline_id=pipeline_id, sequence=0, **values)

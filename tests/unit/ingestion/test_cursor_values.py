@@ -85,6 +85,13 @@ def test_a_value_ahead_of_where_the_last_run_stopped_is_refused_since_rows_would
     assert source.cursor_at("2", stands) == stands
 
 
+def test_a_value_that_the_database_cannot_be_asked_for_is_refused_before_each_run_fails_of_it(
+    table,
+):
+    with pytest.raises(InputError, match="from: .* cannot be compared with column 'at'"):
+        table(cursor="at").cursor_at("-99999999999999999999", None)
+
+
 def test_a_table_without_a_cursor_has_no_value_to_begin_at(table):
     with pytest.raises(InputError, match=r"declares no options\.cursor"):
         table().cursor_at("3", None)

@@ -189,6 +189,20 @@ def test_a_record_that_is_too_long_parks_and_the_next_is_read(opened, tmp_path, 
     assert (one.code, one.line, len(one.raw)) == ("payload_too_large", 2, 1024**2)
 
 
+def test_records_that_are_too_long_and_begin_alike_are_known_apart_by_their_places(
+    opened, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(file_formats, "_TEXT_BYTES", 1024**2)
+    monkeypatch.setattr(file_formats, "_RECORD_BYTES", 2 * 1024**2)
+    long = b'{"id":"' + b"x" * 5 * 1024**2
+    put(tmp_path, "x.jsonl", b'{"id":1}\n' + long + b'1"}\n' + long + b'2"}\n')
+    pages = [page for page in opened().read(None) if page.bad]
+    assert [page.origin for page in pages] == [None, None]
+    first, second = (page.bad[0] for page in pages)
+    assert first.raw == second.raw
+    assert first.place != second.place
+
+
 def test_parquets_values_are_as_json_has_them(opened, tmp_path):
     moment = datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
     table = pa.table(

@@ -222,7 +222,9 @@ def _page(
     def place(index: int) -> str:
         return f"{file.shown}, line {piece.places[index]}"
 
-    return Page(piece.rows, piece.bad, cursor=after, start=start, place=place, origin=file.shown)
+    is_cut = any(bad.code == "payload_too_large" for bad in piece.bad)  # others may begin like it
+    origin = None if is_cut else file.shown
+    return Page(piece.rows, piece.bad, cursor=after, start=start, place=place, origin=origin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Keys that a source had, so that those that are gone are deletes.
 
 Objects below ``source-keys/<pipeline's folder>/<digest of the table and its key>/``:
-    known/<id>.zst                      keys, one a line as JSON: of rows that were sent, written
-                                        before their page is; or all that a comparison found
+    known/<id>.<version>.zst            keys, one a line as JSON: of rows that were sent, written
+                                        before their page is; or all that a comparison found. None
+                                        of these rows was sent with a greater version
     gone/<comparison>/<number>.zst      keys that are gone, until their deletes are committed
 
 A comparison takes all of ``known`` for what the source had. So nothing need say which of them count
@@ -53,6 +54,8 @@ class Comparison:
         self._had = _Spill(self._held)
         self._has = _Spill(self._held)
         self.had = self.has = self.missing = 0
+        self.versions = [version for name in before if (version := _version(name)) is not None]
+        """Up to the greatest of them, rows were sent: whatever became of the cursor since."""
 
     def __enter__(self) -> Comparison:
         return self
@@ -76,20 +79,20 @@ class Comparison:
             self.has += len(has)
             self.missing += len(had - has)
 
-    def write(self) -> Gone:
-        """Write what it has as known, then what is gone."""
+    def write(self, version: int) -> Gone:
+        """Write what it has as known, up to a version, then what is gone."""
         name, objects, known, size = uuid.uuid4().hex, 0, list[bytes](), 0
         for number in range(_BUCKETS):
             has = set(self._has.lines(number))
             known += has
             size += sum(map(len, has))
             if size >= _OBJECT_BYTES:
-                self._known.add(known)
+                self._known.add(known, version)
                 known, size = [], 0
             if gone := sorted(set(self._had.lines(number)) - has):
                 self._known.put(f"gone/{name}/{objects}", gone)
                 objects += 1
-        self._known.add(known)
+        self._known.add(known, version)
         return Gone(name, objects)
 
 
@@ -99,10 +102,10 @@ class KnownKeys:
     def __init__(self, objects: ObjectStore, folder: str) -> None:
         self._objects, self._prefix = objects, f"source-keys/{folder}/"
 
-    def add(self, keys: Sequence[bytes]) -> None:
-        """Take note of keys, before rows of them are sent."""
+    def add(self, keys: Sequence[bytes], version: int) -> None:
+        """Take note of keys, before rows of them are sent with up to a version."""
         if keys:
-            self.put(f"known/{uuid.uuid4().hex}", keys)
+            self.put(f"known/{uuid.uuid4().hex}.{version}", keys)
 
     def begin(self) -> tuple[Comparison, list[str]]:
         """Begin a comparison; return it, and what can be deleted once its deletes are committed."""
@@ -143,6 +146,12 @@ class KnownKeys:
     def forget(self, names: Sequence[str]) -> None:
         """Delete objects."""
         self._objects.delete(names)
+
+
+def _version(name: str) -> int | None:
+    """Return the version in the name of an object of known keys; None: there is none."""
+    text = name.rpartition("/")[2].removesuffix(".zst").partition(".")[2]
+    return int(text) if text else None
 
 
 class _Spill:

@@ -4,7 +4,7 @@ The cursor has ``"top"``, the greatest version that was read; ``"compared"``, wh
 comparison began, seconds since 1970; ``"comparison"``, its id; and while its deletes are sent,
 ``"gone"``: how far they are. A delete has version ``top``: not before what was sent of its row,
 and, as it is taken in later, behind it; before a row that is inserted again, whose cursor has
-risen.
+risen. The known keys have it, too: a cursor that is moved back, or lost, knows a lower one.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class TableDeletes:
         carried = {name: start[name] for name in _CARRIED if start and name in start}
         if rows:
             version = self._version(rows[-1][self._table.cursor])
-            self._known.add([self._line(row) for row in rows])
             carried["top"] = max(int(carried.get("top", version)), version)
+            self._known.add([self._line(row) for row in rows], carried["top"])
         return carried
 
     def is_due(self, cursor: Cursor) -> bool:
@@ -100,16 +100,17 @@ class TableDeletes:
             InputError: more are gone than one comparison may delete.
         """
         began = int(time.time())
+        versions = [self._version(json_value(value)) for value in read_to if value is not None]
         comparison, to_forget = self._known.begin()
         with comparison:
             for rows in self._scan(session, table):
                 comparison.add(map(self._line, rows))
             comparison.count()
             self._refuse_many(comparison.had, comparison.has, comparison.missing)
-            gone = comparison.write()
+            versions += [*comparison.versions, *([int(start["top"])] if "top" in start else [])]
+            top = max(versions, default=0)
+            gone = comparison.write(top)
         self._to_forget = gone.comparison, to_forget + self._known.objects_of(gone)
-        versions = [self._version(json_value(value)) for value in read_to if value is not None]
-        top = max([*versions, *([int(start["top"])] if "top" in start else [])])
         return (yield from self._send(gone, began, {**start, "top": top}, start=start))
 
     def go_on(self, start: dict[str, Any]) -> Deleting:

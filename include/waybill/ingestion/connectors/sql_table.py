@@ -180,9 +180,12 @@ class SqlConnector:
                 begins = None if stood is None else stood.values
             else:
                 begins = self._begin(session, reading, stood).values
-        if known is None:
-            raise InputError(f"from: table {self._options.table!r} is empty: nothing to read again")
-        at = read_as(type(known), value, like=known)
+            if known is None:
+                raise InputError(
+                    f"from: table {self._options.table!r} is empty: nothing to read again"
+                )
+            at = read_as(type(known), value, like=known)
+            self._require_comparable(session, column, at)
         if begins is not None and type(begins[0]) is type(at) and at > begins[0]:
             raise InputError(
                 f"from: {value!r} is ahead of where the last run stopped, {begins[0]}: a run"
@@ -233,6 +236,17 @@ class SqlConnector:
                 stands = self._stands(start, reading)
                 read_to = [end, *([] if stands is None else stands.values[:1])]
                 yield from self._deletes.compare(session, reading.table, start, read_to)
+
+    def _require_comparable(
+        self, session: sa.Connection, column: sa.ColumnElement[Any], at: Any
+    ) -> None:
+        """Refuse a value that the database cannot be asked for: no run would get past it."""
+        try:
+            session.execute(sa.select(sa.literal(1)).where(column >= at).limit(1)).first()
+        except (OverflowError, UnicodeError) as error:
+            raise InputError(
+                f"from: {at!r} cannot be compared with column {self._options.cursor!r}: {error}"
+            ) from error
 
     def _stretch(
         self,

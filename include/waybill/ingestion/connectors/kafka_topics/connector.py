@@ -139,8 +139,8 @@ class KafkaConnector:
         for name, (topic_id, _) in ids.items():
             at = offsets[name]
             if name in known and known[name].id == topic_id:
-                read = known[name].offsets
-                at = {number: min(at[number], read.get(number, 0)) for number in at}
+                read = known[name].offsets  # of a new partition none: it is read from its first
+                at = {number: min(at[number], read[number]) for number in at if number in read}
             topics[name] = TopicPosition(id=topic_id, offsets=at)
         return Position(topics=topics).cursor()
 
