@@ -1,7 +1,8 @@
 """``waybill ingest``: start a pipeline's ingestion in Airflow, and follow it.
 
-Exit code: 0, the run is started, or with ``--wait`` has ended well; 1, it failed, or was refused;
-130, nobody follows it any more, and it goes on. With ``--json`` standard output is one JSON value.
+Exit code: 0, the run is started, or with ``--wait`` has ended well; 1, it failed, was stopped, or
+was refused; 130, nobody follows it any more, and it goes on. With ``--json`` standard output is one
+JSON value.
 """
 
 from __future__ import annotations
@@ -92,12 +93,16 @@ def _follow(
     except KeyboardInterrupt:
         _tell("no longer followed: the run goes on in Airflow")
         raise typer.Exit(_INTERRUPTED) from None
-    failed = state != "success"
-    return {
-        "state": state,
-        "report": None if failed else airflow.left(*run, _TASK, "return_value"),
-        "reason": airflow.left(*run, _TASK, _REASON) if failed else None,
-    }
+    if state != "success":
+        return {"state": state, "report": None, "reason": airflow.left(*run, _TASK, _REASON)}
+    report = airflow.left(*run, _TASK, "return_value")
+    if report and (who := report.get("stopped")):
+        reason = (
+            f"by {who}, after {counted(report['read'], 'row')}, which are delivered or parked; the "
+            "next run goes on"
+        )
+        return {"state": "stopped", "report": report, "reason": reason}
+    return {"state": state, "report": report, "reason": None}
 
 
 def _warning(name: str, request: IngestRequest) -> str:
