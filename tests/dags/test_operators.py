@@ -55,6 +55,8 @@ def context(*, user=None, run_id="manual__1", ti=None) -> Any:
 class Report:
     content: dict[str, Any]
     problem: str = ""
+    stopped: str = ""
+    read: int = 0
 
     def to_json(self):
         return self.content
@@ -85,7 +87,21 @@ def test_ingest_names_its_pipeline_and_returns_the_report(calls):
     assert IngestOperator(task_id="t", pipeline="flights").execute(context()) == {
         "did": "run_ingest"
     }
-    assert calls.made == [("run_ingest", ("flights",), {"lookup": connection_text, "asked": None})]
+    [(name, pipelines, options)] = calls.made
+    assert (name, pipelines) == ("run_ingest", ("flights",))
+    assert options.pop("is_ended")() is False
+    assert options == {"lookup": connection_text, "asked": None}
+
+
+def test_a_stopped_ingest_is_skipped_and_leaves_its_report_for_who_follows_it(calls):
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    counts = {"read": 1200, "stopped": "mia"}
+    calls.record("run_ingest", Report(counts, stopped="mia", read=1200))
+    run = Run()
+    with pytest.raises(AirflowSkipException, match="stopped by mia after 1,200 rows"):
+        IngestOperator(task_id="t", pipeline="flights").execute(context(ti=run))
+    assert run.pushed == {"return_value": counts}
 
 
 def test_ingest_takes_the_params_of_its_run_where_it_is_to_and_refuses_what_is_none(calls):

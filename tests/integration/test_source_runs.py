@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from waybill import services
 from waybill.access import Decision
 from waybill.cli import app
-from waybill.errors import InputError
+from waybill.errors import InputError, RetryError
 from waybill.events import decode
 from waybill.ingestion import run_progress
 from waybill.ledger import (
@@ -60,13 +60,14 @@ TASK = (
     SLOW
     + """
 import signal
+from types import SimpleNamespace
 from waybill.errors import RetryError
 from waybill_airflow.operators import ingest
 ingest.read_settings = lambda: settings
 operator = ingest.IngestOperator(task_id="ingest", pipeline="orders")
 signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())  # as Airflow's task runner does
 try:
-    operator.execute({})
+    operator.execute({"ti": SimpleNamespace(xcom_push=lambda key, value: print(key, value))})
 except RetryError as error:
     print("ended:", error)
 """
@@ -223,6 +224,39 @@ def test_a_failed_run_says_why_until_and_after_the_next_success(
     assert read_sources(tracker, SourceFilter(state="failed")).total == 0
 
 
+def test_a_second_try_that_finds_the_log_open_leaves_the_first_one_seen_and_stoppable(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    child = children.start(settings, RUN)
+    try:
+        wait_until(tracker, lambda one: one.figures.read > 0)
+        with pytest.raises(RetryError, match="is open in process"):
+            services.run_ingest(settings, NAME)
+        assert (line(tracker).state, line(tracker).error) == ("running", "")
+        ask_stop(tracker, ID, Decision("mia", "twice"))
+        output, _ = child.communicate(timeout=60)
+    finally:
+        children.kill(child)
+    assert child.returncode == 0, output
+    assert (line(tracker).state, line(tracker).stop_asked_by) == ("stopped", "mia")
+
+
+def test_a_run_takes_the_row_of_one_that_is_heard_of_once_it_has_the_source(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    old = begin_run(tracker, ID, node="one")
+    tell_run(tracker, ID, old, RunFigures(read=7))
+    new = begin_run(tracker, ID, node="two", claimed=False)
+    tell_run(tracker, ID, new, RunFigures(read=9))
+    assert (line(tracker).node, line(tracker).figures.read) == ("one", 7)
+    begin_run(tracker, ID, node="two", run=new)
+    tell_run(tracker, ID, new, RunFigures(read=9))
+    ask_stop(tracker, ID, Decision("mia", "enough"))
+    begin_run(tracker, ID, node="two", run=new)
+    assert (line(tracker).node, line(tracker).figures.read) == ("two", 9)
+    assert line(tracker).state == "stopping", "to begin again changes nothing"
+
+
 def test_a_run_that_lost_its_row_to_another_writes_nothing_more(
     settings: Settings, tracker: TrackerStore
 ) -> None:
@@ -269,3 +303,9 @@ def test_the_command_shows_sources_in_eighty_columns_and_stops_a_run(
     assert json.loads(cli("status", "--json"))[0]["state"] == "stopping"
     cli("stop", NAME, "--why", "enough", code=1)
     cli("status", "nothing", code=1)
+    with tracker.transaction() as connection:
+        connection.execute(
+            text("INSERT INTO pipelines (id, name, team) VALUES (:id, 'others', 'x')"), {"id": NAME}
+        )
+    [found] = json.loads(cli("status", NAME, "--json"))
+    assert found["pipeline_id"] == ID, "a name goes before an id"

@@ -1,7 +1,8 @@
 """``waybill ingest``: start a pipeline's ingestion in Airflow, and follow it.
 
-Exit code: 0, the run is started, or with ``--wait`` has ended well; 1, it failed, or was refused;
-130, nobody follows it any more, and it goes on. With ``--json`` standard output is one JSON value.
+Exit code: 0, the run is started, or with ``--wait`` has ended well; 1, it failed, was stopped, or
+was refused; 130, nobody follows it any more, and it goes on. With ``--json`` standard output is one
+JSON value.
 """
 
 from __future__ import annotations
@@ -30,10 +31,6 @@ _SAY_S = 5.0
 _LONGEST_S = 7 * 24 * 3600.0
 _INTERRUPTED = 130
 _REASON = "reason"
-_STOPPED = (
-    "somebody stopped it at a page; all that it read is kept, and the next run goes on."
-    " `waybill sources status` says how far it is"
-)
 
 
 @takes(
@@ -99,8 +96,12 @@ def _follow(
     if state != "success":
         return {"state": state, "report": None, "reason": airflow.left(*run, _TASK, _REASON)}
     report = airflow.left(*run, _TASK, "return_value")
-    if report is None:  # its task was skipped
-        return {"state": "stopped", "report": None, "reason": _STOPPED}
+    if report and (who := report.get("stopped")):
+        reason = (
+            f"by {who}, after {counted(report['read'], 'row')}, which are delivered or parked; the "
+            "next run goes on"
+        )
+        return {"state": "stopped", "report": report, "reason": reason}
     return {"state": state, "report": report, "reason": None}
 
 
@@ -197,7 +198,7 @@ def _say_ended(ended: dict[str, Any], *, as_json: bool) -> None:
         why = ended["reason"] or "the log of its task in Airflow says why"
         print_folded([f"{ended['state']}: {why}"], err=True)
     else:
-        report = ended["report"]
+        report = ended["report"] or {}
         print_folded(
             [
                 f"done: {counted(report.get('read', 0), 'row')} read, "

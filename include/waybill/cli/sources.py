@@ -249,7 +249,8 @@ def _status_lines(one: SourceLine) -> Iterator[str]:
     on = f" on {one.node}" if one.node else ""
     yield plain(f"{one.pipeline} ({one.connector}, team {one.team}): {one.state}{on}")
     if one.stop_asked_by:
-        yield plain(f"  stopped by {one.stop_asked_by}")
+        done = "stopped" if one.state in {"stopping", "stopped"} else "a stop was asked for"
+        yield plain(f"  {done} by {one.stop_asked_by}")
     total = "" if figures.total is None else f" of {figures.total:,}"
     yield (
         f"  {figures.read:,} rows read, {figures.settled:,} settled, {figures.parked:,} parked,"

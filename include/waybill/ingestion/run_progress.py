@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
-from uuid import UUID
+from uuid import uuid4
 
 from waybill.errors import WaybillError
 from waybill.ingestion.connectors.base import Connector, Cursor, StandingConnector
@@ -50,7 +50,10 @@ class RunProgress:
     ) -> None:
         self._tracker, self._pipeline_id, self._node = tracker, pipeline_id, node
         self._is_ended = is_ended
-        self._run: UUID | None = None
+        self._run = uuid4()
+        self._is_claimed = False
+        self._begun_as: bool | None = None
+        """Whether it had the source when it was told that it begins; None: that is not told."""
         self._figures = RunFigures()
         self._asked_by = ""
         self._stopped = False
@@ -73,6 +76,11 @@ class RunProgress:
         seconds = max(time.monotonic() - self._began, 1e-3)
         self._figures = replace(self._figures, rate_per_s=self._figures.read / seconds)
         self._try(lambda: self._end(error))
+
+    def claimed(self) -> None:
+        """Take note that this run has the source now: no other run is shown any more."""
+        self._is_claimed = True
+        self._try(self._begin)
 
     def at(self, *, read: int, settled: int, parked: int, pages: int, total: int | None) -> None:
         """Take note of how far the run is; costs no statement."""
@@ -121,22 +129,23 @@ class RunProgress:
             self._try(self._tell)
 
     def _tell(self) -> None:
-        if self._run is None:
-            self._begin()
+        self._begin()
         now, figures = time.monotonic(), self._figures
         rate = (figures.read - self._told_read) / max(now - self._told, 1e-3)
         self._told, self._told_read = now, figures.read
-        if self._run is not None:
-            shown = replace(figures, rate_per_s=rate)
-            asked = tell_run(self._tracker, self._pipeline_id, self._run, shown)
-            self._asked_by = " ".join(asked.split()) or self._asked_by
+        shown = replace(figures, rate_per_s=rate)
+        asked = tell_run(self._tracker, self._pipeline_id, self._run, shown)
+        self._asked_by = " ".join(asked.split()) or self._asked_by
 
     def _begin(self) -> None:
-        self._run = begin_run(self._tracker, self._pipeline_id, node=self._node)
+        claimed = self._is_claimed
+        if self._begun_as is claimed:
+            return
+        begin_run(self._tracker, self._pipeline_id, node=self._node, run=self._run, claimed=claimed)
+        self._begun_as = claimed
 
     def _end(self, error: BaseException | None) -> None:
-        if self._run is None:
-            return
+        self._begin()
         if error is not None:
             words = str(error) or type(error).__name__
             end_run(

@@ -1,9 +1,10 @@
 """How the last run of each source is, while it runs and after: one row a pipeline.
 
-A run takes the row when it begins, and writes to it under its own id: one that another run took the
-row from writes nothing more. It gives no right to anything, the lease of the source does; so who is
-killed amid a run leaves a row that says *running* and is not heard of (``SILENT_S``), and the next
-run takes it. Each change is one statement. All times are the tracker's clock.
+A run takes the row when it begins, unless it is that of a run which is heard of: that one it takes
+once it has the lease of the source, which alone gives a right. It writes to the row under its own
+id: one that another run took the row from writes nothing more. Who is killed amid a run leaves a
+row that says *running* and is not heard of (``SILENT_S``). Each change is one statement. All times
+are the tracker's clock.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ INSERT INTO source_runs (pipeline_id, run, node) VALUES (:pipeline, :run, :node)
 ON CONFLICT (pipeline_id) DO UPDATE SET run = excluded.run, node = excluded.node,
   state = 'running', started_at = clock_timestamp(), told_at = clock_timestamp(), ended_at = NULL,
   figures = '{}'::jsonb, stop_asked_at = NULL, stop_asked_by = ''
+WHERE source_runs.run <> excluded.run AND (:claimed OR source_runs.state <> 'running'
+  OR source_runs.told_at <= clock_timestamp() - make_interval(secs => :silent))
 """)
 _TELL = text("""
 UPDATE source_runs SET told_at = clock_timestamp(), figures = CAST(:figures AS jsonb)
@@ -194,10 +197,31 @@ SELECT count(*) AS total, count(*) FILTER (WHERE {_HEARD}) AS running,
 """)
 
 
-def begin_run(tracker: TrackerStore, pipeline_id: str, *, node: str) -> UUID:
-    """Write that a run of a pipeline's source begins; returns the run's id."""
-    run = uuid4()
-    given = {"pipeline": pipeline_id, "run": run, "node": text_value(node, longest=200)}
+def begin_run(
+    tracker: TrackerStore,
+    pipeline_id: str,
+    *,
+    node: str,
+    run: UUID | None = None,
+    claimed: bool = True,
+) -> UUID:
+    """Write that a run of a pipeline's source begins; returns the run's id.
+
+    Args:
+        tracker: the books.
+        pipeline_id: whose source.
+        node: of its machine, for people.
+        run: its id; None: a new one. Again with the same changes nothing.
+        claimed: it has the source's lease; else the row of a run that is heard of stays as it is.
+    """
+    run = run or uuid4()
+    given = {
+        "pipeline": pipeline_id,
+        "run": run,
+        "node": text_value(node, longest=200),
+        "claimed": claimed,
+        "silent": SILENT_S,
+    }
     with tracker.transaction() as connection:
         connection.execute(_BEGIN, given)
     return run

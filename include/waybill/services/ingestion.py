@@ -144,6 +144,7 @@ def run_ingest(
             open_producer(settings, name, refused, claim) as producer,
             claim.stopping(producer),
         ):
+            told.claimed()
             intake = Intake(
                 pipeline=pipeline,
                 connector=connector,

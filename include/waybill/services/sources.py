@@ -82,6 +82,8 @@ def source_status(settings: Settings, name: str | None = None) -> list[SourceLin
             found += page.sources
             if (after := page.next) is None:
                 break
+    if name is not None:  # the id of one may be the name of another
+        found = [one for one in found if one.pipeline == name] or found
     if name is not None and not found:
         raise InputError(
             f"there is no pipeline {name!r}; `waybill pipelines list` names those that there are"

@@ -39,7 +39,7 @@ class IngestOperator(BaseOperator):
     :raises airflow.sdk.exceptions.AirflowSkipException: somebody stopped the run; what it had read
         is delivered or parked.
     :returns: the ``IngestReport`` as a dict: pipeline, read, accepted, parked, resumed (counts of
-        events), seconds.
+        events), seconds. A run that was stopped leaves it as well, with ``stopped``: who did.
     """
 
     operator_extra_links: ClassVar = (PipelineLink(),)
@@ -85,6 +85,7 @@ class IngestOperator(BaseOperator):
             if report.stopped and self._is_ended:
                 raise RetryError("the task was ended: it stopped at a page, the next run goes on")
         if report.stopped:
+            context["ti"].xcom_push(key="return_value", value=self._counts)
             raise AirflowSkipException(
                 f"stopped by {report.stopped} after {report.read:,} rows, which are delivered or"
                 " parked; the next run goes on"

@@ -30,7 +30,7 @@ class Airflow(HTTPServer):
     def __init__(self, states: list[str]) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
         self.states = states
-        self.left: dict[str, str] = {}
+        self.left: dict[str, Any] = {}
         self.parses: list[str] = []
         """By when each that is asked for begins; none begins after the last."""
         self.asked: list[str] = []
@@ -139,6 +139,23 @@ def test_a_failed_replay_says_why_on_the_command_line(
     conf = {"pipeline": "orders", "error_type": "null_value"}
     state, _, reason = replays._launch(settings, conf, follow=True)
     assert (state, reason) == ("failed", "the canary stopped: of 10")
+
+
+def test_a_stopped_ingest_is_no_success_for_who_follows_it(
+    client: AirflowClient, airflow: Airflow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from waybill.cli import ingest
+    from waybill.ingestion import IngestReport
+    from waybill.services import IngestProgress
+
+    report = IngestReport("orders", 1200, 1190, 10, 0, 0, 3, 1.5, "mia").to_json()
+    airflow.states, airflow.left["return_value"] = ["running", "success"], report
+    sayer = ingest._Sayer(lambda: progress, progress := IngestProgress(0, 0, False), to_stderr=True)
+    run = {"pipeline": "orders", "dag_id": "ingest_orders", "run_id": "r"}
+    ended = ingest._follow(client, run, sayer, as_json=False)
+    assert (ended["state"], ended["report"]) == ("stopped", report)
+    ingest._say_ended(run | ended, as_json=False)
+    assert "stopped: by mia, after 1,200 rows" in capsys.readouterr().err
 
 
 def test_a_dag_is_current_once_a_parse_made_it_that_began_after_it_was_asked_for(

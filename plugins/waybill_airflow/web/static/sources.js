@@ -17,6 +17,7 @@ const DEFAULTS = { words: "", state: "", after: "" };
 const STATES = [["", "all"], ["running", "running"], ["failed", "failed"]];
 const NONE = ["never", "pushed"];
 const GOING = ["running", "stopping"];
+const STOPPED = ["stopping", "stopped"]; // a run may end otherwise before it sees that it is to stop
 const LOOKS = { running: "good", success: "good", stopping: "warn", stopped: "warn", silent: "bad-state", failed: "bad-state" };
 const MEANINGS = { pushed: "It sends by itself, to the collector: nothing runs.", never: "No run has begun yet.", stopping: "It ends at its next page.", silent: "It runs, and was not heard of for a minute: its process is dead, frozen, or has no tracker. The next run goes on.", stopped: "Somebody had it end before the source did." };
 const HEADS = [["Source"], ["Last run"], ["Rows", "number", "That the run read"], ["Rows/s", "number", "Lately; of a run that ended, over all of it"], ["Position"], ["Behind", "number", "How far the run was behind the source's end, where the source can say"], ["Last success"], ["Next run", "", "By its schedule, were its DAG not paused"], [""]];
@@ -89,7 +90,7 @@ function row(one) {
   const at = (moment, none) => (moment ? h("time", { datetime: moment, title: `${time(moment)} UTC` }, ago(moment)) : h("span", { class: "muted" }, none));
   return h("tr", { "data-id": one.pipeline_id },
     h("th", { scope: "row" }, h("a", { href: `balance#${new URLSearchParams({ pipeline: one.pipeline_id })}`, title: `The balance of ${one.pipeline}` }, one.pipeline), h("span", { class: "sub" }, `${one.team}, ${one.connector || "nothing deployed"}`)),
-    cell("Last run", "", h("span", { class: `state ${LOOKS[one.state] ?? ""}`, title: MEANINGS[one.state] ?? "" }, one.state), h("span", { class: "sub" }, since(one)), one.node && h("span", { class: "sub" }, `on ${one.node}`), one.stop_asked_by && h("span", { class: "sub" }, `stopped by ${one.stop_asked_by}`)),
+    cell("Last run", "", h("span", { class: `state ${LOOKS[one.state] ?? ""}`, title: MEANINGS[one.state] ?? "" }, one.state), h("span", { class: "sub" }, since(one)), one.node && h("span", { class: "sub" }, `on ${one.node}`), one.stop_asked_by && h("span", { class: "sub" }, `${STOPPED.includes(one.state) ? "stopped" : "stop asked"} by ${one.stop_asked_by}`)),
     cell("Rows", "number", NONE.includes(one.state) ? h("span", { class: "muted" }, "–") : count(one.read), one.parked > 0 && h("span", { class: "sub" }, `${count(one.parked)} parked`), GOING.includes(one.state) && h("span", { class: "sub" }, `${count(one.settled)} settled`), share(one)),
     cell("Rows/s", "number", NONE.includes(one.state) ? h("span", { class: "muted" }, "–") : rate(one.rate_per_s)),
     cell("Position", "place", one.position || h("span", { class: "muted" }, "–")),
