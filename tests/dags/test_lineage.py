@@ -23,7 +23,7 @@ def library(monkeypatch):
 
     pipeline = SimpleNamespace(name="orders", team="shop", destination="warehouse")
     report = {"accepted": 7, "sent": 5, "resumed": 0, "events": 5}
-    done = SimpleNamespace(to_json=lambda: report)
+    done = SimpleNamespace(to_json=lambda: report, stopped="")
     tables = [LoadedTable("shop", "orders", "warehouse", name) for name in ("items", "orders")]
     monkeypatch.setattr(services, "deployed_pipeline", lambda *_: pipeline)
     monkeypatch.setattr(services, "run_ingest", lambda *_, **__: done)

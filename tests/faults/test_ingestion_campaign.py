@@ -61,7 +61,8 @@ def test_what_is_not_in_kafka_and_what_is_there_twice_is_counted(request, stack_
     assert producer.flush(30) == 0
     killed.grow()
     found = killed.judge()
-    assert (found.lost, found.doubled, found.copies, found.unbalanced) == (killed.added, 2, 1, 2)
+    assert (found.lost, found.doubled, found.copies) == (killed.added, 2, 1)
+    assert found.unbalanced == 2 + 2  # Kafka has them and the books not; nor the balance
 
 
 @pytest.mark.parametrize(

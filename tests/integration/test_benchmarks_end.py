@@ -82,6 +82,9 @@ def test_every_benchmark_with_servers_has_them_in_such_a_home():
     runnable = {n: text for n, text in runnable.items() if "def main()" in text}
     del runnable["clusters.py"]  # on a simulated clock, without a server
     del runnable["collector_load.py"]  # sends to the collector of ingestion.py
+    del runnable[
+        "ingestion_ways.py"
+    ]  # one way of reading, in a process of its own, for ingestion.py
     del runnable["airflow_parses.py"]  # its program makes parses, for airflow.py
     assert len(runnable) >= 5
     assert [name for name, text in runnable.items() if "with opened_home()" not in text] == []

@@ -116,6 +116,7 @@ GROWTH: dict[str, Growth] = {
         "partition in a parked object",
         f"{_BOOKS} after its object was deleted; its numbers stay in `parked_partitions`",
     ),
+    "source_runs": _lasts("pipeline", _NAMES),
     "staged_objects": Growth(
         "task that passed events on, in a batch", f"{_BOOKS} after its load, once it is deleted"
     ),
