@@ -96,11 +96,12 @@ def paused_at_creation(*, moves_data: bool = False) -> bool | None:
     return False if unpaused == "all" or (unpaused == "upkeep" and not moves_data) else None
 
 
-def source_pools() -> dict[str, str]:
-    """Return {connection: pool} of the connections whose runs are limited."""
+def source_pools() -> dict[str, tuple[str, int]]:
+    """Return {connection: (pool, its slots)} of the connections whose runs are limited."""
     from waybill.settings import source_pool
 
-    return {name: source_pool(name) for name in _airflow_settings().source_slots}
+    limited = _airflow_settings().source_slots
+    return {name: (source_pool(name), slots) for name, slots in limited.items()}
 
 
 def replays_at_once() -> int:

@@ -33,10 +33,13 @@ from waybill_airflow.params import params_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import TypeAlias
 
     from airflow.sdk import Context
 
     from waybill.pipelines import DeclarationIndex, DeclaredPipeline
+
+    _Pools: TypeAlias = Mapping[str, tuple[str, int]]
 
 _PREFIX = "ingest_"
 _INGEST_DOC = """
@@ -185,9 +188,7 @@ def _owners(index: DeclarationIndex, shard: list[DeclaredPipeline]) -> dict[str,
     return owners
 
 
-def _dag_of(
-    index: DeclarationIndex, declared: DeclaredPipeline, dag_id: str, pools: Mapping[str, str]
-) -> DAG:
+def _dag_of(index: DeclarationIndex, declared: DeclaredPipeline, dag_id: str, pools: _Pools) -> DAG:
     if declared.problem:
         return _notice(dag_id, declared.folder, declared.problem)
     try:
@@ -197,7 +198,7 @@ def _dag_of(
         return _notice(dag_id, declared.folder, problem)
 
 
-def _ingest_dag(declared: DeclaredPipeline, pools: Mapping[str, str]) -> DAG:
+def _ingest_dag(declared: DeclaredPipeline, pools: _Pools) -> DAG:
     from waybill.ingestion import IngestRequest
     from waybill.pipelines import HOURLY, cron_schedule
 
@@ -225,8 +226,15 @@ def _ingest_dag(declared: DeclaredPipeline, pools: Mapping[str, str]) -> DAG:
         params=params_of(IngestRequest),
         auto_register=False,
     )
-    pool = pools.get(declared.connection or "", INGEST_POOL)
-    IngestOperator(task_id="ingest", pipeline=declared.name, from_params=True, pool=pool, dag=dag)
+    pool, slots = pools.get(declared.connection or "", (INGEST_POOL, 1))
+    IngestOperator(
+        task_id="ingest",
+        pipeline=declared.name,
+        from_params=True,
+        pool=pool,
+        pool_slots=min(slots, declared.connections),
+        dag=dag,
+    )
     dag.validate()
     return dag
 

@@ -36,7 +36,7 @@ _REASON = "reason"
 @takes(
     IngestRequest,
     argument="",
-    flags={"begin": ("--from",), "why": ("--why", "--reason")},
+    flags={"begin": ("--from",), "end": ("--to",), "why": ("--why", "--reason")},
     without=("who",),
 )
 def ingest(
@@ -50,9 +50,9 @@ def ingest(
 ) -> None:
     """Start a run of a pipeline's ingestion, from where the last one stopped.
 
-    --full and --from read the source again. Records that are read again have the same ids, so
-    tables stay as they are; what they lack arrives. The cursor that stood there is kept:
-    --put-back goes on from it.
+    --full and --from read the source again, --to only up to a value. Records that are read again
+    have the same ids, so tables stay as they are; what they lack arrives. The cursor that stood
+    there is kept: --put-back goes on from it.
     """
     from waybill.services import deployed_pipeline
     from waybill.services.airflow_client import AirflowClient
@@ -109,8 +109,9 @@ def _warning(name: str, request: IngestRequest) -> str:
     if request.put_back:
         return f"{name}: the cursor goes to where it stood before it was moved last."
     where = "its beginning" if request.begin is None else plain(repr(request.begin))
+    until = "on" if request.end is None else f"up to {plain(repr(request.end))}"
     return (
-        f"{name}: its source is read again from {where} on. What the tables have already is"
+        f"{name}: its source is read again from {where} {until}. What the tables have already is"
         " counted as duplicate there."
     )
 

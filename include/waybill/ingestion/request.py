@@ -1,4 +1,4 @@
-"""What users ask of a run of ingestion: where it begins."""
+"""What users ask of a run of ingestion: where it begins, and what it reads again."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ class IngestRequest(Request):
         max_length=_LONGEST,
         description="Read it again from this value of its cursor on, as a time or a number.",
     )
+    end: str | None = Field(
+        None,
+        alias="to",
+        max_length=_LONGEST,
+        description="Read it again up to this value of its cursor and with it; then go on from"
+        " where the last run stopped.",
+    )
     put_back: bool = Field(
         default=False, description="Go on from where it stood before the last such change."
     )
@@ -46,6 +53,10 @@ class IngestRequest(Request):
             raise InputError("full, from, put_back: a run has one beginning; give one of them")
         if self.begin is not None and not self.begin.strip():
             raise InputError("from: it is empty; leave it out to go on where the last run stopped")
+        if self.end is not None and self.begin is None:
+            raise InputError("to: expected from beside it: where the reading again begins")
+        if self.end is not None and not self.end.strip():
+            raise InputError("to: it is empty; leave it out to read to the end of the source")
         if self.moves_cursor and not (self.why or "").strip():
             raise InputError("why: it must be given where the cursor is moved: it is audited")
         return self

@@ -37,6 +37,7 @@ from waybill.pipelines.folder import (
 )
 
 if TYPE_CHECKING:
+    from waybill.pipelines.model import Source
     from waybill.pipelines.validation import Examined
 
 SHARDS = 16
@@ -63,6 +64,8 @@ class DeclaredPipeline:
     """Its source sends by itself, to the collector: there is nothing for a run to fetch."""
     connection: str | None = None
     """That its source is read by."""
+    connections: int = 1
+    """As many as a run may have at its source at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +246,21 @@ def _declared(examined: Examined) -> DeclaredPipeline:
         schedule=pipeline.schedule,
         pushed=pipeline.source.connector == PUSHED,
         connection=pipeline.source.connection,
+        connections=_connections(pipeline.source),
     )
+
+
+def _connections(source: Source) -> int:
+    """Return how many connections a run may have at its source at once.
+
+    More than one has connector ``sql`` alone, where it reads ranges of a table. What is no number
+    in its options is refused when the pipeline is deployed.
+    """
+    if source.connector != "sql":
+        return 1
+    ranges = _mapping(source.options.get("backfill")).get("ranges", 1)
+    most = _mapping(source.options.get("limits")).get("max_connections", ranges)
+    return max(1, min((one for one in (ranges, most) if isinstance(one, int)), default=1))
 
 
 def _mapping(value: Any) -> dict[str, Any]:

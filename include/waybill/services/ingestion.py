@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.deployment import LoadedTable
     from waybill.ingestion import IngestReport, IngestRequest
-    from waybill.ingestion.connectors import Connector
+    from waybill.ingestion.connectors import Connector, Cursor
     from waybill.ledger import CursorReset, LogLine
     from waybill.pipelines import Pipeline
     from waybill.storage import TrackerStore
@@ -198,8 +198,8 @@ def _reset_of(
         InputError: the source cannot be read from there; says what can be done.
         RetryError: it did not answer.
     """
-    from waybill.ingestion.connectors import HoldingConnector, SeekingConnector, reads_again
-    from waybill.ledger import CursorReset, read_position
+    from waybill.ingestion.connectors import HoldingConnector, reads_again
+    from waybill.ledger import CursorReset
 
     request, kind = asked.request, pipeline.source.connector
     if not request.moves_cursor:
@@ -211,22 +211,45 @@ def _reset_of(
             f"put_back: connector {kind!r}: its source keeps no changes that were read already;"
             " --full reads all of it anew"
         )
-    cursor = None
-    if request.begin is not None:
-        if not isinstance(connector, SeekingConnector):
-            raise InputError(
-                f"from: the cursor of connector {kind!r} is its source's own, and no value of it"
-                " can be given; --full reads the source from its beginning"
-            )
-        cursor = connector.cursor_at(request.begin, read_position(tracker, pipeline.id).cursor)
     return CursorReset(
         asked.run_id,
         (request.who or "").strip() or asked.user,
         request.why or "",
-        cursor,
+        _begin_of(tracker, connector, pipeline, request),
         request.put_back,
-        {"run_id": asked.run_id, "user": asked.user, "value": request.begin},
+        {
+            "run_id": asked.run_id,
+            "user": asked.user,
+            "value": request.begin,
+            "last_value": request.end,
+        },
     )
+
+
+def _begin_of(
+    tracker: TrackerStore, connector: Connector, pipeline: Pipeline, request: IngestRequest
+) -> Cursor | None:
+    """Return the cursor of the values that a request names; None: it names none."""
+    from waybill.ingestion.connectors import BoundedConnector, SeekingConnector
+    from waybill.ledger import read_position
+
+    if request.begin is None:
+        return None
+    kind = pipeline.source.connector
+    if not isinstance(connector, SeekingConnector):
+        raise InputError(
+            f"from: the cursor of connector {kind!r} is its source's own, and no value of it"
+            " can be given; --full reads the source from its beginning"
+        )
+    stands = read_position(tracker, pipeline.id).cursor
+    if request.end is None:
+        return connector.cursor_at(request.begin, stands)
+    if not isinstance(connector, BoundedConnector):
+        raise InputError(
+            f"to: connector {kind!r} has no order in which a reading could end at a value; without"
+            " it the source is read again to its end"
+        )
+    return connector.cursor_between(request.begin, request.end, stands)
 
 
 def _folder_of(settings: Settings, name: str) -> Path:

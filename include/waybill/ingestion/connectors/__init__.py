@@ -23,6 +23,7 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import BadRow as BadRow
+    from waybill.ingestion.connectors.base import BoundedConnector as BoundedConnector
     from waybill.ingestion.connectors.base import ClosableConnector as ClosableConnector
     from waybill.ingestion.connectors.base import ConfirmedConnector as ConfirmedConnector
     from waybill.ingestion.connectors.base import Connector as Connector
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import Page as Page
     from waybill.ingestion.connectors.base import Patience as Patience
     from waybill.ingestion.connectors.base import PreviewingConnector as PreviewingConnector
+    from waybill.ingestion.connectors.base import RateLimit as RateLimit
     from waybill.ingestion.connectors.base import Record as Record
     from waybill.ingestion.connectors.base import Row as Row
     from waybill.ingestion.connectors.base import SeekingConnector as SeekingConnector
@@ -58,6 +60,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "base": [
             "BadRow",
+            "BoundedConnector",
             "ClosableConnector",
             "ConfirmedConnector",
             "Connector",
@@ -71,6 +74,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Patience",
             "NotingConnector",
             "PreviewingConnector",
+            "RateLimit",
             "Record",
             "Row",
             "SeekingConnector",

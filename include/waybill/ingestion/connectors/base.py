@@ -143,6 +143,26 @@ class SeekingConnector(Protocol):
 
 
 @runtime_checkable
+class BoundedConnector(Protocol):
+    """A source of which what lies between two values can be read again, apart from its cursor."""
+
+    def cursor_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the cursor from which ``read`` yields what is there, and then goes on.
+
+        Args:
+            begin: the first value, as a person gives it; what has it is read.
+            end: the last one; what has it is read.
+            stands: where the last run stopped, and where it goes on from there.
+
+        Raises:
+            InputError: a value is not of the cursor's type, ``begin`` is behind ``end``, nothing
+                was read yet, or this source has no such places.
+            RetryError: the source did not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class CountingConnector(Protocol):
     """A source that can count its own records, apart from how they are read."""
 
@@ -316,3 +336,26 @@ class Patience:
         """Whether the run is to end."""
         now = self._now()
         return now >= self._end or now - self._last >= self._idle_s
+
+
+class RateLimit:
+    """Tells when the next records may be read, so that there are no more than so many a second.
+
+    Args:
+        per_s: records a second; None: there is no limit.
+        now: a clock that never goes back, seconds.
+    """
+
+    def __init__(self, per_s: float | None, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._per_s, self._now = per_s, now
+        self._due = now()
+
+    def met(self, records: int) -> None:
+        """Take note of records that were read just now."""
+        if self._per_s is not None:
+            self._due = max(self._due, self._now()) + records / self._per_s
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait yet, seconds; 0: no longer."""
+        return max(0.0, self._due - self._now())

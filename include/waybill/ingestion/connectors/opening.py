@@ -148,11 +148,10 @@ def _logins(value: Any, place: str) -> Iterator[str]:
 def _said(detail: Any, model: type[Options]) -> str:
     loc = detail["loc"]
     place = ".".join(["source.options", *(shown_name(str(part)) for part in loc)])
-    if detail["type"] == "extra_forbidden":
-        names = [info.alias or name for name, info in model.model_fields.items()]
-        known = ", ".join(names) or "none"
-        return f"{place}: there is no such option (there are {known}){hint(loc[-1], names)}"
     fields = {info.alias or name: info for name, info in model.model_fields.items()}
+    if detail["type"] == "extra_forbidden" and len(loc) == 1:
+        known = ", ".join(fields) or "none"
+        return f"{place}: there is no such option (there are {known}){hint(loc[-1], list(fields))}"
     info = fields.get(str(loc[0])) if loc else None
     expected = info.description if info is not None and info.description else detail["msg"]
     if detail["type"] == "missing":

@@ -59,19 +59,23 @@ class TableDeletes:
         self._opened: KnownKeys | None = None
         self._to_forget: tuple[str, list[str]] | None = None
 
-    def note(self, rows: Sequence[Any], start: dict[str, Any] | None) -> dict[str, Any]:
+    def note(
+        self, rows: Sequence[Any], start: dict[str, Any] | None, *, in_order: bool = True
+    ) -> dict[str, Any]:
         """Take note of rows that are about to be sent; return what the cursor carries on.
 
         Args:
-            rows: dicts, in the order of the cursor.
+            rows: dicts.
             start: the cursor before them.
+            in_order: they are in the order of the cursor.
 
         Raises:
             InputError: the cursor is no version.
         """
         carried = {name: start[name] for name in _CARRIED if start and name in start}
         if rows:
-            version = self._version(rows[-1][self._table.cursor])
+            last = rows[-1:] if in_order else rows
+            version = max(self._version(row[self._table.cursor]) for row in last)
             carried["top"] = max(int(carried.get("top", version)), version)
             self._known.add([self._line(row) for row in rows], carried["top"])
         return carried

@@ -14,6 +14,14 @@ begins as after any other: rows that were late meanwhile are behind where it sto
 declared columns are others, reading starts at the beginning. ``{"by": columns, "from": value}`` is
 a beginning by hand: before the first row of that value.
 
+With ``backfill``, a first reading goes by ranges of the key, some of them at once: see
+``sql_ranges``. Meanwhile the cursor is ``{"by": columns, "backfill": what is left}``, and then
+``{"by": columns, "mark": value}``, the greatest cursor of before: from there on, a step back before
+it where there is one, all is read that changed meanwhile.
+
+``"rereads"`` are ranges of the cursor's values to be read again first, ``{"from" or "at", "to"}``;
+the rest of the cursor stays what it is.
+
 With ``deletes: compare``, a run that has read all looks for rows that are gone, when it is time for
 that: see ``sql_deletes``, which has its part of the cursor.
 
@@ -22,9 +30,10 @@ Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from math import isfinite
@@ -38,10 +47,17 @@ from sqlalchemy.pool import NullPool
 
 from waybill.errors import InputError, RetryError
 from waybill.events import dumps, loads
-from waybill.ingestion.connectors.base import Cursor, Page, Standing
+from waybill.ingestion.connectors.base import Cursor, Page, RateLimit, Standing
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
 from waybill.ingestion.connectors.sql_deletes import ComparedTable, TableDeletes
+from waybill.ingestion.connectors.sql_ranges import (
+    MOST_RANGES,
+    Backfill,
+    KeyedTable,
+    fetched,
+    read_ranges,
+)
 from waybill.ingestion.connectors.sql_ties import Ties
 from waybill.ingestion.connectors.sql_values import (
     behind,
@@ -57,6 +73,8 @@ from waybill.pipelines import find_file, hint
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 _WAIT_S = 10
 _STATEMENT_S = 600
+_TURN_S = 0.5
+"""While the limits are waited for, so often the run looks whether it is to stop."""
 _LIBPQ = frozenset(
     {"sslmode", "sslrootcert", "sslcert", "sslkey", "channel_binding", "target_session_attrs"}
 )
@@ -65,6 +83,19 @@ _PYMYSQL = frozenset(
     {"unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity"}
 )
 """And to PyMySQL."""
+
+
+class BackfillOptions(Options):
+    """How a table is read that was not read before."""
+
+    ranges: int = Field(ge=2, le=MOST_RANGES)
+
+
+class Limits(Options):
+    """How hard a source may be hit."""
+
+    max_connections: int | None = Field(None, ge=1, le=MOST_RANGES)
+    rows_per_second: int | None = Field(None, ge=1, le=1_000_000_000)
 
 
 class SqlOptions(Options):
@@ -94,6 +125,16 @@ class SqlOptions(Options):
         ge=0,
         le=100,
         description="per cent of the rows that one comparison may delete, 0 to 100",
+    )
+    backfill: BackfillOptions | None = Field(
+        None,
+        description=f"an object {{ranges: 2 to {MOST_RANGES}}}: a first reading goes by so many"
+        " ranges of the key",
+    )
+    limits: Limits = Field(
+        Limits(),
+        description=f"an object with max_connections (1 to {MOST_RANGES}) or rows_per_second (1 or"
+        " more), or both",
     )
 
 
@@ -130,25 +171,40 @@ class SqlConnector:
             )
         if options.overlap and options.cursor is None:
             raise InputError("source.options.overlap: there is no cursor to step back from")
+        if options.backfill is not None and options.cursor is None:
+            raise InputError(
+                "source.options.backfill: expected a cursor beside it: without one each run reads"
+                " the whole table, by its key"
+            )
+        self._ranges = 1 if options.backfill is None else options.backfill.ranges
         self._deletes = None if options.deletes is None else self._table_deletes()
         self._connection: Connection | None = None
         if options.file is not None:
             find_file(options.file, opening.folder, opening.roots)
 
-    def read(self, cursor: Cursor | None) -> Iterator[Page]:
-        """Yield the pages from a position on, ``page_rows`` rows each.
+    def read(self, cursor: Cursor | None) -> Iterator[Page | None]:
+        """Yield the pages from a position on, ``page_rows`` rows each, or a second's by the limits.
+
+        None while the limits, or ranges of the key, are waited for.
 
         Raises:
             InputError: no such table or column, a cursor or key that is null or not unique, no such
                 connection, or the server refuses.
             RetryError: the server did not answer.
         """
+        limit = RateLimit(self._options.limits.rows_per_second)
         with self._said(), closing(self._pages(cursor)) as pages:
-            yield from pages
+            for page in pages:
+                if page is not None:
+                    limit.met(len(page.rows))
+                yield page
+                while wait_s := limit.wait_s:
+                    time.sleep(min(wait_s, _TURN_S))
+                    yield None
 
-    def preview(self) -> Iterator[Page]:
+    def preview(self) -> Iterator[Page | None]:
         """Yield the first pages; nothing is kept of them, and nothing is compared."""
-        self._deletes = None
+        self._deletes, self._ranges = None, 1
         return self.read(None)
 
     def confirm(self, cursor: Cursor) -> None:
@@ -173,25 +229,92 @@ class SqlConnector:
             )
         with self._said(), self._engine().connect() as session:
             reading = self._look(session)
-            column = reading.table.c[reading.order[0]]
-            known = session.execute(sa.select(sa.func.min(column))).scalar()
+            at = self._read_as(session, reading, value, "from")
+            if (left := self._left(stands, reading)) is not None:
+                raise InputError(
+                    f"from: the first reading of table {self._options.table!r} is not at its end"
+                    f" ({len(left.ranges)} of {left.of} key ranges are left): a run from there"
+                    " would leave rows out; one without it goes on"
+                )
             stood = self._stands(stands, reading)
             if stood is None or not stood.whole:
                 begins = None if stood is None else stood.values
             else:
                 begins = self._begin(session, reading, stood).values
-            if known is None:
+            if begins is not None and self._leaves_out(session, reading, begins[0], at):
                 raise InputError(
-                    f"from: table {self._options.table!r} is empty: nothing to read again"
+                    f"from: {value!r} is ahead of where the last run stopped, {begins[0]}: a run"
+                    " from there would leave rows out; one without it reads them"
                 )
-            at = read_as(type(known), value, like=known)
-            self._require_comparable(session, column, at)
-        if begins is not None and type(begins[0]) is type(at) and at > begins[0]:
-            raise InputError(
-                f"from: {value!r} is ahead of where the last run stopped, {begins[0]}: a run"
-                " from there would leave rows out; one without it reads them"
-            )
         return {"by": list(reading.order), "from": kept(at)}
+
+    def cursor_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the cursor from which rows of two values, and between them, are read, once.
+
+        Then it goes on where ``stands`` does.
+
+        Raises:
+            InputError: there is no cursor column, a value is not of its type, ``begin`` is behind
+                ``end``, or nothing was read before.
+        """
+        if self._options.cursor is None:
+            raise InputError(
+                "to: the source declares no options.cursor: each run reads the whole table"
+            )
+        with self._said(), self._engine().connect() as session:
+            reading = self._look(session)
+            first = self._read_as(session, reading, begin, "from")
+            last = self._read_as(session, reading, end, "to")
+            if stands is None or stands.get("by") != list(reading.order):
+                raise InputError(
+                    f"to: nothing of table {self._options.table!r} was read yet with this cursor"
+                    " and key, so nothing can be read again: a run without from and to reads it all"
+                )
+            if isinstance(first, str):
+                self._refuse_empty(session, reading, first, last)
+            elif first > last:
+                raise InputError(f"to: {end!r} is less than from, {begin!r}")
+        asked = {"from": kept(first), "to": kept(last)}
+        return {**stands, "rereads": [*stands.get("rereads", []), asked]}
+
+    def _read_as(self, session: sa.Connection, reading: _Reading, text: str, name: str) -> Any:
+        """Return a value of the cursor's column that a person gave."""
+        column = reading.table.c[reading.order[0]]
+        known = session.execute(sa.select(sa.func.min(column))).scalar()
+        if known is None:
+            raise InputError(
+                f"{name}: table {self._options.table!r} is empty: nothing to read again"
+            )
+        value = read_as(type(known), text, like=known, name=name)
+        self._require_comparable(session, column, value, name)
+        return value
+
+    def _leaves_out(
+        self, session: sa.Connection, reading: _Reading, stood: Any, value: Any
+    ) -> bool:
+        """Tell whether a run from a value on would leave out what one from ``stood`` on reads."""
+        if type(stood) is not type(value):
+            return False
+        if not isinstance(value, str):
+            return bool(value > stood)
+        column = reading.table.c[reading.order[0]]  # whose order of text may not be Python's
+        return self._is_any(session, reading, column >= stood, column < value)
+
+    def _refuse_empty(
+        self, session: sa.Connection, reading: _Reading, first: str, last: str
+    ) -> None:
+        """Refuse values of text that the database has in the other order."""
+        column = reading.table.c[reading.order[0]]
+        if not self._is_any(session, reading, column >= first, column <= last):
+            raise InputError(
+                f"to: table {self._options.table!r} has no row from {first!r} to {last!r}, in the"
+                f" order that the database has for column {column.name!r}"
+            )
+
+    @staticmethod
+    def _is_any(session: sa.Connection, reading: _Reading, *where: sa.ColumnElement[bool]) -> bool:
+        query = sa.select(sa.literal(1)).select_from(reading.table).where(*where).limit(1)
+        return session.execute(query).first() is not None
 
     def standing(self, cursor: Cursor) -> Standing | None:
         """Return the cursor's value, and how far below the column's greatest that is now.
@@ -202,7 +325,16 @@ class SqlConnector:
         column = self._options.cursor
         if column is None:
             return None
-        at = restored(cursor["at"][0]) if cursor.get("at") else None
+        if "backfill" in cursor:  # a connection more would pass the limit
+            left, of = len(cursor["backfill"]["ranges"]), cursor["backfill"]["of"]
+            return Standing(f"first reading, {left} of {of} key ranges left", left, "key ranges")
+        if cursor.get("rereads"):
+            told = cursor["rereads"][0]
+            at, to = restored(told["at"][0] if "at" in told else told["from"]), restored(told["to"])
+            said = f"{column} {json_value(at)}, read again up to {json_value(to)}"
+            return Standing(said, *behind(at, to))
+        place = cursor.get("at") or [cursor[name] for name in ("from", "mark") if name in cursor]
+        at = restored(place[0]) if place else None
         with self._said(), self._engine().connect() as session:
             table = sa.table(
                 self._options.table, sa.column(column), schema=self._options.schema_name
@@ -211,41 +343,141 @@ class SqlConnector:
         found = behind(at, end)
         return Standing(f"{column} {json_value(at)}", *found)
 
-    def _pages(self, cursor: Cursor | None) -> Generator[Page, None, None]:
+    def _pages(self, cursor: Cursor | None) -> Generator[Page | None, None, None]:
         engine = self._engine()
+        start = None if cursor is None else dict(cursor)
         with engine.connect() as session:
             reading = self._look(session)
             self._refuse_nulls(session, reading)
-            stands = self._stands(cursor, reading)
-            end = self._end(session, reading)
-            start = None if cursor is None else dict(cursor)
             if self._deletes is not None and start is not None and "gone" in start:
                 start = yield from self._deletes.go_on(start)
-            if stands is not None and not stands.whole:
-                begin = _Begin(stands.values, ties=stands.ties)
-                until = end if stands.until is None else stands.until
-                ended = yield from self._stretch(session, reading, begin, until, start)
-                start = start if ended is None else ended
-                stands = self._stands(start, reading)
-                if end is None:
-                    return
-            begin = self._begin(session, reading, stands)
-            ended = yield from self._stretch(session, reading, begin, end, start)
+            if start is not None and start.get("by") == list(reading.order):
+                start = yield from self._read_again(session, reading, start)
+            left = self._left(start, reading)
+            if left is None and self._ranges > 1 and self._stands(start, reading) is None:
+                left = yield from self._plan(session, reading)
+            if left is None:
+                yield from self._increments(session, reading, start)
+                return
+        start = yield from self._backfill(engine, reading, left, start)
+        with engine.connect() as session:
+            yield from self._increments(session, reading, start)
+
+    def _increments(
+        self, session: sa.Connection, reading: _Reading, start: dict[str, Any] | None
+    ) -> Generator[Page, None, None]:
+        """Yield the pages from where a run stopped to the greatest cursor that there is now."""
+        stands = self._stands(start, reading)
+        end = self._end(session, reading)
+        if stands is not None and not stands.whole:
+            begin = _Begin(stands.values, ties=stands.ties)
+            until = end if stands.until is None else stands.until
+            ended = yield from self._stretch(session, reading, begin, until, start)
             start = start if ended is None else ended
-            if self._deletes is not None and start is not None and self._deletes.is_due(start):
-                stands = self._stands(start, reading)
-                read_to = [end, *([] if stands is None else stands.values[:1])]
-                yield from self._deletes.compare(session, reading.table, start, read_to)
+            stands = self._stands(start, reading)
+            if end is None:
+                return
+        begin = self._begin(session, reading, stands)
+        ended = yield from self._stretch(session, reading, begin, end, start)
+        start = start if ended is None else ended
+        if self._deletes is not None and start is not None and self._deletes.is_due(start):
+            stands = self._stands(start, reading)
+            read_to = [end, *([] if stands is None else stands.values[:1])]
+            yield from self._deletes.compare(session, reading.table, start, read_to)
+
+    # Ranges of the key, and of the cursor
+
+    @property
+    def _connections(self) -> int:
+        """How many connections a first reading may have at once."""
+        if self._options.file is not None:
+            return 1
+        settings, name = self._opening.settings, self._opening.source.connection
+        slots = {} if settings is None else settings.airflow.source_slots
+        limits = [self._options.limits.max_connections, slots.get(name or "")]
+        return min([self._ranges, *(limit for limit in limits if limit is not None)])
+
+    def _keyed(self, reading: _Reading) -> KeyedTable:
+        key = reading.order[1:]
+        return KeyedTable(self._options.table, reading.table, reading.columns, key, self._page_rows)
+
+    def _left(self, cursor: Cursor | None, reading: _Reading) -> Backfill | None:
+        """Return what a cursor says is left of a first reading; None: nothing is."""
+        if cursor is None or "backfill" not in cursor or cursor.get("by") != list(reading.order):
+            return None
+        try:
+            return Backfill.from_json(cursor["backfill"], len(reading.order) - 1)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _no_cursor(cursor) from error
+
+    def _plan(
+        self, session: sa.Connection, reading: _Reading
+    ) -> Generator[None, None, Backfill | None]:
+        """Return the ranges of a first reading; None: the table is too small for two."""
+        mark = self._end(session, reading)
+        session.rollback()
+        if mark is None:
+            return None
+        ranges = yield from self._keyed(reading).split(session, self._ranges)
+        return Backfill(mark, len(ranges), ranges) if len(ranges) > 1 else None
+
+    def _backfill(
+        self, engine: sa.Engine, reading: _Reading, left: Backfill, start: dict[str, Any] | None
+    ) -> Generator[Page | None, None, dict[str, Any] | None]:
+        """Yield the pages of the ranges that are left; return the cursor behind them."""
+        by, table = list(reading.order), self._keyed(reading)
+        with closing(read_ranges(engine, table, left.ranges, self._connections)) as pages:
+            for found in pages:
+                if found is None:
+                    yield None
+                    continue
+                after: dict[str, Any] = {"by": by}
+                if found.left:
+                    after["backfill"] = replace(left, ranges=found.left).to_json()
+                else:
+                    after["mark"] = kept(left.mark)
+                page = self._page(reading, found.rows, after, start)
+                if self._deletes is not None:
+                    after |= self._deletes.note(page.rows, start, in_order=False)
+                yield page
+                start = after
+        return start
+
+    def _read_again(
+        self, session: sa.Connection, reading: _Reading, start: dict[str, Any]
+    ) -> Generator[Page, None, dict[str, Any]]:
+        """Yield the pages of ranges of the cursor's values; return the cursor without them."""
+        size = self._page_rows
+        while rereads := start.get("rereads"):
+            asked, *others = rereads
+            begin, end = _bounds(start, asked)
+            found = fetched(session, _statement(reading, begin, end, size + 1))
+            session.rollback()
+            if len(found) > size:
+                self._refuse_tie(reading, found[size - 1], found[size])
+                found = found[:size]
+                at = [kept(value) for value in _order_of(reading, found[-1])]
+                others = [{"at": at, "to": asked["to"]}, *others]
+            after = {name: value for name, value in start.items() if name != "rereads"}
+            after |= {"rereads": others} if others else {}
+            page = self._page(reading, found, after, start)
+            if self._deletes is not None:
+                after |= self._deletes.note(page.rows, start)
+            yield page
+            start = after
+        return start
+
+    # The order of the cursor
 
     def _require_comparable(
-        self, session: sa.Connection, column: sa.ColumnElement[Any], at: Any
+        self, session: sa.Connection, column: sa.ColumnElement[Any], at: Any, name: str
     ) -> None:
         """Refuse a value that the database cannot be asked for: no run would get past it."""
         try:
             session.execute(sa.select(sa.literal(1)).where(column >= at).limit(1)).first()
         except (OverflowError, UnicodeError) as error:
             raise InputError(
-                f"from: {at!r} cannot be compared with column {self._options.cursor!r}: {error}"
+                f"{name}: {at!r} cannot be compared with column {self._options.cursor!r}: {error}"
             ) from error
 
     def _stretch(
@@ -265,13 +497,13 @@ class SqlConnector:
             end: the value; None: the end of the table.
             start: the cursor before the first page.
         """
-        size, place = self._opening.source.page_rows, reading.place
+        size, place = self._page_rows, reading.place
         last = [] if start is None else start.get("at", [])
         after = None
         until = None if end is None else kept(end)
         while True:
             limit = size + 1 + len(begin.ties.skip)
-            found = _fetched(session, _statement(reading, begin, end, limit))
+            found = fetched(session, _statement(reading, begin, end, limit))
             session.rollback()
             fresh = begin.ties.fresh(found, place) if begin.ties.skip else range(len(found))
             more = len(fresh) > size
@@ -410,6 +642,13 @@ class SqlConnector:
     # Where to begin and to end
 
     @property
+    def _page_rows(self) -> int:
+        """A page has no more rows than the limit lets be read in a second."""
+        limit = self._options.limits.rows_per_second
+        page_rows = self._opening.source.page_rows
+        return page_rows if limit is None else min(page_rows, limit)
+
+    @property
     def _steps_back(self) -> bool:
         """Whether a run begins before where the last one ended, or with the whole table."""
         return self._options.cursor is None or bool(self._options.overlap)
@@ -419,9 +658,9 @@ class SqlConnector:
         if cursor is None or cursor.get("by") != list(reading.order):
             return None
         try:
-            if "from" in cursor:
-                value = restored(cursor["from"])
-                return _Stands([value], whole=True, until=None, ties=Ties(), by_hand=True)
+            if begin := cursor.get("from") or cursor.get("mark"):
+                value, by_hand = restored(begin), "from" in cursor
+                return _Stands([value], whole=True, until=None, ties=Ties(), by_hand=by_hand)
             last, until = list(cursor["at"]), cursor.get("until")
             values = [restored(value) for value, _ in zip(last, reading.order, strict=True)]
             return _Stands(
@@ -431,9 +670,7 @@ class SqlConnector:
                 Ties() if self._steps_back else Ties.of(values[0], cursor),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"cursor {str(dict(cursor))[:1000]} is not one of this connector; reset it"
-            ) from error
+            raise _no_cursor(cursor) from error
 
     def _begin(self, session: sa.Connection, reading: _Reading, stands: _Stands | None) -> _Begin:
         """Return where to begin after a run that ended, or that there was none of."""
@@ -553,11 +790,20 @@ def _count_up_to(session: sa.Connection, reading: _Reading, values: Sequence[Any
     return found
 
 
-def _fetched(session: sa.Connection, statement: sa.Select[tuple[Any, ...]]) -> Sequence[Any]:
-    """Return a statement's rows as the driver gives them: no column has a type of SQLAlchemy's."""
-    with session.execute(statement) as result:
-        cursor = result.cursor
-        return [] if cursor is None else list(cursor.fetchall())
+def _bounds(cursor: Cursor, asked: Mapping[str, Any]) -> tuple[_Begin, Any]:
+    """Return where the reading of a range of the cursor's values goes on, and its last value."""
+    try:
+        if "at" in asked:
+            begin = _Begin([restored(value) for value in asked["at"]])
+        else:
+            begin = _Begin([restored(asked["from"])], inclusive=True)
+        return begin, restored(asked["to"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _no_cursor(cursor) from error
+
+
+def _no_cursor(cursor: Cursor) -> InputError:
+    return InputError(f"cursor {str(dict(cursor))[:1000]} is not one of this connector; reset it")
 
 
 def _order_of(reading: _Reading, row: Sequence[Any]) -> list[Any]:

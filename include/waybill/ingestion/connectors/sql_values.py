@@ -112,20 +112,21 @@ def behind(value: Any, end: Any) -> tuple[float | None, str]:
     return None, ""
 
 
-def read_as(kind: type, text: str, *, like: Any) -> Any:
+def read_as(kind: type, text: str, *, like: Any, name: str = "from") -> Any:
     """Return a value of a cursor's column that a person gave as text.
 
     Args:
         kind: of the column's values, as the driver gives them.
         text: a number; a time or day as ISO 8601, in UTC without a zone; or plain text.
         like: one of them: a time without a zone makes this one without, too.
+        name: of what was given, for errors.
 
     Raises:
         InputError: it is no such value.
     """
     read = _READ.get(kind)
     if read is None:
-        raise InputError(f"from: a cursor of type {kind.__name__} cannot be given as text")
+        raise InputError(f"{name}: a cursor of type {kind.__name__} cannot be given as text")
     try:
         value = read[1](text.strip())
         if isinstance(value, datetime) and like.tzinfo is None:
@@ -134,7 +135,7 @@ def read_as(kind: type, text: str, *, like: Any) -> Any:
             return value
     except (ValueError, ArithmeticError):
         pass
-    raise InputError(f"from: expected {read[0]}, as the cursor's column has; found {text!r}")
+    raise InputError(f"{name}: expected {read[0]}, as the cursor's column has; found {text!r}")
 
 
 def _time(text: str) -> datetime:
