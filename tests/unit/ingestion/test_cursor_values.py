@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from datetime import UTC, date, datetime
@@ -58,15 +59,16 @@ def table(tmp_path):
         database.execute("CREATE TABLE t (id integer, at integer NOT NULL)")
         database.executemany("INSERT INTO t VALUES (?, ?)", [(n, n // 2) for n in range(10)])
 
-    def opened(**options):
+    def opened(page_rows=1000, **options):
         given = {"file": "shop.db", "table": "t", "key": ["id"], **options}
-        return open_connector(Source(connector="sql", event="e", options=given), tmp_path)
+        source = Source(connector="sql", event="e", page_rows=page_rows, options=given)
+        return open_connector(source, tmp_path)
 
     return opened
 
 
 def rows(connector, cursor):
-    return [row["id"] for page in connector.read(cursor) for row in page.rows]
+    return [row["id"] for page in connector.read(cursor) if page for row in page.rows]
 
 
 def test_a_table_is_read_from_a_value_on_with_all_rows_that_have_it(table):
@@ -95,6 +97,126 @@ def test_a_value_that_the_database_cannot_be_asked_for_is_refused_before_each_ru
 def test_a_table_without_a_cursor_has_no_value_to_begin_at(table):
     with pytest.raises(InputError, match=r"declares no options\.cursor"):
         table().cursor_at("3", None)
+    with pytest.raises(InputError, match=r"declares no options\.cursor"):
+        table().cursor_between("3", "4", {})
+
+
+@pytest.fixture
+def read_table(table):
+    """A table that was read to its end, and the cursor there."""
+    *_, last = table(cursor="at").read(None)
+    return table, last.cursor
+
+
+@pytest.mark.parametrize("page_rows", [1, 3, 100])
+def test_rows_of_two_values_and_between_them_are_read_again_and_then_it_goes_on_where_it_stood(
+    tmp_path, read_table, page_rows
+):
+    table, stood = read_table
+    again = table(cursor="at").cursor_between("1", "3", stood)
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("INSERT INTO t VALUES (20, 9), (21, 2)")
+    pages = list(table(page_rows, cursor="at").read(again))
+    assert [row["id"] for page in pages for row in page.rows] == [2, 3, 4, 5, 21, 6, 7, 20]
+    assert pages[-1].cursor["at"] == [["int", "9"], ["int", "20"]]
+    *_, regular = table(cursor="at").read(stood)
+    assert pages[-1].cursor == regular.cursor
+
+
+def test_each_page_that_is_read_again_is_the_same_at_its_cursor_and_the_last_one_leaves_the_other(
+    read_table,
+):
+    table, stood = read_table
+    source = table(2, cursor="at")
+    again = source.cursor_between("1", "3", stood)
+    pages = list(source.read(json.loads(json.dumps(again))))
+    assert [page.start for page in pages] == [again, *(page.cursor for page in pages[:-1])]
+    assert pages[-1].cursor == stood
+    for page in pages:
+        [first, *_] = table(2, cursor="at").read(json.loads(json.dumps(page.start)))
+        assert (first.rows, first.cursor) == (page.rows, page.cursor)
+
+
+def test_what_is_asked_for_while_another_range_is_read_again_comes_behind_it(read_table):
+    table, stood = read_table
+    source = table(1, cursor="at")
+    first = next(source.read(source.cursor_between("1", "2", stood)))
+    assert rows(source, source.cursor_between("4", "4", first.cursor)) == [3, 4, 5, 8, 9]
+
+
+def test_a_range_without_a_row_moves_nothing(read_table, tmp_path):
+    table, stood = read_table
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("DELETE FROM t WHERE at IN (1, 2)")
+    source = table(cursor="at")
+    [page] = source.read(source.cursor_between("1", "2", stood))
+    assert (page.rows, page.cursor) == ([], stood)
+
+
+def test_a_range_is_read_again_amid_a_first_reading_which_goes_on(table):
+    options = {"cursor": "at", "backfill": {"ranges": 3}}
+    first, second, *_ = filter(None, table(2, **options).read(None))
+    again = table(2, **options).cursor_between("4", "4", second.cursor)
+    found = rows(table(2, **options), again)
+    assert found[:2] == [8, 9]
+    missing = set(range(10)) - {row["id"] for page in (first, second) for row in page.rows}
+    assert set(found[2:]) >= missing
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "said"),
+    [
+        ("3", "2", "^to: '2' is less than from, '3'"),
+        ("3", "soon", "^to: expected a whole number"),
+        ("soon", "3", "^from: expected a whole number"),
+        ("3", "99999999999999999999", "^to: .* cannot be compared with column 'at'"),
+    ],
+    ids=["behind", "no-end", "no-begin", "too-great"],
+)
+def test_values_that_are_no_range_are_refused(read_table, begin, end, said):
+    table, stood = read_table
+    with pytest.raises(InputError, match=said):
+        table(cursor="at").cursor_between(begin, end, stood)
+
+
+def test_a_range_of_what_was_never_read_is_refused(table):
+    with pytest.raises(InputError, match="^to: nothing of table 't' was read yet"):
+        table(cursor="at").cursor_between("1", "3", None)
+    with pytest.raises(InputError, match="^to: nothing of table 't' was read yet"):
+        table(cursor="at").cursor_between("1", "3", {"by": ["id"], "at": [], "whole": True})
+
+
+@pytest.fixture
+def names(tmp_path):
+    """Text that the database orders otherwise than Python does."""
+    with sqlite3.connect(tmp_path / "names.db") as database:
+        database.execute("CREATE TABLE t (id integer, name text COLLATE NOCASE)")
+        found = ["b", "A", "c", "B2"]
+        database.executemany("INSERT INTO t VALUES (?, ?)", enumerate(found))
+    options = {"file": "names.db", "table": "t", "key": ["id"], "cursor": "name"}
+    return open_connector(Source(connector="sql", event="e", options=options), tmp_path)
+
+
+def test_values_of_text_are_compared_by_the_database(names):
+    *_, last = names.read(None)
+    assert [row["name"] for row in last.rows] == ["A", "b", "B2", "c"]
+    assert rows(names, names.cursor_between("a", "B", last.cursor)) == [1, 0]
+    assert rows(names, names.cursor_at("B", last.cursor)) == [0, 3, 2]
+    with pytest.raises(InputError, match="^to: table 't' has no row from 'B' to 'a'"):
+        names.cursor_between("B", "a", last.cursor)
+    stood = {"by": ["name", "id"], "from": ["text", "B"]}
+    with pytest.raises(InputError, match="'c' is ahead of where the last run stopped, B"):
+        names.cursor_at("c", stood)
+    assert names.cursor_at("a", stood)["from"] == ["text", "a"]
+
+
+def test_a_range_that_is_read_again_is_shown_with_its_end(read_table):
+    table, stood = read_table
+    source = table(1, cursor="at")
+    again = source.cursor_between("1", "3", stood)
+    begun, further = source.standing(again), source.standing(next(source.read(again)).cursor)
+    assert (begun.position, begun.behind) == ("at 1, read again up to 3", 2)
+    assert (further.position, further.behind) == ("at 1, read again up to 3", 2)
 
 
 def test_files_that_were_changed_then_or_later_are_read_again_and_none_that_was_not_read_is_left_out(
@@ -127,13 +249,29 @@ def test_files_that_were_changed_then_or_later_are_read_again_and_none_that_was_
     [
         ({"full": True}, "why: it must be given"),
         ({"full": True, "why": "  "}, "why: it must be given"),
+        ({"from": "1", "to": "2"}, "why: it must be given"),
+        ({"to": "2", "why": "x"}, "to: expected from beside it"),
+        ({"full": True, "to": "2", "why": "x"}, "to: expected from beside it"),
+        ({"from": "1", "to": " ", "why": "x"}, "to: it is empty"),
         ({"full": True, "from": "1", "why": "x"}, "a run has one beginning"),
         ({"from": " ", "why": "x"}, "from: it is empty"),
         ({"from": "1" * 201, "why": "x"}, "from: "),
         ({"ful": True}, "ful: "),
         ({"full": "perhaps", "why": "x"}, "full: "),
     ],
-    ids=["no-why", "blank-why", "two", "empty", "long", "unknown", "no-bool"],
+    ids=[
+        "no-why",
+        "blank-why",
+        "no-why-of-range",
+        "no-from",
+        "full-to",
+        "empty-to",
+        "two",
+        "empty",
+        "long",
+        "unknown",
+        "no-bool",
+    ],
 )
 def test_a_request_that_says_no_one_thing_is_refused(asked, said):
     with pytest.raises(InputError, match=said):
