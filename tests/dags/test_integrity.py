@@ -13,7 +13,7 @@ from waybill.events import CATALOGUE, STAGES
 from waybill.upkeep import JOBS
 
 PARTITION = {"pipeline", "event_name", "stage", "error_type"}
-INGEST = {"full", "from", "put_back", "why", "who"}
+INGEST = {"full", "from", "to", "put_back", "why", "who"}
 PARAMS = {
     "replay": PARTITION
     | {"since", "until", "parked_since", "parked_until", "fingerprint", "max_events"}

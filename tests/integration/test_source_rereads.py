@@ -39,6 +39,24 @@ destination: {{name: warehouse, schema: shop}}
 """
 
 
+KILLED = """
+import os, signal
+from waybill.ingestion import IngestRequest, run
+from waybill.services import AskedRun
+from waybill.services.ingestion import run_ingest
+commit, left = run.commit_intake, {commits}
+def killed(*given):
+    global left
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    return commit(*given)
+run.commit_intake = killed
+{asked}
+run_ingest(settings, "orders", asked=asked)
+"""
+
+
 class Shop:
     """A pipeline from an SQLite table of ``ROWS`` rows, whose cursor is 100 more than the number."""
 
@@ -51,6 +69,17 @@ class Shop:
     def run(self, run_id, user="ops", **asked):
         request = IngestRequest.of(asked)
         return run_ingest(self.settings, "orders", asked=AskedRun(request, run_id, user))
+
+    def add(self, count):
+        with sqlite3.connect(self.home / "shop.db") as database:
+            new = [(number, 100 + number) for number in range(ROWS, ROWS + count)]
+            database.executemany("INSERT INTO orders VALUES (?, ?)", new)
+
+    def run_and_kill(self, asked="asked = None", *, commits=0):
+        """Run in a process that dies before the commit of a page, after so many others."""
+        child = children.start(self.settings, KILLED.format(asked=asked, commits=commits))
+        output, _ = child.communicate(timeout=600)
+        assert child.returncode == -9, output.decode()
 
     def sql(self, query):
         with open_tracker(self.settings.tracker) as tracker, tracker.transaction() as connection:
@@ -134,6 +163,50 @@ def test_a_run_that_begins_elsewhere_leaves_the_reading_that_was_asked_for_befor
 
 
 @pytest.mark.timeout(1200)
+def test_what_lies_between_two_values_is_read_again_and_the_cursor_stays_where_it_is(shop):
+    with pytest.raises(InputError, match="to: nothing of table 'orders' was read yet"):
+        shop.run("run-0", **{"from": "110", "to": "124", "why": "x"})
+    shop.run("run-1")
+    first, stood = shop.sent(), shop.cursor()
+    with pytest.raises(InputError, match="to: '110' is less than from, '124'"):
+        shop.run("run-2", **{"from": "124", "to": "110", "why": "x"})
+
+    asked = {"from": "110", "to": "124", "why": "fifteen rows were wrong", "who": "kim"}
+    assert shop.run("run-3", **asked).read == 15
+    assert shop.sent() == sorted(first + first[10:25])
+    assert shop.cursor() == stood
+    assert shop.run("run-3", **asked).read == 0, "a try of the same run read the range again"
+    assert shop.run("run-4").read == 0
+
+    audited = shop.sql(
+        "SELECT who, detail->>'why', detail->>'value', detail->>'last_value', detail->'before',"
+        " detail->'after' FROM audit_log WHERE action = 'reset_cursor'"
+    )
+    after = {**stood, "rereads": [{"from": ["int", "110"], "to": ["int", "124"]}]}
+    assert audited == [("kim", "fifteen rows were wrong", "110", "124", stood, after)]
+    pipeline = services.deployed_pipeline(shop.settings, "orders")
+    assert ingest_progress(shop.settings, pipeline).rows == ROWS + 15
+
+
+@pytest.mark.timeout(1200)
+def test_a_range_that_is_read_again_by_runs_that_are_killed_is_sent_once_more_and_no_row_else(shop):
+    """Killed with pages in the log that are not committed; then amid the range."""
+    shop.run("run-1")
+    first = shop.sent()
+    shop.add(30)
+    shop.run_and_kill()
+    asked = "IngestRequest.of({'from': '110', 'to': '139', 'why': 'x'})"
+    shop.run_and_kill(f"asked = AskedRun({asked}, 'run-3', 'ops')", commits=2)
+    assert shop.cursor().get("rereads"), "it was not killed amid the range"
+    shop.run("run-4")
+    new = [one for one in shop.sent() if one[0] >= ROWS]
+    assert [number for number, _ in new] == list(range(ROWS, ROWS + 30))
+    assert shop.sent() == sorted(first + first[10:40] + new)
+    assert "rereads" not in shop.cursor()
+    assert shop.run("run-5").read == 0
+
+
+@pytest.mark.timeout(1200)
 def test_what_cannot_be_done_is_said_and_changes_nothing(shop):
     with pytest.raises(InputError, match="no reset of this source's cursor"):
         shop.run("run-1", put_back=True, why="x")
@@ -150,6 +223,8 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(shop):
     services.run_deploy(shop.settings, folder, who="test")
     with pytest.raises(InputError, match="from: the cursor of connector 'csv' is its source's own"):
         shop.run("run-4", **{"from": "3", "why": "x"})
+    with pytest.raises(InputError, match="to: connector 'csv' cannot end at a value"):
+        shop.run("run-5", **{"from": "3", "to": "4", "why": "x"})
 
 
 @pytest.mark.timeout(1200)

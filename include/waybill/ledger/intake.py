@@ -104,6 +104,9 @@ class CursorReset:
     """Where to begin; None: at the beginning."""
     put_back: bool = False
     """Begin where the connector stood before the last reset, whatever ``cursor`` is."""
+    reread: dict[str, Any] | None = None
+    """A range to be read again: the connector stays where it stands, whatever ``cursor`` is, and
+    its cursor has the range at the end of its list ``rereads``."""
     detail: Mapping[str, Any] = field(default_factory=dict)
     """What the audit log has beside that."""
 
@@ -146,17 +149,19 @@ def _reset(connection: Connection, pipeline_id: str, reset: CursorReset) -> None
     done = select(resets.c.number).where(of_pipeline, resets.c.request == reset.request)
     if connection.execute(done).first() is not None:
         return
+    stood = connection.execute(
+        select(table.c.cursor, table.c.rows_read).where(table.c.pipeline_id == pipeline_id)
+    ).first()
+    old, old_rows = (None, 0) if stood is None else (stood.cursor, int(stood.rows_read))
     cursor, rows_read = reset.cursor, 0
+    if reset.reread is not None:
+        cursor, rows_read = _with_reread(old, reset.reread), old_rows
     if reset.put_back:
         newest = select(resets).where(of_pipeline).order_by(resets.c.number.desc()).limit(1)
         before = connection.execute(newest).first()
         if before is None:
             raise InputError("no reset of this source's cursor is known that could be put back")
         cursor, rows_read = before.old_cursor, int(before.old_rows_read)
-    stood = connection.execute(
-        select(table.c.cursor, table.c.rows_read).where(table.c.pipeline_id == pipeline_id)
-    ).first()
-    old, old_rows = (None, 0) if stood is None else (stood.cursor, int(stood.rows_read))
     values: dict[str, Any] = {
         "cursor": JSON.NULL if cursor is None else cursor,
         "rows_read": rows_read,
@@ -190,6 +195,12 @@ def _reset(connection: Connection, pipeline_id: str, reset: CursorReset) -> None
             after=_shown(cursor),
             **reset.detail,
         )
+
+
+def _with_reread(cursor: dict[str, Any] | None, reread: dict[str, Any]) -> dict[str, Any]:
+    if cursor is None:
+        raise InputError("nothing of this source was read yet: nothing can be read again")
+    return {**cursor, "rereads": [*cursor.get("rereads", []), reread]}
 
 
 def _shown(cursor: dict[str, Any] | None) -> Any:

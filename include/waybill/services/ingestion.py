@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waybill.deployment import DeployReport, active_pipeline, active_pipelines, deploy
 from waybill.errors import InputError
@@ -199,7 +199,7 @@ def _reset_of(
         RetryError: it did not answer.
     """
     from waybill.ingestion.connectors import HoldingConnector, reads_again
-    from waybill.ledger import CursorReset
+    from waybill.ledger import CursorReset, read_position
 
     request, kind = asked.request, pipeline.source.connector
     if not request.moves_cursor:
@@ -211,12 +211,14 @@ def _reset_of(
             f"put_back: connector {kind!r}: its source keeps no changes that were read already;"
             " --full reads all of it anew"
         )
+    stands = read_position(tracker, pipeline.id).cursor
     return CursorReset(
         asked.run_id,
         (request.who or "").strip() or asked.user,
         request.why or "",
-        _begin_of(tracker, connector, pipeline, request),
+        _cursor_of(connector, kind, request, stands),
         request.put_back,
+        _reread_of(connector, kind, request, stands),
         {
             "run_id": asked.run_id,
             "user": asked.user,
@@ -226,30 +228,36 @@ def _reset_of(
     )
 
 
-def _begin_of(
-    tracker: TrackerStore, connector: Connector, pipeline: Pipeline, request: IngestRequest
+def _cursor_of(
+    connector: Connector, kind: str, request: IngestRequest, stands: Cursor | None
 ) -> Cursor | None:
-    """Return the cursor of the values that a request names; None: it names none."""
-    from waybill.ingestion.connectors import BoundedConnector, SeekingConnector
-    from waybill.ledger import read_position
+    """Return the cursor from which all is read again; None: no value of it is named."""
+    from waybill.ingestion.connectors import SeekingConnector
 
-    if request.begin is None:
+    if request.begin is None or request.end is not None:
         return None
-    kind = pipeline.source.connector
-    if not isinstance(connector, SeekingConnector):
-        raise InputError(
-            f"from: the cursor of connector {kind!r} is its source's own, and no value of it"
-            " can be given; --full reads the source from its beginning"
-        )
-    stands = read_position(tracker, pipeline.id).cursor
-    if request.end is None:
+    if isinstance(connector, SeekingConnector):
         return connector.cursor_at(request.begin, stands)
-    if not isinstance(connector, BoundedConnector):
-        raise InputError(
-            f"to: connector {kind!r} has no order in which a reading could end at a value; without"
-            " it the source is read again to its end"
-        )
-    return connector.cursor_between(request.begin, request.end, stands)
+    raise InputError(
+        f"from: the cursor of connector {kind!r} is its source's own, and no value of it can be"
+        " given; --full reads the source from its beginning"
+    )
+
+
+def _reread_of(
+    connector: Connector, kind: str, request: IngestRequest, stands: Cursor | None
+) -> dict[str, Any] | None:
+    """Return the range that is read again, apart from where the source stands; None: none is."""
+    from waybill.ingestion.connectors import BoundedConnector
+
+    if request.begin is None or request.end is None:
+        return None
+    if isinstance(connector, BoundedConnector):
+        return connector.reread_between(request.begin, request.end, stands)
+    raise InputError(
+        f"to: connector {kind!r} cannot end at a value; without it, a source that takes from is"
+        " read again to its end"
+    )
 
 
 def _folder_of(settings: Settings, name: str) -> Path:

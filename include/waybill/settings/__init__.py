@@ -296,7 +296,8 @@ class AirflowSettings(Section):
     """The same for `waybill_replay`: replays and dry runs at once."""
     source_slots: dict[ConnectionName, Annotated[int, Field(ge=1, le=10_000)]] = Field(default={})
     """A JSON object of connections and numbers, as in `{"shop_db": 2}`: no more ingest runs than
-    that read by the connection at once, over all pipelines. They take slots of Airflow's pool
+    that read by the connection at once, over all pipelines; one that reads a table's ranges by
+    several connections counts as so many runs. They take slots of Airflow's pool
     `waybill_source_<connection>` and none of `waybill_ingest`; `waybill up` and compose make it,
     as that one. The services that parse DAGs need the setting, in their environment."""
     keep_runs_days: float | None = Field(None, ge=7)

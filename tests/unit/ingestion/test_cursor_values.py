@@ -98,7 +98,13 @@ def test_a_table_without_a_cursor_has_no_value_to_begin_at(table):
     with pytest.raises(InputError, match=r"declares no options\.cursor"):
         table().cursor_at("3", None)
     with pytest.raises(InputError, match=r"declares no options\.cursor"):
-        table().cursor_between("3", "4", {})
+        table().reread_between("3", "4", {})
+
+
+def between(source, begin, end, stands):
+    """The cursor that the ledger makes of a range and where the source stands."""
+    asked = source.reread_between(begin, end, stands)
+    return {**stands, "rereads": [*stands.get("rereads", []), asked]}
 
 
 @pytest.fixture
@@ -113,7 +119,7 @@ def test_rows_of_two_values_and_between_them_are_read_again_and_then_it_goes_on_
     tmp_path, read_table, page_rows
 ):
     table, stood = read_table
-    again = table(cursor="at").cursor_between("1", "3", stood)
+    again = between(table(cursor="at"), "1", "3", stood)
     with sqlite3.connect(tmp_path / "shop.db") as database:
         database.execute("INSERT INTO t VALUES (20, 9), (21, 2)")
     pages = list(table(page_rows, cursor="at").read(again))
@@ -128,7 +134,7 @@ def test_each_page_that_is_read_again_is_the_same_at_its_cursor_and_the_last_one
 ):
     table, stood = read_table
     source = table(2, cursor="at")
-    again = source.cursor_between("1", "3", stood)
+    again = between(source, "1", "3", stood)
     pages = list(source.read(json.loads(json.dumps(again))))
     assert [page.start for page in pages] == [again, *(page.cursor for page in pages[:-1])]
     assert pages[-1].cursor == stood
@@ -140,8 +146,8 @@ def test_each_page_that_is_read_again_is_the_same_at_its_cursor_and_the_last_one
 def test_what_is_asked_for_while_another_range_is_read_again_comes_behind_it(read_table):
     table, stood = read_table
     source = table(1, cursor="at")
-    first = next(source.read(source.cursor_between("1", "2", stood)))
-    assert rows(source, source.cursor_between("4", "4", first.cursor)) == [3, 4, 5, 8, 9]
+    first = next(source.read(between(source, "1", "2", stood)))
+    assert rows(source, between(source, "4", "4", first.cursor)) == [3, 4, 5, 8, 9]
 
 
 def test_a_range_without_a_row_moves_nothing(read_table, tmp_path):
@@ -149,14 +155,14 @@ def test_a_range_without_a_row_moves_nothing(read_table, tmp_path):
     with sqlite3.connect(tmp_path / "shop.db") as database:
         database.execute("DELETE FROM t WHERE at IN (1, 2)")
     source = table(cursor="at")
-    [page] = source.read(source.cursor_between("1", "2", stood))
+    [page] = source.read(between(source, "1", "2", stood))
     assert (page.rows, page.cursor) == ([], stood)
 
 
 def test_a_range_is_read_again_amid_a_first_reading_which_goes_on(table):
     options = {"cursor": "at", "backfill": {"ranges": 3}}
     first, second, *_ = filter(None, table(2, **options).read(None))
-    again = table(2, **options).cursor_between("4", "4", second.cursor)
+    again = between(table(2, **options), "4", "4", second.cursor)
     found = rows(table(2, **options), again)
     assert found[:2] == [8, 9]
     missing = set(range(10)) - {row["id"] for page in (first, second) for row in page.rows}
@@ -176,14 +182,14 @@ def test_a_range_is_read_again_amid_a_first_reading_which_goes_on(table):
 def test_values_that_are_no_range_are_refused(read_table, begin, end, said):
     table, stood = read_table
     with pytest.raises(InputError, match=said):
-        table(cursor="at").cursor_between(begin, end, stood)
+        table(cursor="at").reread_between(begin, end, stood)
 
 
 def test_a_range_of_what_was_never_read_is_refused(table):
     with pytest.raises(InputError, match="^to: nothing of table 't' was read yet"):
-        table(cursor="at").cursor_between("1", "3", None)
+        table(cursor="at").reread_between("1", "3", None)
     with pytest.raises(InputError, match="^to: nothing of table 't' was read yet"):
-        table(cursor="at").cursor_between("1", "3", {"by": ["id"], "at": [], "whole": True})
+        table(cursor="at").reread_between("1", "3", {"by": ["id"], "at": [], "whole": True})
 
 
 @pytest.fixture
@@ -200,10 +206,10 @@ def names(tmp_path):
 def test_values_of_text_are_compared_by_the_database(names):
     *_, last = names.read(None)
     assert [row["name"] for row in last.rows] == ["A", "b", "B2", "c"]
-    assert rows(names, names.cursor_between("a", "B", last.cursor)) == [1, 0]
+    assert rows(names, between(names, "a", "B", last.cursor)) == [1, 0]
     assert rows(names, names.cursor_at("B", last.cursor)) == [0, 3, 2]
     with pytest.raises(InputError, match="^to: table 't' has no row from 'B' to 'a'"):
-        names.cursor_between("B", "a", last.cursor)
+        names.reread_between("B", "a", last.cursor)
     stood = {"by": ["name", "id"], "from": ["text", "B"]}
     with pytest.raises(InputError, match="'c' is ahead of where the last run stopped, B"):
         names.cursor_at("c", stood)
@@ -213,7 +219,7 @@ def test_values_of_text_are_compared_by_the_database(names):
 def test_a_range_that_is_read_again_is_shown_with_its_end(read_table):
     table, stood = read_table
     source = table(1, cursor="at")
-    again = source.cursor_between("1", "3", stood)
+    again = between(source, "1", "3", stood)
     begun, further = source.standing(again), source.standing(next(source.read(again)).cursor)
     assert (begun.position, begun.behind) == ("at 1, read again up to 3", 2)
     assert (further.position, further.behind) == ("at 1, read again up to 3", 2)

@@ -144,15 +144,19 @@ class SeekingConnector(Protocol):
 
 @runtime_checkable
 class BoundedConnector(Protocol):
-    """A source of which what lies between two values can be read again, apart from its cursor."""
+    """A source of which what lies between two values can be read again, apart from its position.
 
-    def cursor_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
-        """Return the cursor from which ``read`` yields what is there, and then goes on.
+    ``read`` first yields what is in the ranges of the cursor's list ``rereads``, and takes each out
+    of it at its end; the rest of the cursor stays what it is.
+    """
+
+    def reread_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return such a range, as the list has it.
 
         Args:
             begin: the first value, as a person gives it; what has it is read.
             end: the last one; what has it is read.
-            stands: where the last run stopped, and where it goes on from there.
+            stands: where the last run stopped.
 
         Raises:
             InputError: a value is not of the cursor's type, ``begin`` is behind ``end``, nothing

@@ -248,10 +248,8 @@ class SqlConnector:
                 )
         return {"by": list(reading.order), "from": kept(at)}
 
-    def cursor_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
-        """Return the cursor from which rows of two values, and between them, are read, once.
-
-        Then it goes on where ``stands`` does.
+    def reread_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the range of the rows that have one of two values, or lie between them.
 
         Raises:
             InputError: there is no cursor column, a value is not of its type, ``begin`` is behind
@@ -274,8 +272,7 @@ class SqlConnector:
                 self._refuse_empty(session, reading, first, last)
             elif first > last:
                 raise InputError(f"to: {end!r} is less than from, {begin!r}")
-        asked = {"from": kept(first), "to": kept(last)}
-        return {**stands, "rereads": [*stands.get("rereads", []), asked]}
+        return {"from": kept(first), "to": kept(last)}
 
     def _read_as(self, session: sa.Connection, reading: _Reading, text: str, name: str) -> Any:
         """Return a value of the cursor's column that a person gave."""
