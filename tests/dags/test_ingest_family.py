@@ -317,3 +317,23 @@ def test_runs_that_read_by_a_limited_connection_share_a_pool_that_the_stack_make
     own = "waybill_source_shop_db"
     assert pools() == common | {"ingest_one": own, "ingest_two": own}
     assert pool_sizes(Settings().airflow)[own][0] == 2
+
+
+def test_a_run_that_reads_by_several_connections_takes_as_many_slots_of_their_pool(
+    declared, monkeypatch
+):
+    monkeypatch.setenv("WAYBILL_AIRFLOW__SOURCE_SLOTS", '{"shop_db": 3}')
+    for name, connection, more in (
+        ("one", "shop_db", ""),
+        ("two", "shop_db", ", backfill: {ranges: 8}, limits: {max_connections: 2}"),
+        ("three", "shop_db", ", backfill: {ranges: 8}"),
+        ("four", "crm", ", backfill: {ranges: 8}"),
+    ):
+        declared.write(name)
+        file = declared.root / name / "pipeline.yaml"
+        options = f"{{table: rows, cursor: seq{more}}}"
+        source = f"connector: sql, event: row, connection: {connection}, options: {options}"
+        file.write_text(file.read_text().replace("connector: csv, path: rows.csv, event: row", source))  # fmt: skip
+    dags, _ = family()
+    slots = {dag_id: dag.get_task("ingest").pool_slots for dag_id, dag in dags.items()}
+    assert slots == {"ingest_one": 1, "ingest_two": 2, "ingest_three": 3, "ingest_four": 1}

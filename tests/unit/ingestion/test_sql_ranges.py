@@ -21,7 +21,7 @@ from tests.support.key_ranges import keyed, read, require_exact, split
 
 from waybill.errors import InputError
 from waybill.ingestion.connectors import open_connector, sql_ranges
-from waybill.ingestion.connectors.base import RateLimit
+from waybill.ingestion.connectors.base import RateLimit, Standing
 from waybill.ingestion.connectors.sql_ranges import KeyedTable, KeyRange, read_ranges
 from waybill.pipelines import Source
 
@@ -352,6 +352,16 @@ def test_a_table_is_read_at_the_rate_that_its_source_declares_and_others_have_tu
         assert at >= before / 50 - 0.01
         before += rows
     assert waits >= len(stamps)
+
+
+def test_a_source_of_one_connection_is_not_asked_how_far_it_is_while_it_is_read(
+    database, connector, monkeypatch
+):
+    fill(database, *((n, n) for n in range(9)))
+    source = connector(limits={"max_connections": 1})
+    [page] = read_pages(source)
+    monkeypatch.setattr(source, "_engine", None)
+    assert source.standing(page.cursor) == Standing("at 8")
 
 
 def test_a_page_has_no_more_rows_than_may_be_read_in_a_second(database, connector):
