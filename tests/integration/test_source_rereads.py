@@ -44,14 +44,18 @@ import os, signal
 from waybill.ingestion import IngestRequest, run
 from waybill.services import AskedRun
 from waybill.services.ingestion import run_ingest
-commit, left = run.commit_intake, {commits}
+begin, commit, left = run.begin_position, run.commit_intake, None
+def begun(*given):
+    global left
+    left = {commits}
+    return begin(*given)
 def killed(*given):
     global left
-    if not left:
+    if left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
+    left = left and left - 1
     return commit(*given)
-run.commit_intake = killed
+run.begin_position, run.commit_intake = begun, killed
 {asked}
 run_ingest(settings, "orders", asked=asked)
 """
@@ -76,7 +80,7 @@ class Shop:
             database.executemany("INSERT INTO orders VALUES (?, ?)", new)
 
     def run_and_kill(self, asked="asked = None", *, commits=0):
-        """Run in a process that dies before the commit of a page, after so many others."""
+        """Run in a process that dies before the commit of a page of its own, behind so many."""
         child = children.start(self.settings, KILLED.format(asked=asked, commits=commits))
         output, _ = child.communicate(timeout=600)
         assert child.returncode == -9, output.decode()

@@ -130,7 +130,7 @@ def split_and_read(engine, chance):
         with engine.connect() as session:
             rows = [tuple(row) for row in session.execute(whole)]
         assert len(rows) > 20
-        for _ in range(3):
+        for _ in range(2):
             require_exact(
                 engine,
                 keyed(*columns, page_rows=chance.randint(1, 9), name=table),

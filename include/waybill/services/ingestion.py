@@ -230,7 +230,7 @@ def _reset_of(
 
 def _cursor_of(
     connector: Connector, kind: str, request: IngestRequest, stands: Cursor | None
-) -> Cursor | None:
+) -> dict[str, Any] | None:
     """Return the cursor from which all is read again; None: no value of it is named."""
     from waybill.ingestion.connectors import SeekingConnector
 

@@ -52,7 +52,7 @@ READINGS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(keys=INTEGERS, **READINGS)
 def test_ranges_of_integers_have_each_row_once(keys, page_rows, **reading):
     rows = [(key,) for key in keys]
@@ -60,7 +60,7 @@ def test_ranges_of_integers_have_each_row_once(keys, page_rows, **reading):
         require_exact(engine, keyed("k", page_rows=page_rows), rows, **reading)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(keys=TEXTS, collation=st.sampled_from(["BINARY", "NOCASE", "RTRIM"]), **READINGS)
 def test_ranges_of_text_have_each_row_once_in_the_database_s_own_order(
     keys, collation, page_rows, **reading
@@ -70,14 +70,14 @@ def test_ranges_of_text_have_each_row_once_in_the_database_s_own_order(
         require_exact(engine, keyed("k", page_rows=page_rows), rows, **reading)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rows=PAIRS, **READINGS)
 def test_ranges_of_keys_of_several_columns_have_each_row_once(rows, page_rows, **reading):
     with table_of("a text, b integer", rows) as engine:
         require_exact(engine, keyed("a", "b", page_rows=page_rows), rows, **reading)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(keys=st.lists(st.integers(0, 9), max_size=40), **READINGS)
 def test_a_key_that_is_not_unique_is_read_exactly_or_refused(keys, page_rows, **reading):
     rows = [(key,) for key in keys]
