@@ -63,6 +63,7 @@ def test_values_keep_all_that_they_say(source):
             "mood": "é",
         }
     ]
+    [page] = source().read(None)
     assert list(source().read(page.cursor)) == []
     assert [len(page.rows) for page in source(overlap=5).read(page.cursor)] == [1]
 

@@ -16,6 +16,7 @@ from sqlalchemy.pool import NullPool
 from tests.support.connector_sources import MysqlTable, PostgresTable
 from tests.support.key_ranges import keyed, require_exact
 
+from waybill.errors import InputError
 from waybill.ingestion.connectors import Connections, open_connector
 from waybill.pipelines import Source
 from waybill.settings import AirflowSettings, Settings
@@ -208,6 +209,14 @@ def test_a_table_is_read_in_ranges_and_what_changed_meanwhile_behind_them(orders
     assert changed
     assert len(found) == 2009
     assert set(found.values()) == set(range(2009))
+
+
+@pytest.mark.campaign
+def test_a_key_that_mysql_sorts_by_number_and_compares_by_text_is_refused(request, tmp_path):
+    orders = Orders(MysqlTable, tmp_path, request)
+    orders.source.run('ALTER TABLE "or""ders" ADD COLUMN kind enum("z", "a") NOT NULL')
+    with pytest.raises(InputError, match="column 'kind' of the key is an ENUM or a SET"):
+        next(orders.open(key=["kind", "id"], backfill={"ranges": 4}).read(None))
 
 
 @pytest.mark.serves

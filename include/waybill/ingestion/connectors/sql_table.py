@@ -42,6 +42,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 from pydantic import Field, StringConstraints
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, OperationalError
 from sqlalchemy.pool import NullPool
 
@@ -150,6 +151,8 @@ class _Reading:
     """Those of them that the table says may be null."""
     documents: frozenset[str]
     """Columns of JSON that the driver gives as text."""
+    numbered: tuple[str, ...]
+    """Columns of the order that MySQL sorts by number, and compares by text."""
 
     @property
     def place(self) -> int:
@@ -413,6 +416,12 @@ class SqlConnector:
         self, session: sa.Connection, reading: _Reading
     ) -> Generator[None, None, Backfill | None]:
         """Return the ranges of a first reading; None: the table is too small for two."""
+        if numbered := [name for name in reading.order[1:] if name in reading.numbered]:
+            raise InputError(
+                f"source.options.backfill: column {numbered[0]!r} of the key is an ENUM or a SET,"
+                " whose values have one order and are compared in another one; read a view that"
+                " casts it to text, or leave backfill out"
+            )
         mark = self._end(session, reading)
         session.rollback()
         if mark is None:
@@ -600,6 +609,11 @@ class SqlConnector:
                 if isinstance(column["type"], sa.JSON)
                 and column["name"] in columns
                 and session.dialect.name != "postgresql"
+            ),
+            tuple(
+                column["name"]
+                for column in found
+                if isinstance(column["type"], sa.Enum | mysql.SET) and column["name"] in order
             ),
         )
 
