@@ -6,6 +6,7 @@ have failed before that, the next test finds it started again all the same.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -88,6 +89,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "tests/ui" if path.startswith("tests/ui/") else str(path)
 
     return FilesOnce(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_sessionstart() -> None:
+    """Look for no garbage while tests are collected: a fifth of what collecting costs."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected, which stays to the end, out of each later search for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -54,6 +54,7 @@ from tests import servers
 from tests.benchmarks.home import opened_home
 from tests.support import cdc, children, collectors, connector_sources, killed_sources
 from tests.support.killed_sources import (
+    KilledAnswers,
     KilledChanges,
     KilledRows,
     KilledSource,
@@ -210,7 +211,7 @@ CONNECTORS: Mapping[str, Callable[[Ground], KilledSource]] = {
     "sql-mysql": rows_of(connector_sources.MysqlTable),
     "postgres_cdc": _changes,
     "kafka": rows_of(_topic),
-    "dlt": rows_of(killed_sources.DltAnswers),
+    "dlt": rows_of(killed_sources.DltAnswers, KilledAnswers),
     "dlt-unordered": rows_of(killed_sources.DltUnordered, KilledUnordered),
     "singer": rows_of(connector_sources.SingerTap),
 }

@@ -163,6 +163,7 @@ def test_a_deploy_holds_where_airflow_does_not_take_it_and_says_when_the_dag_is_
 def test_a_run_that_the_command_line_starts_is_followed_and_reads_again_what_it_is_asked_to(
     airflow,
 ):
+    airflow.keep_up()  # what the test before has stopped
     servers.wait_for(lambda: parsed(airflow) >= set(FILES), 300)
     deploy(airflow, declared(airflow, "asked"))
 

@@ -241,6 +241,7 @@ def test_executors_killed_amid_the_commit_have_it_done_once(loads, executed):
     assert loads.ask("SELECT count(*) FROM waybill._waybill_commits") == [(2,)]
 
 
+@pytest.mark.campaign
 def test_an_executor_that_froze_amid_a_load_and_wakes_later_changes_nothing(loads, executed):
     loads.deliver(loads.patience(), loads.stage(some(1, 1)))
     last = loads.stage(some(2, 50))

@@ -378,6 +378,7 @@ run_ingest(settings, "orders")
 """
 
 
+@pytest.mark.campaign
 def test_keys_keep_their_order_while_the_topic_grows_twice_under_runs_that_are_killed(
     shop: Shop,
 ) -> None:

@@ -319,7 +319,7 @@ def test_every_answer_has_the_headers_that_protect_it(web):
 
 
 def test_static_files_are_those_of_the_page_only(web):
-    for name in ("../app.py", "..%2fapp.py", "parked.html", "app.py", ".parked.js", "no_such.js"):
+    for name in ("../app.py", "..%2fapp.py", "page.html", "app.py", ".parked.js", "no_such.js"):
         assert web.ask("ann", "GET", f"/static/{name}").status_code in (404, 422), name
 
 

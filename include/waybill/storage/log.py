@@ -191,11 +191,13 @@ class KafkaLog:
     def cluster_id(self) -> str:
         """Return the cluster's id.
 
+        Not by ``describe_cluster``: librdkafka ends the process where a broker that has just
+        started, or was cut off from the others, answers that without any broker.
+
         Raises:
             RetryError: no broker answers.
         """
-        answer = self._wait(self._admin().describe_cluster(request_timeout=5.0))
-        return str(answer.cluster_id)
+        return str(self._metadata().cluster_id)
 
     def topics(self) -> set[str]:
         """Return the names of all topics."""

@@ -1,8 +1,9 @@
-"""The page and its files: ordinary routes, since a mount of files would be open to everybody."""
+"""The pages and their files: ordinary routes, since a mount of files would be open to everybody."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any
 
 import fastapi
@@ -18,59 +19,41 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _ANY_FILE: dict[str, Any] = {"content": {kind: {} for kind in _TYPES.values()}}
 _NO_FILE = problems(_404="There is no such file.")
 
+_FRAME = Template((_STATIC / "page.html").read_text(encoding="utf-8"))
+_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "parked": ("Parked events", ("parked", "detail")),
+    "trails": ("Where is that event?", ("trails",)),
+    "balance": ("Balance", ("parked", "balance")),
+    "clusters": ("Clusters", ("parked", "balance", "chart", "clusters")),
+    "capacity": ("Capacity", ("parked", "balance", "chart", "clusters")),
+    "pipelines": ("Pipelines", ("parked", "chart", "pipelines")),
+    "sources": ("Sources", ("parked", "balance", "pipelines", "sources")),
+}
+"""Each page's title and style sheets, by its name, which its script and address have as well."""
+
 router = APIRouter(tags=["page"])
 
 
-@router.get("/parked", response_class=HTMLResponse, responses=_NO_FILE, summary="The page")
-def page(_access: Viewer) -> HTMLResponse:
-    """Return the page "Parked events", which Airflow shows in a frame."""
-    return HTMLResponse(_file("parked.html").read_text(encoding="utf-8"))
+def _add(name: str, title: str, styles: tuple[str, ...]) -> None:
+    """Add the route of a page, which Airflow shows in a frame."""
+    links = "\n".join(f'<link rel="stylesheet" href="static/{style}.css">' for style in styles)
+    html = _FRAME.substitute(name=name, title=title, styles=links)
+
+    def page(_access: Viewer) -> HTMLResponse:
+        return HTMLResponse(html)
+
+    router.add_api_route(
+        f"/{name}",
+        page,
+        name=f"{name}_page",
+        response_class=HTMLResponse,
+        summary=f"The page “{title}”",
+        description="A page that Airflow shows in a frame.",
+    )
 
 
-@router.get("/trails", response_class=HTMLResponse, responses=_NO_FILE, summary="The other page")
-def trails_page(_access: Viewer) -> HTMLResponse:
-    """Return the page "Where is that event?", which Airflow shows in a frame."""
-    return HTMLResponse(_file("trails.html").read_text(encoding="utf-8"))
-
-
-@router.get(
-    "/balance", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of the balance"
-)
-def balance_page(_access: Viewer) -> HTMLResponse:
-    """Return the page "Balance", which Airflow shows in a frame."""
-    return HTMLResponse(_file("balance.html").read_text(encoding="utf-8"))
-
-
-@router.get(
-    "/clusters", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of clusters"
-)
-def clusters_page(_access: Viewer) -> HTMLResponse:
-    """Return the page "Clusters", which Airflow shows in a frame."""
-    return HTMLResponse(_file("clusters.html").read_text(encoding="utf-8"))
-
-
-@router.get(
-    "/capacity", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of capacity"
-)
-def capacity_page(_access: Viewer) -> HTMLResponse:
-    """Return the page "Capacity", which Airflow shows in a frame."""
-    return HTMLResponse(_file("capacity.html").read_text(encoding="utf-8"))
-
-
-@router.get(
-    "/pipelines", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of pipelines"
-)
-def pipelines_page(_access: Viewer) -> HTMLResponse:
-    """Return the page "Pipelines", which Airflow shows in a frame."""
-    return HTMLResponse(_file("pipelines.html").read_text(encoding="utf-8"))
-
-
-@router.get(
-    "/sources", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of sources"
-)
-def sources_page(_access: Viewer) -> HTMLResponse:
-    """Return the page "Sources", which Airflow shows in a frame."""
-    return HTMLResponse(_file("sources.html").read_text(encoding="utf-8"))
+for _name, (_title, _styles) in _PAGES.items():
+    _add(_name, _title, _styles)
 
 
 @router.get(
@@ -83,12 +66,7 @@ def static(
     _access: Viewer, name: Annotated[str, fastapi.Path(pattern=r"^[a-z][a-z0-9_]*\.(js|css|svg)$")]
 ) -> FileResponse:
     """Return a script, a style sheet or a drawing of the page."""
-    path = _file(name)
-    return FileResponse(path, media_type=_TYPES[path.suffix])
-
-
-def _file(name: str) -> Path:
     path = _STATIC / name
     if not path.is_file():
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"the page has no file {name!r}")
-    return path
+    return FileResponse(path, media_type=_TYPES[path.suffix])

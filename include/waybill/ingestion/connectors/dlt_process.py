@@ -342,16 +342,24 @@ class _Reading:
         self._numbers: dict[str, int] = {}
 
     def run(self) -> None:
-        """Read each resource that this round has not read yet; resources of one tree together."""
+        """Read all resources; resources of one tree together.
+
+        First those that a round which a run before has left lacks. Its others may have grown
+        since, and are the next round: a run that ends has read all that there was when it began.
+        """
         selected = dict(self._source.selected_resources)
         if any(resource.is_transformer for resource in selected.values()):
             groups = [list(selected)]
         else:
             groups = [[name] for name in selected]
         waiting = [group for group in groups if not set(group) <= set(self._done)]
-        for number, group in enumerate(waiting):
+        self._round(waiting, selected)
+        self._round([group for group in groups if group not in waiting], selected)
+
+    def _round(self, groups: Sequence[list[str]], selected: Mapping[str, Any]) -> None:
+        for number, group in enumerate(groups):
             self._group(group, [selected[name] for name in group])
-            is_last = number + 1 == len(waiting)
+            is_last = number + 1 == len(groups)
             self._done = [] if is_last else [*self._done, *group]
             self._told = self._snapshot()
             self._flush()

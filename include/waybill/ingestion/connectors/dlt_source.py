@@ -3,7 +3,8 @@
 ``resource`` names a function of the pipeline's folder or of an installed package that returns a
 dlt source, a dlt resource, or rows; ``rest_api`` is the dict of dlt's source of that name. Each
 resource's table is an event name. The cursor is ``{"dlt": dlt's state, "done": [resources]}``:
-``done`` are those that the round has read to their end, until it has read all.
+``done`` are those that the round has read to their end, until it has read all. A run that goes on
+with a round reads those once more behind it: they may have grown since.
 
 The same cursor gives the same rows in the same order where the source does, and the same page where
 its items fall alike: one that is asked from another row on may cut its answers elsewhere. Where the

@@ -1,19 +1,15 @@
 // The page "Sources": how the last run of each source is, live; a run is stopped at its next page.
 
-import { tellOuter } from "./address.js";
 import { ask, change as send } from "./client.js";
 import { rate, span } from "./cluster_card.js";
 import { openForm, textField } from "./dialogs.js";
-import { fill, h, icon } from "./dom.js";
-import { waiting } from "./list.js";
-import { live } from "./live_page.js";
-import { notice, problem } from "./notices.js";
+import { h } from "./dom.js";
+import { cell, linePage } from "./line_page.js";
+import { notice } from "./notices.js";
 import { refusal } from "./permissions.js";
-import { ago, count, many, size, time } from "./words.js";
+import { ago, count, size, time } from "./words.js";
 
 const AGAIN_MS = 5_000;
-const TYPING_MS = 350;
-const DEFAULTS = { words: "", state: "", after: "" };
 const STATES = [["", "all"], ["running", "running"], ["failed", "failed"]];
 const NONE = ["never", "pushed"];
 const GOING = ["running", "stopping"];
@@ -22,71 +18,14 @@ const LOOKS = { running: "good", success: "good", stopping: "warn", stopped: "wa
 const MEANINGS = { pushed: "It sends by itself, to the collector: nothing runs.", never: "No run has begun yet.", stopping: "It ends at its next page.", silent: "It runs, and was not heard of for a minute: its process is dead, frozen, or has no tracker. The next run goes on.", stopped: "Somebody had it end before the source did." };
 const HEADS = [["Source"], ["Last run"], ["Rows", "number", "That the run read"], ["Rows/s", "number", "Lately; of a run that ended, over all of it"], ["Position"], ["Behind", "number", "How far the run was behind the source's end, where the source can say"], ["Last success"], ["Next run", "", "By its schedule, were its DAG not paused"], [""]];
 
-const page = document.getElementById("page");
-let view = { ...DEFAULTS };
-let before = []; // where the pages before this one began
 let me = null;
-let parts = null;
 
-function read() {
-  const given = new URLSearchParams(location.hash.slice(1));
-  view = Object.fromEntries(Object.keys(DEFAULTS).map((name) => [name, given.get(name) ?? ""]));
-  if (!STATES.some(([state]) => state === view.state)) view.state = "";
-}
-
-function change(part) {
-  view = { ...view, after: "", ...part };
-  if (!view.after) before = [];
-  const given = Object.entries(view).filter(([, value]) => value);
-  history.replaceState(null, "", `${location.pathname}${location.search}${given.length ? `#${new URLSearchParams(given)}` : ""}`);
-  tellOuter();
-  return load();
-}
-
-/** Draw the page's frame for the address's view, and ask. */
-function show() {
-  read();
-  before = [];
-  tellOuter();
-  parts = { totals: h("div", { class: "totals", "aria-live": "polite" }), table: h("div", { class: "table-frame" }), pager: h("nav", { class: "pager", "aria-label": "Pages" }) };
-  fill(page, h("header", { class: "head" }, h("div", {}, h("h1", {}, "Sources"),
-    h("p", { class: "muted" }, "How far each source is read: its run, what is left, when it succeeded last.")), parts.totals),
-  finder(), parts.table, parts.pager);
-  fill(parts.table, waiting());
-  return load();
-}
-
-function finder() {
-  let typing = 0;
-  const words = (event) => {
-    clearTimeout(typing);
-    typing = setTimeout(() => change({ words: event.target.value }), TYPING_MS);
-  };
-  return h("form", { class: "finder", role: "search", onsubmit: (event) => event.preventDefault() },
-    h("input", { type: "search", name: "words", value: view.words, "aria-label": "Find by name or team", placeholder: "Find by name or team", autocomplete: "off", spellcheck: "false", maxlength: "300", oninput: words }),
-    h("fieldset", { class: "spans" }, h("legend", { class: "sr-only" }, "Which runs"), STATES.map(([state, text]) =>
-      h("label", {}, h("input", { type: "radio", name: "state", value: state, checked: state === view.state, onchange: () => change({ state }) }), h("span", {}, text)))));
-}
-
-async function numbers(signal, isCurrent) {
-  const found = await ask("/sources", { query: view, signal });
-  if (isCurrent()) draw(found);
-}
-
-function draw(found) {
-  const tile = (number, words, look) => h("div", { class: `tile ${look ?? ""}` }, h("strong", {}, number), h("span", {}, words));
-  const focused = document.activeElement?.closest("tr[data-id]")?.dataset.id;
-  fill(parts.totals, tile(count(found.total), found.total === 1 ? "source" : "sources"), tile(count(found.running), "running"), tile(count(found.failed), "failed", found.failed ? "bad" : ""),
-    h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => load() }, icon("refresh")));
-  fill(parts.table, found.sources.length ? h("table", { class: "pipelines sources" }, h("caption", { class: "sr-only" }, "Sources"),
-    h("thead", {}, h("tr", {}, HEADS.map(([words, look, title]) => h("th", { scope: "col", class: look, title }, words || h("span", { class: "sr-only" }, "Actions"))))),
-    h("tbody", {}, found.sources.map(row))) : empty());
-  if (focused) [...parts.table.querySelectorAll("tr[data-id]")].find((one) => one.dataset.id === focused)?.querySelector("button")?.focus({ preventScroll: true });
-  drawPager(found);
+function choices(view, change) {
+  return h("fieldset", { class: "spans" }, h("legend", { class: "sr-only" }, "Which runs"), STATES.map(([state, text]) =>
+    h("label", {}, h("input", { type: "radio", name: "state", value: state, checked: state === view.state, onchange: () => change({ state }) }), h("span", {}, text))));
 }
 
 function row(one) {
-  const cell = (label, look, ...content) => h("td", { class: look, "data-label": label }, ...content);
   const at = (moment, none) => (moment ? h("time", { datetime: moment, title: `${time(moment)} UTC` }, ago(moment)) : h("span", { class: "muted" }, none));
   return h("tr", { "data-id": one.pipeline_id },
     h("th", { scope: "row" }, h("a", { href: `balance#${new URLSearchParams({ pipeline: one.pipeline_id })}`, title: `The balance of ${one.pipeline}` }, one.pipeline), h("span", { class: "sub" }, `${one.team}, ${one.connector || "nothing deployed"}`)),
@@ -134,26 +73,14 @@ async function stop(one) {
   await load();
 }
 
-function empty() {
-  const narrowed = view.words || view.state;
-  const words = narrowed ? ["No source matches.", "Change the words, or show all."] : ["No pipeline is deployed yet.", "Deploy one with `waybill pipelines deploy`."];
-  return h("div", { class: "empty" }, icon(narrowed ? "check" : "clock"), h("p", {}, words[0]), h("p", { class: "muted" }, words[1]));
-}
-
-function drawPager(found) {
-  const step = (label, name, onclick) => h("button", { type: "button", class: "button icon-only", "aria-label": label, title: label, disabled: !onclick, onclick }, icon(name));
-  const turn = (after) => change({ after }).then(() => page.scrollIntoView({ block: "start" }));
-  const next = () => {
-    before.push(view.after);
-    turn(found.next);
-  };
-  fill(parts.pager, h("span", { class: "muted shown" }, found.sources.length ? `${many(found.sources.length, "source")} of ${count(found.total)}, by name` : ""),
-    step("First page", "first", view.after ? () => change({}) : null), step("Previous page", "back", before.length ? () => turn(before.pop()) : null),
-    step("Next page", "next", found.next ? next : null));
-}
-
-async function prepare() {
-  me = await ask("/me");
-}
-
-const load = live(page, { againMs: AGAIN_MS, prepare, show, load: numbers, failed: (error, again) => fill(parts.table, problem(error, again)) });
+const load = linePage({
+  title: "Sources", noun: "source", look: "pipelines sources", heads: HEADS,
+  intro: "How far each source is read: its run, what is left, when it succeeded last.",
+  path: "/sources", againMs: AGAIN_MS, lines: (found) => found.sources, key: "pipeline_id",
+  filters: { state: STATES.map(([state]) => state) }, choices, row,
+  tiles: (found) => [[found.total, found.total === 1 ? "source" : "sources"], [found.running, "running"], [found.failed, "failed", found.failed ? "bad" : ""]],
+  none: (view) => (view.words || view.state ? ["No source matches.", "Change the words, or show all."] : ["No pipeline is deployed yet.", "Deploy one with `waybill pipelines deploy`."]),
+  prepare: async () => {
+    me = await ask("/me");
+  },
+});
