@@ -51,7 +51,8 @@ class Table:
         """Return (ids of upserts, keys and versions of deletes) of some pages, or of all."""
         connector = self.open(page_rows, **options)
         upserts, deletes = [], []
-        for page in islice(connector.read(self.cursor), pages):
+        read = (page for page in connector.read(self.cursor) if page is not None)
+        for page in islice(read, pages):
             self.cursor = json.loads(json.dumps(page.cursor))
             connector.confirm(self.cursor)
             for row in page.rows:
@@ -111,6 +112,20 @@ def test_a_delete_is_behind_its_row_where_the_cursor_was_moved_back_since_that_w
     table.delete("id = 2")
     table.cursor = before
     assert table.read() == ([], of(2, version=9))
+
+
+def test_a_row_that_goes_amid_a_first_reading_in_ranges_of_the_key_is_a_delete_behind_it(table):
+    table.add(*range(0, 40, 2), seq=9)
+    table.add(*range(1, 41, 2), seq=3)
+    ranges = {"page_rows": 4, "backfill": {"ranges": 3}}
+    assert table.read(pages=1, **ranges)[0] == [0, 1, 2, 3]
+    assert table.cursor["top"] == 9, "the greatest of the page, not that of its last row"
+    first = table.read(pages=2, **ranges)[0]
+    table.delete(f"id IN (2, 3, {first[0]})")
+    upserts, deletes = table.read(**ranges)
+    assert deletes == of(2, 3, first[0], version=9)
+    assert {0, 1, 2, 3, *first, *upserts} == set(range(40))
+    assert table.read(**ranges) == ([], [])
 
 
 def test_a_row_that_came_and_went_between_two_comparisons_is_a_delete(table):

@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 from tests.support.key_ranges import keyed, read, require_exact, split
 
 from waybill.errors import InputError
-from waybill.ingestion.connectors import open_connector, sql_ranges
+from waybill.ingestion.connectors import first_pages, open_connector, sql_ranges
 from waybill.ingestion.connectors.base import RateLimit, Standing
 from waybill.ingestion.connectors.sql_ranges import KeyedTable, KeyRange, read_ranges
 from waybill.pipelines import Source
@@ -249,6 +249,12 @@ def test_a_table_that_is_emptied_meanwhile_ends_its_ranges(database, connector):
     assert (last.rows, last.cursor) == ([], {"by": ["at", "id"], "mark": ["int", "99"]})
     fill(database, (1, 99), (2, 98), (3, 100))
     assert ids(read_pages(connector(**RANGES), last.cursor)) == [1, 3]
+
+
+def test_a_source_that_is_only_looked_at_is_not_walked_along_for_ranges(database, connector):
+    fill(database, *((n, 99 - n) for n in range(100)))
+    first = next(first_pages(connector(**RANGES)))
+    assert [row["at"] for row in first.rows] == list(range(10))
 
 
 def test_a_first_reading_says_how_many_ranges_are_left(database, connector):
