@@ -74,7 +74,7 @@ def test_what_is_found_is_what_the_declarations_say(pipelines, home):
     for one in right:
         pipeline = load_pipeline(pipelines / one.folder)
         said = (pipeline.id, pipeline.name, pipeline.team, pipeline.owner, pipeline.schedule)
-        assert astuple(one) == (one.folder, "", *said, False, pipeline.source.connection)
+        assert astuple(one) == (one.folder, "", *said, False, pipeline.source.connection, 1)
     assert f"{pipelines}/{NAMES[3]}/pipeline.yaml:4: ovner" in broken.problem
     assert look(pipelines, home) == found
 
