@@ -20,7 +20,7 @@ from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
-from waybill.ingestion import run_progress
+from waybill.ingestion import Turn, run_progress
 from waybill.ledger import (
     RunFigures,
     SourceFilter,
@@ -158,7 +158,7 @@ def test_a_process_that_is_told_to_end_stops_at_a_page_and_says_so(
 ) -> None:
     ended = threading.Event()
     ended.set()
-    report = services.run_ingest(settings, NAME, is_ended=ended.is_set)
+    report = services.run_ingest(settings, NAME, turn=Turn(is_ended=ended.is_set))
     assert (report.read, report.stopped) == (PAGE_ROWS, "the end of its process")
     assert line(tracker).state == "stopped"
     assert services.run_ingest(settings, NAME).read == ROWS - PAGE_ROWS

@@ -20,7 +20,9 @@ from waybill.producer.components import (
     Components,
     Environment,
     Options,
+    WhileWaiting,
     open_components,
+    wait_on,
 )
 from waybill.producer.delivery import OnDelivery
 from waybill.producer.forks import ProducerBusyError
@@ -84,6 +86,10 @@ class LosslessProducer:
         claim: called while opening, before anything is sent, with the log that was found (a
             ``FoundLog``); True: it is this caller's to send. False: somebody else has taken its
             place; it is moved to ``quarantine/``, unsent, and a new log is begun and claimed.
+        while_waiting: called some times a second while opening or ``produce`` waits for Kafka, or
+            for room in the log, with the number of records that it waits for (0: not known); what
+            it raises ends the wait, and opening or ``produce`` with it. What was appended is in the
+            log: the next opening sends it. Goes with one thread that produces.
         marks: this log will have marks: keep every record until a confirmed mark covers it, from
             the first record on. Else that begins with the first mark. It does not work in a fork.
 
@@ -105,10 +111,18 @@ class LosslessProducer:
         was_taken: WasTaken | None = None,
         marks: bool = False,
         claim: Claim | None = None,
+        while_waiting: WhileWaiting = wait_on,
     ) -> None:
         self._settings = settings
         self._options = Options(
-            settings, dict(kafka), self._environment, on_undeliverable, was_taken, claim, marks
+            settings,
+            dict(kafka),
+            self._environment,
+            on_undeliverable,
+            was_taken,
+            claim,
+            marks,
+            while_waiting,
         )
         self._name = name
         self._folder = _folder_name(name)
@@ -467,6 +481,8 @@ class LosslessProducer:
             raise full
         if tries % _WARN_EVERY == _WARN_EVERY - 1:
             _LOG.warning("produce waits: %s", full)
+        if tries and not self._maintenance.is_this_thread:
+            self._options.while_waiting(0)
         self._sender.poller.poll(_POLL_S if tries else 0.0)
         state = self._maintenance.try_checkpoint()
         if state is None:

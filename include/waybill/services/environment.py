@@ -19,7 +19,7 @@ from waybill.storage import (
 )
 
 if TYPE_CHECKING:
-    from waybill.ingestion import Undeliverable
+    from waybill.ingestion import Undeliverable, WaitLimit
     from waybill.inspection import ParkedEventsService
     from waybill.parking import Parking
     from waybill.producer import FoundLog, LosslessProducer
@@ -78,9 +78,17 @@ def kafka_config(settings: Settings) -> dict[str, Any]:
 
 
 def open_producer(
-    settings: Settings, name: str, refused: Undeliverable, claim: Callable[[FoundLog], bool]
+    settings: Settings,
+    name: str,
+    refused: Undeliverable,
+    claim: Callable[[FoundLog], bool],
+    *,
+    wait: WaitLimit | None = None,
 ) -> LosslessProducer:
-    """Return the producer of a run: what Kafka refuses is parked, and ``claim`` takes the log."""
+    """Return the producer of a run: what Kafka refuses is parked, and ``claim`` takes the log.
+
+    Its waits for Kafka, also while it opens, end as ``wait`` says; None: they do not.
+    """
     from waybill.producer import LosslessProducer
 
     return LosslessProducer(
@@ -91,6 +99,7 @@ def open_producer(
         was_taken=refused.taken,
         marks=True,
         claim=claim,
+        while_waiting=wait.check if wait else lambda _left: None,
     )
 
 
