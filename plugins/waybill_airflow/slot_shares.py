@@ -15,7 +15,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from waybill.capacity import SlotTask, share_slots
-from waybill.ledger import SlotUser, ask_leave, read_slot_users
+from waybill.ledger import SlotUser, ask_leave, last_turns, read_slot_users
 from waybill_airflow.airflow_internals import pooled_tasks, set_weight
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ def share_ingest_slots(tracker: TrackerStore, pools: Collection[str]) -> SharedS
 
     Tasks of other DAGs keep the slots that they have, and get no part in it.
 
-    Cost: five statements.
+    Cost: five statements, and one where a priority changes.
     """
     slots, tasks = pooled_tasks(pools)
     names = {task.dag_id: task.dag_id.removeprefix(_PREFIX) for task in tasks}
     users = read_slot_users(tracker, set(names.values())) if tasks else {}
+    had_s = last_turns(tracker)
     own = {dag_id: users[name] for dag_id, name in names.items() if name in users}
     by_pool: dict[str, list[PooledTask]] = defaultdict(list)
     for task in tasks:
@@ -57,7 +58,8 @@ def share_ingest_slots(tracker: TrackerStore, pools: Collection[str]) -> SharedS
     leave: set[str] = set()
     for pool, found in by_pool.items():
         others = sum(task.dag_id not in own and not task.waits for task in found)
-        shares = share_slots(_slot_tasks(found, own), slots.get(pool, 0) - others, time.time())
+        room = slots.get(pool, 0) - others
+        shares = share_slots(_slot_tasks(found, own), room, time.time(), had_s)
         first.update(shares.first)
         leave.update(own[dag_id].pipeline_id for dag_id in shares.leave if dag_id in own)
     ask_leave(tracker, leave)

@@ -7,7 +7,7 @@ A slot that this leaves over is whoever's took it. Where a team below its share 
 - where teams are more than slots, each has one at most; then those whose turn has lasted ``TURN_S``
   give it back to teams that have none: so nobody waits for ever behind reads that take days;
 - of those that wait the first of teams below their share go before all others: the team that has
-  fewest first, then who has waited longest.
+  fewest first, then the team that had one longest ago, then who has waited longest.
 
 A team alone takes all slots. A run that is asked to leave and does not for ``DEAF_S``, as its page
 is long or its process is dead, stays asked, and another one is asked in its place.
@@ -16,7 +16,8 @@ is long or its process is dead, stays asked, and another one is asked in its pla
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 TURN_S = 300.0
@@ -44,13 +45,19 @@ class Shares(NamedTuple):
     """Tasks that are to give their slots back."""
 
 
-def share_slots(tasks: Iterable[SlotTask], slots: int, now_s: float) -> Shares:
+def share_slots(
+    tasks: Iterable[SlotTask],
+    slots: int,
+    now_s: float,
+    had_s: Mapping[str, float] = MappingProxyType({}),
+) -> Shares:
     """Return which tasks go first, and which are to give their slots back.
 
     Args:
         tasks: all that have a slot of the pool, or wait for one.
         slots: of the pool; 0 or less: there is no such limit, or nothing runs at all.
         now_s: the time, on the clock of the tasks.
+        had_s: when each team had a slot last, on any clock; one that is not named never had one.
 
     Cost: linear, and a sort.
     """
@@ -63,7 +70,7 @@ def share_slots(tasks: Iterable[SlotTask], slots: int, now_s: float) -> Shares:
         return Shares()
     share = max(1, slots // len(teams))
     held = {team: len(running.get(team, ())) for team in teams}
-    needs = _needs(waiting, held, share)
+    needs = _needs(waiting, held, share, had_s)
     if not needs:
         return Shares()
     free = max(0, slots - sum(held.values()))
@@ -78,15 +85,21 @@ def share_slots(tasks: Iterable[SlotTask], slots: int, now_s: float) -> Shares:
     )
 
 
-def _needs(waiting: dict[str, list[SlotTask]], held: dict[str, int], share: int) -> list[SlotTask]:
+def _needs(
+    waiting: dict[str, list[SlotTask]],
+    held: dict[str, int],
+    share: int,
+    had_s: Mapping[str, float],
+) -> list[SlotTask]:
     """Return the tasks with which teams reach their share, in the order in which they go."""
     ranked = []
     for team, tasks in waiting.items():
         tasks.sort(key=_oldest)
         missing = tasks[: max(0, share - held[team])]
-        ranked += [(held[team] + place, task) for place, task in enumerate(missing)]
-    ranked.sort(key=lambda one: (one[0], _oldest(one[1])))
-    return [task for _, task in ranked]
+        had = had_s.get(team, float("-inf"))
+        ranked += [(held[team] + place, had, task) for place, task in enumerate(missing)]
+    ranked.sort(key=lambda one: (one[0], one[1], _oldest(one[2])))
+    return [task for _, _, task in ranked]
 
 
 def _leave(

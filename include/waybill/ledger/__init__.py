@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from waybill.ledger.source_runs import begin_run as begin_run
     from waybill.ledger.source_runs import end_run as end_run
     from waybill.ledger.source_runs import end_wait as end_wait
+    from waybill.ledger.source_runs import last_turns as last_turns
     from waybill.ledger.source_runs import read_slot_users as read_slot_users
     from waybill.ledger.source_runs import read_sources as read_sources
     from waybill.ledger.source_runs import resume_run as resume_run
@@ -269,6 +270,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "ask_stop",
             "begin_run",
             "end_wait",
+            "last_turns",
             "end_run",
             "read_slot_users",
             "read_sources",

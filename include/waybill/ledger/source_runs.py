@@ -37,8 +37,8 @@ SourceState = Literal[
     "pushed", "never", "running", "stopping", "silent", "waiting", "success", "failed", "stopped"
 ]
 WAITS_FOR = {
-    "share": "its team is over its share of the slots, and another team waits",
-    "kafka": "the log is full: Kafka takes nothing",
+    "share": "its team is over its share",
+    "kafka": "the log is full",
 }
 """What a run waits for between two turns, in words."""
 
@@ -173,6 +173,10 @@ SELECT pipelines.id AS pipeline_id, pipelines.name, pipelines.team,
 FROM pipelines LEFT JOIN source_runs AS run ON run.pipeline_id = pipelines.id
 WHERE pipelines.name = ANY(:names)
 """)
+_LAST_TURNS = text("""
+SELECT pipelines.team, EXTRACT(epoch FROM max(run.told_at))
+FROM source_runs AS run JOIN pipelines ON pipelines.id = run.pipeline_id GROUP BY pipelines.team
+""")
 _END_WAIT = text("""
 UPDATE source_runs SET state = 'failed', waits_for = '', ended_at = clock_timestamp(),
   failed_at = clock_timestamp(), error = 'its task was ended by hand while it waited'
@@ -302,6 +306,12 @@ def wait_run(
     }
     with tracker.transaction() as connection:
         connection.execute(_WAIT, given)
+
+
+def last_turns(tracker: TrackerStore) -> dict[str, float]:
+    """Return {team: when a run of its sources was heard of last}, in seconds since the epoch."""
+    with tracker.transaction() as connection:
+        return {team: float(at_s) for team, at_s in connection.execute(_LAST_TURNS)}
 
 
 class SlotUser(NamedTuple):
