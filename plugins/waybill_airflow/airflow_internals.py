@@ -88,9 +88,15 @@ class PooledTask(NamedTuple):
     pool: str
     since_s: float
     """When it got the slot, or began to wait for it: seconds since the epoch."""
-    waits: bool
+    state: str
+    """running; queued: it has its slot, and does not run yet; scheduled: it waits for one."""
     weight: int
     """Its priority."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a slot."""
+        return self.state == "scheduled"
 
 
 def pooled_tasks(pools: Collection[str]) -> tuple[dict[str, int], list[PooledTask]]:
@@ -128,10 +134,10 @@ def pooled_tasks(pools: Collection[str]) -> tuple[dict[str, int], list[PooledTas
 
 
 def _pooled(row: Any) -> PooledTask:
-    waits = str(row.state) == "scheduled"
-    at = row.waits_since if waits else row.had_at
+    state = str(row.state)
+    at = row.waits_since if state == "scheduled" else row.had_at
     since_s = 0.0 if at is None else at.timestamp()
-    return PooledTask(str(row.id), row.dag_id, row.pool, since_s, waits, row.priority_weight or 1)
+    return PooledTask(str(row.id), row.dag_id, row.pool, since_s, state, row.priority_weight or 1)
 
 
 def set_weight(ids: Sequence[str], weight: int) -> None:

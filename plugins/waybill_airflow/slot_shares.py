@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "ingest_"
 _WEIGHT, _FIRST_WEIGHT = 1, 2
+_CANNOT_S = float("inf")
+"""Of a task that does not run yet: it has its slot, and hears nothing."""
 
 
 class SharedSlots(NamedTuple):
@@ -61,7 +63,8 @@ def share_ingest_slots(tracker: TrackerStore, pools: Collection[str]) -> SharedS
         room = slots.get(pool, 0) - others
         shares = share_slots(_slot_tasks(found, own), room, time.time(), had_s)
         first.update(shares.first)
-        leave.update(own[dag_id].pipeline_id for dag_id in shares.leave if dag_id in own)
+        running = {task.dag_id for task in found if task.state == "running"}
+        leave.update(own[dag_id].pipeline_id for dag_id in running.intersection(shares.leave))
     ask_leave(tracker, leave)
     mine = [task for task in tasks if task.waits and task.dag_id in own]
     chosen = {task.id for task in mine if task.dag_id in first}
@@ -76,7 +79,7 @@ def _slot_tasks(tasks: Sequence[PooledTask], own: Mapping[str, SlotUser]) -> lis
     for task in sorted(tasks, key=lambda task: (task.waits, task.since_s)):
         user = own.get(task.dag_id)
         if user is not None and task.dag_id not in found:
-            asked_s = None if task.waits else user.asked_s
+            asked_s = _CANNOT_S if task.state == "queued" else user.asked_s
             found[task.dag_id] = SlotTask(task.dag_id, user.team, task.since_s, task.waits, asked_s)
     return list(found.values())
 

@@ -24,7 +24,7 @@ from waybill.ingestion.run_report import IngestReport
 from waybill.ledger import RunFigures
 
 WaitsFor = Literal["share", "kafka"]
-_GAP_S = 5.0
+_GAP_S = 60.0
 """Asked again after so long, a wait is another one."""
 
 
@@ -92,11 +92,11 @@ class WaitLimit:
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self._thread = threading.get_ident()
-        self._left = -1
+        self._mark = -1
         self._moved_at = self._asked_at = float("-inf")
 
-    def check(self, left: int) -> None:
-        """Take note of a wait that goes on; ``left``: what is waited for, 0 where nobody knows.
+    def check(self, mark: int) -> None:
+        """Take note of a wait that goes on; ``mark``: another number once something has moved.
 
         Raises:
             KafkaWaitError: nothing has moved for too long.
@@ -104,8 +104,8 @@ class WaitLimit:
         if threading.get_ident() != self._thread:
             return
         now = time.monotonic()
-        if left != self._left or now - self._asked_at > _GAP_S:
-            self._left, self._moved_at = left, now
+        if mark != self._mark or now - self._asked_at > _GAP_S:
+            self._mark, self._moved_at = mark, now
         self._asked_at = now
         if now - self._moved_at > self.limit_s:
             raise KafkaWaitError(f"Kafka took nothing for {self.limit_s:.0f} s")

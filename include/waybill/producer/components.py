@@ -34,7 +34,7 @@ _GATE_WAIT_S = 0.1
 Claim: TypeAlias = Callable[[FoundLog], bool]
 """Says whether a log may be sent."""
 WhileWaiting: TypeAlias = Callable[[int], None]
-"""Called while records wait for Kafka or for room, with how many, where that is known."""
+"""Called while records wait for Kafka or for room, with a number that changes once one moved."""
 
 
 class Lock(Protocol):
@@ -44,7 +44,7 @@ class Lock(Protocol):
         """Let the next one in."""
 
 
-def wait_on(_left: int) -> None:
+def wait_on(_mark: int) -> None:
     """Let a wait go on."""
 
 

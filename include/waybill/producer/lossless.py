@@ -87,7 +87,7 @@ class LosslessProducer:
             ``FoundLog``); True: it is this caller's to send. False: somebody else has taken its
             place; it is moved to ``quarantine/``, unsent, and a new log is begun and claimed.
         while_waiting: called some times a second while opening or ``produce`` waits for Kafka, or
-            for room in the log, with the number of records that it waits for (0: not known); what
+            for room in the log, with a number that is another one once something has moved; what
             it raises ends the wait, and opening or ``produce`` with it. What was appended is in the
             log: the next opening sends it. Goes with one thread that produces.
         marks: this log will have marks: keep every record until a confirmed mark covers it, from
@@ -482,7 +482,7 @@ class LosslessProducer:
         if tries % _WARN_EVERY == _WARN_EVERY - 1:
             _LOG.warning("produce waits: %s", full)
         if tries and not self._maintenance.is_this_thread:
-            self._options.while_waiting(0)
+            self._options.while_waiting(self._log.next_lsn)
         self._sender.poller.poll(_POLL_S if tries else 0.0)
         state = self._maintenance.try_checkpoint()
         if state is None:

@@ -76,7 +76,7 @@ class Sender:
         """Of the open epoch."""
         self.held: dict[tuple[str, bytes], int] = {}
         """Keys that a record waits for: none of theirs may be handed over."""
-        self.while_waiting: Callable[[int], None] = lambda _left: None
+        self.while_waiting: Callable[[int], None] = lambda _mark: None
         """Called while a first hand-over waits for room; what it raises ends the wait."""
         self._refused: type[Exception] = KafkaException
         self._log = log
@@ -153,7 +153,7 @@ class Sender:
         while True:
             if self._closing.is_set():
                 raise StopError(f"closed while record {lsn} waited; it is in the log")
-            self.while_waiting(0)
+            self.while_waiting(lsn)
             self.poller.poll(_POLL_S)
             try:
                 self.produce(topic, value, key, partition, report, report, timestamp_ms, stamped)

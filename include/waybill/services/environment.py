@@ -99,7 +99,7 @@ def open_producer(
         was_taken=refused.taken,
         marks=True,
         claim=claim,
-        while_waiting=wait.check if wait else lambda _left: None,
+        while_waiting=wait.check if wait else lambda _mark: None,
     )
 
 

@@ -37,7 +37,15 @@ class SourceOut(BaseModel):
         description="By the schedule, were the DAG not paused; null: by hand."
     )
     state: Literal[
-        "pushed", "never", "running", "stopping", "silent", "waiting", "success", "failed", "stopped"
+        "pushed",
+        "never",
+        "running",
+        "stopping",
+        "silent",
+        "waiting",
+        "success",
+        "failed",
+        "stopped",
     ] = Field(
         description="pushed: it sends by itself; silent: it runs, and was not heard of lately; "
         "waiting: it gave its slot back, and goes on later."

@@ -55,11 +55,11 @@ def test_a_wait_in_which_something_moves_and_a_new_wait_go_on(clock: Clock) -> N
     for left in range(100, 0, -1):  # slow, and moving
         limit.check(left)
         clock.now_s += 3
-    for _ in range(10):  # many waits, each short
-        for _ in range(5):
+    for _ in range(3):  # of the same number, long after each other
+        for _ in range(15):
             limit.check(0)
             clock.now_s += 1
-        clock.now_s += 6
+        clock.now_s += 61
 
 
 def test_another_threads_waits_are_not_ended(clock: Clock) -> None:

@@ -30,8 +30,8 @@ class Machine:
         self.waits: list[int] = []
         self.is_patient = False
 
-    def wait(self, left: int) -> None:
-        self.waits.append(left)
+    def wait(self, mark: int) -> None:
+        self.waits.append(mark)
         if len(self.waits) >= 3 and not self.is_patient:
             raise LongEnoughError("Kafka took nothing")
 
@@ -75,7 +75,7 @@ def test_a_produce_that_waits_for_librdkafkas_queue_ends_and_the_next_opening_se
 ) -> None:
     machine = Machine(capacity=5)
     held = produced_in_vain(machine)
-    assert machine.waits == [0, 0, 0]
+    assert machine.waits == [held + 1] * 3, "the record that waits"
     take(machine, monkeypatch)
     producer = machine.open()
     machine.world.settle(producer)
