@@ -211,6 +211,8 @@ def frozen(kafka: Any) -> Iterator[Any]:
 def test_a_kafka_that_takes_nothing_is_waited_for_without_a_slot_and_the_run_ends_exact(
     settings: Settings, tracker: TrackerStore, slowly: None, frozen: Any
 ) -> None:
+    rows = 60 * PAGE_ROWS  # more pages than may be on their way at once
+    orders.write_orders(settings.pipelines_dir, rows=rows, page_rows=PAGE_ROWS)
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(turn(settings, kafka_wait_s=2.0)))
     thread.start()
@@ -223,7 +225,7 @@ def test_a_kafka_that_takes_nothing_is_waited_for_without_a_slot_and_the_run_end
     assert isinstance(first, RunSoFar)
     waits = line(tracker)
     assert (waits.state, waits.waits_for) == ("waiting", "kafka")
-    assert waits.rows_read <= first.report.read == waits.figures.read < ROWS
+    assert waits.rows_read <= first.report.read == waits.figures.read < rows
     with tracker.transaction() as connection:
         query = text("SELECT sum(unsettled) FROM write_ahead_logs WHERE purpose = 'ingestion'")
         assert connection.execute(query).scalar_one() > 0, "the log has what Kafka is to take"
@@ -237,12 +239,12 @@ def test_a_kafka_that_takes_nothing_is_waited_for_without_a_slot_and_the_run_end
     frozen.thaw()
     done = turn(settings, again, kafka_wait_s=20.0)
     assert isinstance(done, IngestReport)
-    assert (done.read, done.pages) == (ROWS, ROWS // PAGE_ROWS)
+    assert (done.read, done.pages) == (rows, rows // PAGE_ROWS)
     ended = line(tracker)
     assert (ended.state, ended.figures.read, ended.figures.pages) == (
         "success",
-        ROWS,
-        ROWS // PAGE_ROWS,
+        rows,
+        rows // PAGE_ROWS,
     )
     assert ended.figures.settled == done.accepted
-    assert_exact(settings)
+    assert_exact(settings, rows)
