@@ -22,6 +22,7 @@ from waybill.errors import InputError, RetryError
 from waybill.events import decode
 from waybill.ingestion import Turn, run_progress
 from waybill.ledger import (
+    AskedOfRun,
     RunFigures,
     SourceFilter,
     SourceLine,
@@ -262,7 +263,7 @@ def test_a_run_that_lost_its_row_to_another_writes_nothing_more(
 ) -> None:
     old = begin_run(tracker, ID, node="one")
     new = begin_run(tracker, ID, node="two")
-    assert tell_run(tracker, ID, old, RunFigures(read=7)) == ""
+    assert tell_run(tracker, ID, old, RunFigures(read=7)) == AskedOfRun()
     end_run(tracker, ID, old, RunFigures(read=7), state="failed", error="late")
     assert (line(tracker).state, line(tracker).node, line(tracker).figures.read) == (
         "running",
