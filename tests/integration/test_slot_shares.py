@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 from tests.support import web_app
+from tests.support.triggers import completed
 
-from waybill.ledger import begin_run, read_slot_users
+from waybill.ledger import RunFigures, begin_run, read_slot_users, read_sources, wait_run
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
@@ -142,6 +143,18 @@ def test_without_tasks_or_a_pool_there_is_nothing_to_share(web, tasks):
     tasks.add("a1", "running", 500)
     tasks.add("b1", "scheduled", 5)
     assert web.post("ann", PATH) == {"waiting": 1, "first": 0, "leaving": 0}
+
+
+def test_a_run_whose_task_was_ended_while_it_waited_is_no_more_said_to_wait(web, tasks):
+    from waybill_airflow.triggers.ingest import IngestTurnTrigger
+
+    run = begin_run(web.lot.tracker, "pl-a1", node="n")
+    wait_run(web.lot.tracker, "pl-a1", run, RunFigures(read=7), waits_for="kafka")
+    # as the triggerer does once somebody has marked or cleared the task
+    completed(IngestTurnTrigger(str(run), 0.0, asks_kafka=True).on_kill())
+    [line] = [one for one in read_sources(web.lot.tracker).sources if one.pipeline == "a1"]
+    assert (line.state, line.waits_for, line.figures.read) == ("failed", "", 7)
+    assert "ended by hand" in line.error
 
 
 def test_who_may_not_change_airflows_pools_may_not_have_slots_shared(web, tasks):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import text
 from tests.integration import test_source_runs
 from tests.integration.test_source_runs import ID, NAME, ids_in_kafka, line, wait_until
@@ -22,7 +23,7 @@ from waybill.cli import app
 from waybill.ingestion import IngestReport, RunSoFar, Turn, TurnEndedError, run_progress
 from waybill.ingestion.connectors.csv_file import CsvConnector
 from waybill.ingestion.run_progress import RunProgress
-from waybill.ledger import any_run, ask_leave, ask_stop, end_wait, last_turns, read_slot_users
+from waybill.ledger import any_run, ask_leave, ask_stop, last_turns, read_slot_users
 from waybill.settings import Settings
 from waybill.storage import TrackerStore
 
@@ -45,6 +46,13 @@ def assert_exact(settings: Settings, rows: int = ROWS) -> None:
     ids = ids_in_kafka(settings)
     assert len(ids) == len(set(ids)) == rows
     assert services.balance(settings).unaccounted == 0
+
+
+def test_without_a_user_for_airflow_or_a_run_no_slots_are_shared(settings: Settings) -> None:
+    assert services.share_slots(settings) is None
+    user = {"password": SecretStr("secret"), "url": "http://127.0.0.1:1"}
+    airflow = settings.airflow.model_copy(update=user)
+    assert services.share_slots(settings.model_copy(update={"airflow": airflow})) == {}
 
 
 @pytest.fixture
@@ -132,19 +140,6 @@ def test_a_run_that_waits_can_be_stopped_and_ends_at_its_next_page(
     assert isinstance(done, IngestReport)
     assert (done.stopped, line(tracker).state) == ("mia", "stopped")
     assert PAGE_ROWS < done.read < ROWS
-
-
-def test_a_run_whose_task_was_ended_while_it_waited_is_no_more_said_to_wait(
-    settings: Settings, tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RunProgress, "leave_asked", lambda _self: True)
-    first = turn(settings)
-    assert isinstance(first, RunSoFar)
-    with tracker.transaction() as connection:
-        end_wait(connection, first.run)
-    ended = line(tracker)
-    assert (ended.state, ended.waits_for) == ("failed", "")
-    assert "ended by hand" in ended.error
 
 
 @pytest.mark.parametrize("name", ["close_source", "wait_run", "transaction"])
