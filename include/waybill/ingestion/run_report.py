@@ -35,8 +35,9 @@ class IngestReport:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return what ``to_json`` made JSON of."""
-        return cls(**{one.name: value[one.name] for one in fields(cls)})
+        """Return what ``to_json`` made JSON of, be it of a version with other fields."""
+        known = {one.name: value[one.name] for one in fields(cls) if one.name in value}
+        return replace(cls.nothing(""), **known)
 
     def after(self, before: Self) -> Self:
         """Return the report of both: of a run that goes on from where it was."""

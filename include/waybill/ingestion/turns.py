@@ -45,8 +45,9 @@ class RunSoFar:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return what ``to_json`` made JSON of."""
-        figures = {one.name: value["figures"][one.name] for one in fields(RunFigures)}
+        """Return what ``to_json`` made JSON of, be it of a version with other fields."""
+        known = {one.name for one in fields(RunFigures)}
+        figures = {name: one for name, one in value["figures"].items() if name in known}
         report = IngestReport.from_json(value["report"])
         return cls(UUID(value["run"]), report, RunFigures(**figures))
 

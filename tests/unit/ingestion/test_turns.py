@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -31,7 +32,13 @@ def test_what_a_turn_hands_to_the_next_is_the_same_after_json() -> None:
     report = IngestReport("orders", 100, 90, 8, 1, 2, 5, 1.25)
     figures = RunFigures(100, 80, 8, 5, 12.5, 1000, "row 100", 900.0, "rows")
     so_far = RunSoFar(UUID(int=5), report, figures)
-    assert RunSoFar.from_json(json.loads(json.dumps(so_far.to_json()))) == so_far
+    value = json.loads(json.dumps(so_far.to_json()))
+    assert RunSoFar.from_json(value) == so_far
+    value["report"] |= {"of_a_later_version": 1}
+    value["figures"] |= {"of_a_later_version": 1}
+    assert RunSoFar.from_json(value) == so_far
+    del value["report"]["refused"]
+    assert RunSoFar.from_json(value).report == replace(report, refused=0)
 
 
 def test_the_report_of_two_turns_has_the_sums() -> None:
