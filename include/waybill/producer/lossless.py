@@ -20,9 +20,7 @@ from waybill.producer.components import (
     Components,
     Environment,
     Options,
-    WhileWaiting,
     open_components,
-    wait_on,
 )
 from waybill.producer.delivery import OnDelivery
 from waybill.producer.forks import ProducerBusyError
@@ -86,10 +84,6 @@ class LosslessProducer:
         claim: called while opening, before anything is sent, with the log that was found (a
             ``FoundLog``); True: it is this caller's to send. False: somebody else has taken its
             place; it is moved to ``quarantine/``, unsent, and a new log is begun and claimed.
-        while_waiting: called some times a second while opening or ``produce`` waits for Kafka, or
-            for room in the log, with a number that is another one once something has moved; what
-            it raises ends the wait, and opening or ``produce`` with it. What was appended is in the
-            log: the next opening sends it. Goes with one thread that produces.
         marks: this log will have marks: keep every record until a confirmed mark covers it, from
             the first record on. Else that begins with the first mark. It does not work in a fork.
 
@@ -111,7 +105,6 @@ class LosslessProducer:
         was_taken: WasTaken | None = None,
         marks: bool = False,
         claim: Claim | None = None,
-        while_waiting: WhileWaiting = wait_on,
     ) -> None:
         self._settings = settings
         self._options = Options(
@@ -122,7 +115,7 @@ class LosslessProducer:
             was_taken,
             claim,
             marks,
-            while_waiting,
+            self._while_waiting,
         )
         self._name = name
         self._folder = _folder_name(name)
@@ -141,6 +134,17 @@ class LosslessProducer:
         except BaseException:
             self._shut()
             raise
+
+    def _while_waiting(self, mark: int) -> None:
+        """Let a wait for Kafka, or for room in the log, go on; a subclass ends it by raising.
+
+        Called some times a second while opening or ``produce`` waits, which end with what is
+        raised; by the caller's thread where one thread produces. What was appended is in the log:
+        the next opening sends it.
+
+        Args:
+            mark: a number that is another one once something has moved.
+        """
 
     # Opening
 
@@ -482,7 +486,7 @@ class LosslessProducer:
         if tries % _WARN_EVERY == _WARN_EVERY - 1:
             _LOG.warning("produce waits: %s", full)
         if tries and not self._maintenance.is_this_thread:
-            self._options.while_waiting(self._log.next_lsn)
+            self._while_waiting(self._log.next_lsn)
         self._sender.poller.poll(_POLL_S if tries else 0.0)
         state = self._maintenance.try_checkpoint()
         if state is None:

@@ -91,7 +91,12 @@ def open_producer(
     """
     from waybill.producer import LosslessProducer
 
-    return LosslessProducer(
+    class RunProducer(LosslessProducer):
+        def _while_waiting(self, mark: int) -> None:
+            if wait is not None:
+                wait.check(mark)
+
+    return RunProducer(
         settings.wal,
         kafka_config(settings),
         name=name,
@@ -99,7 +104,6 @@ def open_producer(
         was_taken=refused.taken,
         marks=True,
         claim=claim,
-        while_waiting=wait.check if wait else lambda _mark: None,
     )
 
 

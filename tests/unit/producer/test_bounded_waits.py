@@ -37,10 +37,17 @@ class Machine:
 
     def open(self, **changes: Any) -> Any:
         self.waits.clear()
-        cls = type("Modelled", (LosslessProducer,), {"_environment": self.world.seam})
+        machine, seam = self, self.world.seam
+
+        class Bounded(LosslessProducer):
+            _environment = seam
+
+            def _while_waiting(self, mark: int) -> None:
+                machine.wait(mark)
+
         given = memory_logs.settings(dir=FOLDER.parent, checkpoint_interval_ms=3_600_000, **changes)
         kafka = {"bootstrap.servers": "memory"}
-        return cls(given, kafka, name="p", marks=True, while_waiting=self.wait)
+        return Bounded(given, kafka, name="p", marks=True)
 
     def values(self) -> list[bytes]:
         return sorted(message.value_bytes for message in self.kafka.messages)
