@@ -9,6 +9,7 @@
 | `auto_replay` | replays marked groups whose cause has changed |
 | `coordinate` | decides which virtual cluster serves which team, and what each needs |
 | `measure_delays` | sees how long tasks wait that may run |
+| `share_slots` | shares the slots of ingestion among teams, at pages of their runs |
 | `scale_nodes` | decides how many nodes there are to be, and asks for them |
 
 `upkeep` runs each in a thread of its own, so a long one delays no other. Each has its own record:
@@ -39,6 +40,7 @@ JOBS = (
     ("auto_replay", "replay"),
     ("coordinate", "maintenance"),
     ("measure_delays", "maintenance"),
+    ("share_slots", "maintenance"),
     ("scale_nodes", "maintenance"),
 )
 

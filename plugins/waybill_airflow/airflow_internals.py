@@ -9,6 +9,8 @@ and its two schemes
 requests to parse a file, the DAG  a deployed pipeline has its DAG with the next parse of its file,
 of a file beside it, the auth      in minutes, not seconds (Airflow's own route is only for files
 manager                            that have DAGs already)
+rows of ``task_instance`` and of   teams have no fair shares of the slots of ingestion: Airflow's
+``slot_pool``, the auth manager    own order holds, and no run gives its slot to another team
 ``SparkSubmitHook._connection``    applications by a connection of Spark: none starts; those that
                                    run go on
 ``…._build_spark_submit_command``  the same, in client mode
@@ -28,10 +30,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -66,6 +68,96 @@ def may_change_dag(user: BaseUser, dag_id: str) -> bool:
     details = DagDetails(id=dag_id)
     allowed: bool = get_auth_manager().is_authorized_dag(method="PUT", details=details, user=user)
     return allowed
+
+
+def may_change_pool(user: BaseUser, pool: str) -> bool:
+    """Tell whether Airflow lets a user change a pool; in the API server."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import PoolDetails
+
+    details = PoolDetails(name=pool)
+    allowed: bool = get_auth_manager().is_authorized_pool(method="PUT", details=details, user=user)
+    return allowed
+
+
+class PooledTask(NamedTuple):
+    """A task that has a slot of a pool, or waits for nothing but one."""
+
+    id: str
+    dag_id: str
+    pool: str
+    since_s: float
+    """When it got the slot, or began to wait for it: seconds since the epoch."""
+    state: str
+    """running; queued: it has its slot, and does not run yet; scheduled: it waits for one."""
+    weight: int
+    """Its priority."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a slot."""
+        return self.state == "scheduled"
+
+
+def pooled_tasks(pools: Collection[str]) -> tuple[dict[str, int], list[PooledTask]]:
+    """Return the slots of pools by name, and the tasks that have or await them; in the API server.
+
+    Of a paused DAG, or a run that does not go, no task waits. Cost: two statements.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.models.pool import Pool
+    from airflow.models.taskinstance import TaskInstance as TI  # noqa: N817 - as Airflow does
+    from airflow.utils.session import create_session
+    from sqlalchemy import and_, func, or_, select
+
+    goes = and_(DagRun.state == "running", ~DagModel.is_paused)
+    tasks = (
+        select(
+            TI.id,
+            TI.dag_id,
+            TI.pool,
+            TI.state,
+            func.coalesce(TI.queued_dttm, TI.scheduled_dttm, TI.start_date).label("had_at"),
+            func.coalesce(TI.scheduled_dttm, TI.queued_dttm).label("waits_since"),
+            TI.priority_weight,
+        )
+        .join(TI.dag_run)
+        .join(TI.dag_model)
+        .where(TI.pool.in_(pools))
+        .where(or_(TI.state.in_(["queued", "running"]), and_(TI.state == "scheduled", goes)))
+    )
+    with create_session(scoped=False) as session:
+        slots = session.execute(select(Pool.pool, Pool.slots).where(Pool.pool.in_(pools))).all()
+        rows = session.execute(tasks).all()
+    return dict(tuple(row) for row in slots), [_pooled(row) for row in rows]
+
+
+def _pooled(row: Any) -> PooledTask:
+    state = str(row.state)
+    at = row.waits_since if state == "scheduled" else row.had_at
+    since_s = 0.0 if at is None else at.timestamp()
+    return PooledTask(str(row.id), row.dag_id, row.pool, since_s, state, row.priority_weight or 1)
+
+
+def set_weight(ids: Sequence[str], weight: int) -> None:
+    """Give tasks that wait for a slot another priority; in the API server."""
+    from uuid import UUID
+
+    from airflow.models.taskinstance import TaskInstance as TI  # noqa: N817 - as Airflow does
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    if not ids:
+        return
+    which = (TI.id.in_([UUID(one) for one in ids]), TI.state == "scheduled")
+    with create_session(scoped=False) as session:
+        session.execute(
+            update(TI)
+            .where(*which)
+            .values(priority_weight=weight)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def request_parse(file: str, *, beside: str) -> bool:
@@ -141,9 +233,13 @@ def task_instance() -> Any:
 
 
 __all__ = [
+    "PooledTask",
     "kill_submitted",
     "may_change_dag",
+    "may_change_pool",
+    "pooled_tasks",
     "request_parse",
+    "set_weight",
     "spark_connection",
     "spark_submit_command",
     "start_run",

@@ -38,7 +38,11 @@ def get_provider_info() -> dict[str, Any]:
             "operators.upkeep",
         ),
         "triggers": _modules(
-            "triggers.applications", "triggers.campaigns", "triggers.replays", "triggers.tables"
+            "triggers.applications",
+            "triggers.campaigns",
+            "triggers.ingest",
+            "triggers.replays",
+            "triggers.tables",
         ),
         "asset-uris": [
             {

@@ -140,3 +140,25 @@ def test_airflow_says_who_may_change_a_dag():
     assert DagDetails(id="ingest_orders").id == "ingest_orders"
     asked = inspect.signature(BaseAuthManager.is_authorized_dag).parameters
     assert {"method", "user", "details"} <= asked.keys()
+
+
+def test_airflow_says_who_may_change_a_pool():
+    """Else nobody can have slots shared."""
+    from airflow.api_fastapi.auth.managers.base_auth_manager import BaseAuthManager
+    from airflow.api_fastapi.auth.managers.models.resource_details import PoolDetails
+
+    assert PoolDetails(name="waybill_ingest").name == "waybill_ingest"
+    asked = inspect.signature(BaseAuthManager.is_authorized_pool).parameters
+    assert {"method", "user", "details"} <= asked.keys()
+
+
+def test_the_scheduler_goes_by_the_priority_that_a_waiting_task_has_in_its_row():
+    """Else teams have no shares: which of their tasks go first is written there."""
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.models.taskinstance import TaskInstance
+
+    deciding = inspect.getsource(SchedulerJobRunner._executable_task_instances_to_queued)
+    assert ".order_by(-TI.priority_weight, DR.logical_date, TI.map_index)" in deciding
+    assert "refresh_from_task" not in deciding
+    columns = set(TaskInstance.__table__.columns.keys())
+    assert {"pool", "priority_weight", "queued_dttm", "scheduled_dttm", "start_date"} <= columns

@@ -89,7 +89,8 @@ def test_ingest_names_its_pipeline_and_returns_the_report(calls):
     }
     [(name, pipelines, options)] = calls.made
     assert (name, pipelines) == ("run_ingest", ("flights",))
-    assert options.pop("is_ended")() is False
+    turn = options.pop("turn")
+    assert (turn.is_ended(), turn.before, turn.kafka_wait_s) == (False, None, 20.0)
     assert options == {"lookup": connection_text, "asked": None}
 
 

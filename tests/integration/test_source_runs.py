@@ -20,8 +20,9 @@ from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
-from waybill.ingestion import run_progress
+from waybill.ingestion import Turn, run_progress
 from waybill.ledger import (
+    AskedOfRun,
     RunFigures,
     SourceFilter,
     SourceLine,
@@ -158,7 +159,7 @@ def test_a_process_that_is_told_to_end_stops_at_a_page_and_says_so(
 ) -> None:
     ended = threading.Event()
     ended.set()
-    report = services.run_ingest(settings, NAME, is_ended=ended.is_set)
+    report = services.run_ingest(settings, NAME, turn=Turn(is_ended=ended.is_set))
     assert (report.read, report.stopped) == (PAGE_ROWS, "the end of its process")
     assert line(tracker).state == "stopped"
     assert services.run_ingest(settings, NAME).read == ROWS - PAGE_ROWS
@@ -262,7 +263,7 @@ def test_a_run_that_lost_its_row_to_another_writes_nothing_more(
 ) -> None:
     old = begin_run(tracker, ID, node="one")
     new = begin_run(tracker, ID, node="two")
-    assert tell_run(tracker, ID, old, RunFigures(read=7)) == ""
+    assert tell_run(tracker, ID, old, RunFigures(read=7)) == AskedOfRun()
     end_run(tracker, ID, old, RunFigures(read=7), state="failed", error="late")
     assert (line(tracker).state, line(tracker).node, line(tracker).figures.read) == (
         "running",

@@ -40,6 +40,7 @@ NO_TEAM = {
     "/api/capacity-history",
     "/api/cluster-history",
     "/api/declarations/{name}/parse",
+    "/api/ingest-slots/share",
     "/api/openapi.json",
 }
 """Routes that tell nothing about any team's events."""

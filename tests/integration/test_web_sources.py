@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 from tests.support import web_app
 
-from waybill.ledger import RunFigures, begin_run, end_run, tell_run
+from waybill.ledger import RunFigures, begin_run, end_run, tell_run, wait_run
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
@@ -38,6 +38,17 @@ def test_who_views_every_team_sees_all_sources_with_their_nodes(sources):
     assert (flights["state"], flights["behind"], flights["unit"]) == ("running", 2.5, "units")
     assert flights["next_run_at"] > found["at"]
     assert (hooks["state"], hooks["next_run_at"]) == ("pushed", None)
+    assert {one["waits_for"] for one in found["sources"]} == {""}
+
+
+def test_a_run_that_waits_says_for_what_and_may_be_stopped(sources):
+    run = begin_run(sources.lot.tracker, "pl-2", node="node-2")
+    wait_run(sources.lot.tracker, "pl-2", run, RunFigures(read=40), waits_for="kafka")
+    [boxes, _, _] = sources.get("ann", "/api/sources")["sources"]
+    assert (boxes["state"], boxes["waits_for"], boxes["read"]) == ("waiting", "kafka", 40)
+    sources.post("ann", "/api/pipelines/pl-2/stop-source", {"why": "not now"})
+    [boxes, _, _] = sources.get("ann", "/api/sources")["sources"]
+    assert (boxes["state"], boxes["stop_asked_by"]) == ("waiting", "ann")
 
 
 def test_others_see_sources_of_their_teams_and_no_nodes(sources):

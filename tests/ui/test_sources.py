@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.ui.opened_page import OpenedPage, hash_of
 
-from waybill.ledger import RunFigures, begin_run, end_run, tell_run
+from waybill.ledger import RunFigures, begin_run, end_run, tell_run, wait_run
 
 HOSTILE = "so-<img src=x onerror=alert(1)>"
 
@@ -32,6 +32,7 @@ def lines(web):
         ("a", "so-orders", "sql"),
         ("b", "so-parts", "csv"),
         ("c", "so-new", "files"),
+        ("d", "so-waits", "kafka"),
         ("x", HOSTILE, "kafka"),
     ):
         deploy(lot, f"pl-so-{key}", name, "so-<b>team", connector)
@@ -43,6 +44,8 @@ def lines(web):
     tell_run(tracker, "pl-so-a", run, going)
     run = begin_run(tracker, "pl-so-b", node="node-7")
     end_run(tracker, "pl-so-b", run, RunFigures(read=20, pages=1, behind=0, unit="rows"), state="success")  # fmt: skip
+    run = begin_run(tracker, "pl-so-d", node="node-7")
+    wait_run(tracker, "pl-so-d", run, RunFigures(read=700, pages=7), waits_for="share")
     run = begin_run(tracker, "pl-so-x", node=HOSTILE)
     odd = RunFigures(position=f"file {HOSTILE}", behind=12_000_000, unit="bytes")
     end_run(tracker, "pl-so-x", run, odd, state="failed", error=f"no topic {HOSTILE}")
@@ -75,7 +78,7 @@ def test_each_source_shows_its_run_what_is_left_and_when_it_succeeded_and_failed
 ):
     one = open_sources(hash_of(words="so-"))
     expect(one.frame.get_by_role("heading", level=1)).to_have_text("Sources")
-    expect(one.rows()).to_have_count(4)
+    expect(one.rows()).to_have_count(5)
     going = one.line("pl-so-a")
     for words in (
         "running",
@@ -92,6 +95,10 @@ def test_each_source_shows_its_run_what_is_left_and_when_it_succeeded_and_failed
     expect(one.line("pl-so-b")).to_contain_text("0 rows")
     expect(one.line("pl-so-b").get_by_role("button")).to_have_count(0)
     expect(one.line("pl-so-c")).to_contain_text("never")
+    waits = one.line("pl-so-d")
+    for words in ("waiting", "waits: its team is over its share", "700", "for "):
+        expect(waits).to_contain_text(words)
+    expect(waits.get_by_role("button", name="Stop")).to_have_count(1)
     failed = one.line("pl-so-x")
     for words in (HOSTILE, f"no topic {HOSTILE}", f"file {HOSTILE}", "12 MB"):
         expect(failed).to_contain_text(words)

@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from waybill.capacity.records import write_report as write_report
     from waybill.capacity.records import write_waits as write_waits
     from waybill.capacity.request import SimulationRequest as SimulationRequest
+    from waybill.capacity.shares import Shares as Shares
+    from waybill.capacity.shares import SlotTask as SlotTask
+    from waybill.capacity.shares import share_slots as share_slots
     from waybill.capacity.simulation import WORKLOADS as WORKLOADS
     from waybill.capacity.simulation import FixedScaler as FixedScaler
     from waybill.capacity.simulation import PolicyScaler as PolicyScaler
@@ -107,6 +110,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "write_waits",
         ],
         "request": ["SimulationRequest"],
+        "shares": ["Shares", "SlotTask", "share_slots"],
         "simulation": [
             "FixedScaler",
             "PolicyScaler",

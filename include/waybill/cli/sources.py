@@ -219,6 +219,8 @@ def stop(
 def _show_status(found: list[SourceLine]) -> None:
     from rich.box import SIMPLE_HEAD
 
+    from waybill.ledger import WAITS_FOR
+
     if not found:
         print_folded(["no pipeline is deployed"])
         return
@@ -242,12 +244,18 @@ def _show_status(found: list[SourceLine]) -> None:
     for one in found:
         if one.state == "failed":
             print_folded([f"{plain(one.pipeline)}: {plain(one.error)}"])
+        if one.waits_for:
+            print_folded([f"{plain(one.pipeline)} waits: {WAITS_FOR[one.waits_for]}"])
 
 
 def _status_lines(one: SourceLine) -> Iterator[str]:
+    from waybill.ledger import WAITS_FOR
+
     figures, due = one.figures, one.next_run(datetime.now(UTC))
     on = f" on {one.node}" if one.node else ""
     yield plain(f"{one.pipeline} ({one.connector}, team {one.team}): {one.state}{on}")
+    if one.waits_for:
+        yield f"  waits without a slot: {WAITS_FOR[one.waits_for]}; it goes on at the same page"
     if one.stop_asked_by:
         done = "stopped" if one.state in {"stopping", "stopped"} else "a stop was asked for"
         yield plain(f"  {done} by {one.stop_asked_by}")

@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from waybill.ingestion.page_traces import PageTraces as PageTraces
     from waybill.ingestion.refused_messages import Undeliverable as Undeliverable
     from waybill.ingestion.request import IngestRequest as IngestRequest
-    from waybill.ingestion.run import IngestReport as IngestReport
     from waybill.ingestion.run import Intake as Intake
     from waybill.ingestion.run import ingest as ingest
     from waybill.ingestion.run_progress import RunProgress as RunProgress
+    from waybill.ingestion.run_report import IngestReport as IngestReport
     from waybill.ingestion.source_rows import intake_event as intake_event
     from waybill.ingestion.takeover import SourceClaim as SourceClaim
     from waybill.ingestion.takeover import registered as registered
     from waybill.ingestion.takeover import settle as settle
     from waybill.ingestion.takeover import taken_us as taken_us
+    from waybill.ingestion.turns import KafkaWaitError as KafkaWaitError
+    from waybill.ingestion.turns import RunSoFar as RunSoFar
+    from waybill.ingestion.turns import Turn as Turn
+    from waybill.ingestion.turns import TurnEndedError as TurnEndedError
+    from waybill.ingestion.turns import WaitLimit as WaitLimit
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -30,9 +35,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "page_traces": ["PageTraces"],
         "refused_messages": ["Undeliverable"],
         "request": ["IngestRequest"],
-        "run": ["IngestReport", "Intake", "ingest"],
+        "run": ["Intake", "ingest"],
         "run_progress": ["RunProgress"],
+        "run_report": ["IngestReport"],
         "source_rows": ["intake_event"],
         "takeover": ["SourceClaim", "registered", "settle", "taken_us"],
+        "turns": ["KafkaWaitError", "RunSoFar", "Turn", "TurnEndedError", "WaitLimit"],
     },
 )

@@ -27,7 +27,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -56,8 +56,10 @@ from waybill.ingestion.connectors import (
 from waybill.ingestion.page_traces import TracesByName
 from waybill.ingestion.refused_messages import Undeliverable
 from waybill.ingestion.run_progress import RunProgress
+from waybill.ingestion.run_report import IngestReport
 from waybill.ingestion.source_rows import declared_for, held_by, intake_event, parked_id
 from waybill.ingestion.takeover import InKafka, count_sent, taken_us
+from waybill.ingestion.turns import KafkaWaitError, RunSoFar, Turn, TurnEndedError, WaitsFor
 from waybill.ledger import (
     CursorReset,
     IntakeCommit,
@@ -87,7 +89,7 @@ from waybill.parking import (
     new_key,
 )
 from waybill.pipelines import EventDeclaration, Pipeline, base_topic, topic_of
-from waybill.processing import Counts
+from waybill.processing import COUNT_NAMES, Counts
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.progress import Progress
 from waybill.storage import LARGEST_MESSAGE_BYTES, KafkaLog, ObjectStore, TrackerStore, check_in
@@ -138,31 +140,6 @@ class _Left(NamedTuple):
     taken_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class IngestReport:
-    """What one run of a connector did."""
-
-    pipeline: str
-    read: int
-    """Rows read, good and bad."""
-    accepted: int
-    """Events in the log, by this run or found there from one that died."""
-    parked: int
-    """Rows that could not become events, but for those that were parked before."""
-    refused: int
-    """Events of the log that Kafka refused for good, parked since this run opened it."""
-    resumed: int
-    """Events of an unfinished page that were found in the log."""
-    pages: int
-    seconds: float
-    stopped: str = ""
-    """Who had the run end at a page, before the source's end; empty: nobody."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return asdict(self)
-
-
 @dataclass(slots=True)
 class Intake:
     """What ingestion stands on, opened."""
@@ -185,12 +162,16 @@ class Intake:
     """The clock, in microseconds since 1970."""
     told: RunProgress | None = None
     """Tells how far the run is, and knows whether it is to stop; None: nobody is told."""
+    turn: Turn | None = None
+    """The run gives its slot back at a page where it must wait; goes with ``told``. None: it has
+    no slot, and waits itself."""
 
 
 def ingest(intake: Intake) -> IngestReport:
     """Read all that the source has behind the cursor; safe to run again after any death.
 
     Raises:
+        TurnEndedError: the run gave its slot back at a page; only where it has one.
         RetryError: Kafka, the tracker or the object store is away; run it again.
         InputError: the source cannot be read as declared.
         FencedError: another run has taken the source over, and goes on instead.
@@ -199,6 +180,14 @@ def ingest(intake: Intake) -> IngestReport:
 
 
 class _Run:
+    _position = Position(0, None, 0)
+    """Behind the last page that is in the log with its mark,"""
+    _first = 0
+    """and the rows that were read before this run."""
+    _total: int | None = None
+    """Rows that the source has, where it can say."""
+    _began: float
+
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
         beside = intake.told.words if intake.told else lambda: ""
@@ -236,12 +225,18 @@ class _Run:
         """Read the source to its end."""
         try:
             return self._run()
+        except TurnEndedError:
+            raise
+        except KafkaWaitError as error:
+            self._try_to_finish()
+            self._intake.producer.close(0)  # it was waited for long enough
+            raise self._turn_ended("kafka", f"{error}; what it is to take is in the log") from error
         except (RetryError, InputError):
             self._try_to_finish()
             raise
 
     def _run(self) -> IngestReport:
-        began = time.monotonic()
+        self._began = time.monotonic()
         intake = self._intake
         unfinished = _unfinished(intake.producer)
         self._in_log = sum(map(len, unfinished.values()))
@@ -252,39 +247,60 @@ class _Run:
         if not unfinished:  # whatever the source says: a topic that drains waits for this log
             self._follow_generation()
         position = begin_position(intake.tracker, self._progress(), intake.reset)
-        first = position.rows_read
-        position, stopped = self._read(position, unfinished)
+        self._position, self._first = position, position.rows_read
+        position, stopped, leaves = self._read(position, unfinished)
         self._deliver_all()
         close_source(
             intake.tracker,
             intake.lease,
             last_version=self._clock.last,
             minute=self._clock.minute(),
-            left=None if stopped else self._count_between(position.cursor, None),
-            at_end=not stopped,
+            left=None if stopped or leaves else self._count_between(position.cursor, None),
+            at_end=not (stopped or leaves),
         )
-        self._tell(position, first, intake.connector.count(), last=True)
+        self._total = intake.connector.count()
+        self._tell(last=True)
         note_run(intake.tracker, intake.pipeline.id)
-        return IngestReport(
+        if leaves:
+            raise self._turn_ended("share", "its team is over its share, and another team waits")
+        return self._report(stopped)
+
+    def _report(self, stopped: str = "") -> IngestReport:
+        """Return what the run did, in all of its turns."""
+        intake = self._intake
+        report = IngestReport(
             pipeline=intake.pipeline.name,
-            read=position.rows_read - first,
+            read=self._position.rows_read - self._first,
             accepted=self._accepted,
             parked=self._parked - self._known_parked,
             refused=intake.undeliverable.parked if intake.undeliverable else 0,
             resumed=self._resumed,
             pages=self._pages,
-            seconds=round(time.monotonic() - began, 2),
+            seconds=round(time.monotonic() - self._began, 2),
             stopped=stopped,
         )
+        return report if self._before is None else report.after(self._before.report)
 
-    def _read(self, position: Position, unfinished: _Unfinished) -> tuple[Position, str]:
-        """Take in the pages behind a position, to the source's end or until the run is stopped.
+    @property
+    def _before(self) -> RunSoFar | None:
+        turn = self._intake.turn
+        return None if turn is None else turn.before
+
+    def _turn_ended(self, waits_for: WaitsFor, words: str) -> TurnEndedError:
+        told = self._intake.told
+        assert told is not None  # noqa: S101 - a turn has one
+        self._tell_counts(told)
+        return TurnEndedError(waits_for, words, RunSoFar(told.run, self._report(), told.figures))
+
+    def _read(self, position: Position, unfinished: _Unfinished) -> tuple[Position, str, bool]:
+        """Take in the pages behind a position, to the source's end or until the run is to end.
 
         Returns:
-            The position behind the last page, and who stopped the run; empty: nobody.
+            The position behind the last page; who stopped the run, empty: nobody; and whether it is
+            to give its slot back.
         """
         intake = self._intake
-        total, first, stopped = intake.connector.count(), position.rows_read, ""
+        self._total, stopped, leaves = intake.connector.count(), "", False
         pages = intake.connector.read(position.cursor)
         for page in pages:
             if page is None:
@@ -292,35 +308,35 @@ class _Run:
             else:
                 if not unfinished:  # else they belong to the page, which is of one generation
                     self._follow_generation()
-                position = self._page(page, position, unfinished)
+                position = self._position = self._page(page, position, unfinished)
                 unfinished = {}
                 self._commit_delivered()
                 self._wait_for_room()
-                self._log_progress.at(position.rows_read, total)
-            self._tell(position, first, total)
-            if not unfinished and (stopped := self._stopped()):
+                self._log_progress.at(position.rows_read, self._total)
+            self._tell()
+            if not unfinished and ((stopped := self._stopped()) or (leaves := self._leaves())):
                 break
-        if stopped and isinstance(pages, Generator):
+        if (stopped or leaves) and isinstance(pages, Generator):
             pages.close()
         if unfinished:
-            position = self._page(_nothing_at(position), position, unfinished)
-        return position, stopped
+            position = self._position = self._page(_nothing_at(position), position, unfinished)
+        return position, stopped, leaves
 
-    def _tell(
-        self, position: Position, first: int, total: int | None, *, last: bool = False
-    ) -> None:
+    def _tell(self, *, last: bool = False) -> None:
         """Say how far the run is, to whom it may concern."""
         told = self._intake.told
-        if told is None:
-            return
+        if told is not None:
+            self._tell_counts(told)
+            told.look(self._intake.connector, self._position.cursor, last=last)
+
+    def _tell_counts(self, told: RunProgress) -> None:
         told.at(
-            read=position.rows_read - first,
+            read=self._position.rows_read - self._first,
             settled=self._settled,
             parked=self._parked,
             pages=self._pages,
-            total=total,
+            total=self._total,
         )
-        told.look(self._intake.connector, position.cursor, last=last)
 
     def _stopped(self) -> str:
         """Return who has the run end here; empty: it goes on."""
@@ -331,13 +347,30 @@ class _Run:
         _LOG.info("the run ends at this page: %s has it stop; the next run goes on", who)
         return who
 
+    def _leaves(self) -> bool:
+        """Tell whether the run gives its slot to another team here."""
+        intake = self._intake
+        if intake.turn is None or intake.told is None or not intake.told.leave_asked():
+            return False
+        _LOG.info("the run gives its slot back at this page: another team waits for one")
+        return True
+
     def _finish_marks(self) -> None:
-        """Commit pages that a dead run marked in the log but did not tell the tracker of."""
+        """Commit pages that were marked in the log and of which the tracker was not told.
+
+        They are a dead run's, or of an earlier turn of this one.
+        """
         for lsn, payload in self._intake.producer.recovered.marks:
             mark = orjson.loads(payload)
-            self._commit(_Marked(lsn, mark, {}, None, 0), self._settling.recovered(mark["counts"]))
+            done = self._commit(
+                _Marked(lsn, mark, {}, None, 0), self._settling.recovered(mark["counts"])
+            )
             self._intake.producer.confirm(lsn)
-        self._known_parked = 0  # what this run read
+            if self._before is not None and done:
+                self._pages += 1
+                self._settled += _events_of(mark["counts"])
+        if self._before is None:
+            self._known_parked = 0  # what this run read
 
     def _look_elsewhere(self) -> None:
         """Count what logs that were taken over had sent, and keep it: it is not sent again."""
@@ -417,7 +450,7 @@ class _Run:
 
     def _wait_for_room(self) -> None:
         """Wait while too many pages are in flight."""
-        patience = _Patience(self._tell_waiting)
+        patience = self._patience()
         while (left := len(self._waiting)) > _MOST_IN_FLIGHT:
             patience.check(left)
             self._intake.producer.poll(_POLL_S)
@@ -425,12 +458,16 @@ class _Run:
 
     def _deliver_all(self) -> None:
         """Wait until Kafka has all that is in the log, and commit all pages."""
-        patience = _Patience(self._tell_waiting)
+        patience = self._patience()
         while left := self._intake.producer.flush(1.0):
             self._commit_delivered()
             patience.check(left)
         while self._waiting:
             self._commit_oldest()
+
+    def _patience(self) -> _Patience:
+        turn = self._intake.turn
+        return _Patience(self._tell_waiting, None if turn is None else turn.kafka_wait_s)
 
     def _try_to_finish(self) -> None:
         """Commit what Kafka has, or takes in a few seconds, of a run that cannot go on."""
@@ -752,6 +789,12 @@ def _unfinished(producer: LosslessProducer) -> _Unfinished:
     return found
 
 
+def _events_of(counts: Iterable[tuple[str, list[list[Any]]]]) -> int:
+    """Return how many events of a page passed, by the counts of its mark."""
+    column = COUNT_NAMES.index("passed")
+    return sum(int(row[-1][column]) for _, rows in counts for row in rows)
+
+
 def _nothing_at(position: Position) -> Page:
     """Return a page without rows where the source gave none, for what a dead run left."""
     cursor = dict(position.cursor or {})
@@ -765,21 +808,31 @@ def _with_counts(watermark: PageMark, counted: list[int] | None) -> PageMark:
 
 
 class _Patience:
-    """Ends a wait for Kafka in which nothing moves, and says what waits meanwhile."""
+    """Ends a wait for Kafka in which nothing moves, and says what waits meanwhile.
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    Args:
+        tell: says what waits.
+        slot_s: so long the run may wait with its slot; None: it has none.
+    """
+
+    def __init__(self, tell: Callable[[], None], slot_s: float | None) -> None:
+        self._tell, self._slot_s = tell, slot_s
         self._left = -1
         self._moved = self._told = time.monotonic()
 
     def check(self, left: int) -> None:
-        """Raise a RetryError when nothing moved for a minute; ``left``: what waits now."""
+        """Raise a RetryError when nothing moved for too long; ``left``: what waits now."""
         now = time.monotonic()
         if left != self._left:
             self._left, self._moved = left, now
         if now - self._told > _TELL_EVERY_S:
             self._tell()
             self._told = now
+        if self._slot_s is not None and now - self._moved > self._slot_s:
+            raise KafkaWaitError(
+                f"Kafka acknowledged nothing for {self._slot_s:.0f} s, while {left} events or pages"
+                " wait for it"
+            )
         if now - self._moved > _KAFKA_AWAY_LIMIT_S:
             raise _not_delivered(left)
 

@@ -15,11 +15,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from waybill.errors import WaybillError
 from waybill.ingestion.connectors.base import Connector, Cursor, StandingConnector
-from waybill.ledger import RunFigures, begin_run, end_run, tell_run
+from waybill.ingestion.turns import RunSoFar, TurnEndedError
+from waybill.ledger import (
+    AskedOfRun,
+    RunFigures,
+    begin_run,
+    end_run,
+    resume_run,
+    tell_run,
+    wait_run,
+)
 from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +47,7 @@ class RunProgress:
         pipeline_id: whose source is read.
         node: of this machine, for people.
         is_ended: tells whether the run is to stop for a reason of its process, such as a signal.
+        before: what the run did in the turns before this one.
     """
 
     def __init__(
@@ -47,19 +57,23 @@ class RunProgress:
         node: str,
         *,
         is_ended: Callable[[], bool] = lambda: False,
+        before: RunSoFar | None = None,
     ) -> None:
         self._tracker, self._pipeline_id, self._node = tracker, pipeline_id, node
         self._is_ended = is_ended
-        self._run = uuid4()
+        self._run = uuid4() if before is None else before.run
+        self._resumes = before is not None
         self._is_claimed = False
         self._begun_as: bool | None = None
         """Whether it had the source when it was told that it begins; None: that is not told."""
-        self._figures = RunFigures()
+        self._figures = self._before = RunFigures() if before is None else before.figures
+        self._before_s = 0.0 if before is None else before.report.seconds
         self._asked_by = ""
+        self._leave_asked = False
         self._stopped = False
         self._over = threading.Event()
         self._began = self._told = time.monotonic()
-        self._told_read = 0
+        self._told_read = self._before.read
         self._look_due = 0.0
         self._thread = threading.Thread(target=self._tell_on, name="run progress", daemon=True)
 
@@ -73,9 +87,19 @@ class RunProgress:
     ) -> None:
         self._over.set()
         self._thread.join()
-        seconds = max(time.monotonic() - self._began, 1e-3)
+        seconds = max(self._before_s + time.monotonic() - self._began, 1e-3)
         self._figures = replace(self._figures, rate_per_s=self._figures.read / seconds)
         self._try(lambda: self._end(error))
+
+    @property
+    def run(self) -> UUID:
+        """The run's id, the same in all of its turns."""
+        return self._run
+
+    @property
+    def figures(self) -> RunFigures:
+        """How far the run is, with the turns before this one."""
+        return self._figures
 
     def claimed(self) -> None:
         """Take note that this run has the source now: no other run is shown any more."""
@@ -83,9 +107,15 @@ class RunProgress:
         self._try(self._begin)
 
     def at(self, *, read: int, settled: int, parked: int, pages: int, total: int | None) -> None:
-        """Take note of how far the run is; costs no statement."""
+        """Take note of how far this turn of the run is; costs no statement."""
+        before = self._before
         self._figures = replace(
-            self._figures, read=read, settled=settled, parked=parked, pages=pages, total=total
+            self._figures,
+            read=before.read + read,
+            settled=before.settled + settled,
+            parked=before.parked + parked,
+            pages=before.pages + pages,
+            total=total,
         )
 
     def look(self, connector: Connector, cursor: Cursor | None, *, last: bool = False) -> None:
@@ -111,6 +141,10 @@ class RunProgress:
         """Tell whether the run is to end at this page."""
         return bool(self._asked_by) or self._is_ended()
 
+    def leave_asked(self) -> bool:
+        """Tell whether the run is to give its slot to another team at this page."""
+        return self._leave_asked
+
     def stopped(self) -> str:
         """Take note that the run ended before its source did; return who asked, for people."""
         self._stopped = True
@@ -134,19 +168,33 @@ class RunProgress:
         rate = (figures.read - self._told_read) / max(now - self._told, 1e-3)
         self._told, self._told_read = now, figures.read
         shown = replace(figures, rate_per_s=rate)
-        asked = tell_run(self._tracker, self._pipeline_id, self._run, shown)
-        self._asked_by = " ".join(asked.split()) or self._asked_by
+        self._take(tell_run(self._tracker, self._pipeline_id, self._run, shown))
+
+    def _take(self, asked: AskedOfRun) -> None:
+        self._asked_by = " ".join(asked.stop_by.split()) or self._asked_by
+        self._leave_asked = asked.leave
 
     def _begin(self) -> None:
         claimed = self._is_claimed
         if self._begun_as is claimed:
             return
+        if self._resumes:
+            resume_run(self._tracker, self._pipeline_id, self._run, node=self._node)
+            self._resumes = False
         begin_run(self._tracker, self._pipeline_id, node=self._node, run=self._run, claimed=claimed)
         self._begun_as = claimed
 
     def _end(self, error: BaseException | None) -> None:
         self._begin()
-        if error is not None:
+        if isinstance(error, TurnEndedError):
+            wait_run(
+                self._tracker,
+                self._pipeline_id,
+                self._run,
+                self._figures,
+                waits_for=error.waits_for,
+            )
+        elif error is not None:
             words = str(error) or type(error).__name__
             end_run(
                 self._tracker,

@@ -114,15 +114,25 @@ if TYPE_CHECKING:
     from waybill.ledger.replay_entries import ReplayEntry as ReplayEntry
     from waybill.ledger.replay_entries import add_entries as add_entries
     from waybill.ledger.replay_entries import count_entries as count_entries
+    from waybill.ledger.source_runs import WAITS_FOR as WAITS_FOR
+    from waybill.ledger.source_runs import AskedOfRun as AskedOfRun
     from waybill.ledger.source_runs import RunFigures as RunFigures
+    from waybill.ledger.source_runs import SlotUser as SlotUser
     from waybill.ledger.source_runs import SourceFilter as SourceFilter
     from waybill.ledger.source_runs import SourceLine as SourceLine
     from waybill.ledger.source_runs import SourcePage as SourcePage
+    from waybill.ledger.source_runs import any_run as any_run
+    from waybill.ledger.source_runs import ask_leave as ask_leave
     from waybill.ledger.source_runs import ask_stop as ask_stop
     from waybill.ledger.source_runs import begin_run as begin_run
     from waybill.ledger.source_runs import end_run as end_run
+    from waybill.ledger.source_runs import end_wait as end_wait
+    from waybill.ledger.source_runs import last_turns as last_turns
+    from waybill.ledger.source_runs import read_slot_users as read_slot_users
     from waybill.ledger.source_runs import read_sources as read_sources
+    from waybill.ledger.source_runs import resume_run as resume_run
     from waybill.ledger.source_runs import tell_run as tell_run
+    from waybill.ledger.source_runs import wait_run as wait_run
     from waybill.ledger.table_loads import TableLoad as TableLoad
     from waybill.ledger.table_loads import TableLoads as TableLoads
     from waybill.ledger.table_loads import TableName as TableName
@@ -248,15 +258,25 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "replay_entries": ["ReplayEntry", "add_entries", "count_entries"],
         "source_runs": [
+            "AskedOfRun",
             "RunFigures",
+            "SlotUser",
             "SourceFilter",
             "SourceLine",
             "SourcePage",
+            "WAITS_FOR",
+            "any_run",
+            "ask_leave",
             "ask_stop",
             "begin_run",
+            "end_wait",
+            "last_turns",
             "end_run",
+            "read_slot_users",
             "read_sources",
+            "resume_run",
             "tell_run",
+            "wait_run",
         ],
         "table_loads": ["TableLoad", "TableLoads", "TableName"],
         "collector_logs": [

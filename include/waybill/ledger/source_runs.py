@@ -3,20 +3,21 @@
 A run takes the row when it begins, unless it is that of a run which is heard of: that one it takes
 once it has the lease of the source, which alone gives a right. It writes to the row under its own
 id: one that another run took the row from writes nothing more. Who is killed amid a run leaves a
-row that says *running* and is not heard of (``SILENT_S``). Each change is one statement. All times
-are the tracker's clock.
+row that says *running* and is not heard of (``SILENT_S``). A run that waits between two turns keeps
+its row, which says *waiting* and for what. Each change is one statement. All times are the
+tracker's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4
 
 import orjson
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
@@ -33,8 +34,13 @@ _LONGEST_ERROR = 1000
 _LONGEST_POSITION = 300
 _FIGURES = ("read", "settled", "parked", "pages")
 SourceState = Literal[
-    "pushed", "never", "running", "stopping", "silent", "success", "failed", "stopped"
+    "pushed", "never", "running", "stopping", "silent", "waiting", "success", "failed", "stopped"
 ]
+WAITS_FOR = {
+    "share": "its team is over its share",
+    "kafka": "the log is full",
+}
+"""What a run waits for between two turns, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,8 @@ class SourceLine:
     error: str
     """Of the last failure."""
     stop_asked_by: str
+    waits_for: str
+    """A key of ``WAITS_FOR`` while it waits; else empty."""
     rows_read: int
     """By all runs up to the committed position."""
     figures: RunFigures
@@ -135,17 +143,48 @@ _BEGIN = text("""
 INSERT INTO source_runs (pipeline_id, run, node) VALUES (:pipeline, :run, :node)
 ON CONFLICT (pipeline_id) DO UPDATE SET run = excluded.run, node = excluded.node,
   state = 'running', started_at = clock_timestamp(), told_at = clock_timestamp(), ended_at = NULL,
-  figures = '{}'::jsonb, stop_asked_at = NULL, stop_asked_by = ''
+  figures = '{}'::jsonb, stop_asked_at = NULL, stop_asked_by = '', leave_asked_at = NULL,
+  waits_for = ''
 WHERE source_runs.run <> excluded.run AND (:claimed OR source_runs.state <> 'running'
   OR source_runs.told_at <= clock_timestamp() - make_interval(secs => :silent))
 """)
+_RESUME = text("""
+UPDATE source_runs SET state = 'running', node = :node, told_at = clock_timestamp(), waits_for = ''
+WHERE pipeline_id = :pipeline AND run = :run AND state = 'waiting'
+""")
 _TELL = text("""
 UPDATE source_runs SET told_at = clock_timestamp(), figures = CAST(:figures AS jsonb)
-WHERE pipeline_id = :pipeline AND run = :run RETURNING stop_asked_by
+WHERE pipeline_id = :pipeline AND run = :run RETURNING stop_asked_by, leave_asked_at
+""")
+_WAIT = text("""
+UPDATE source_runs SET state = 'waiting', waits_for = :waits_for, told_at = clock_timestamp(),
+  leave_asked_at = NULL, figures = CAST(:figures AS jsonb)
+WHERE pipeline_id = :pipeline AND run = :run
+""")
+_LEAVE = text("""
+UPDATE source_runs SET leave_asked_at = CASE WHEN pipeline_id = ANY(:pipelines)
+  THEN coalesce(leave_asked_at, clock_timestamp()) END
+WHERE (pipeline_id = ANY(:pipelines) AND state = 'running') OR leave_asked_at IS NOT NULL
+""")
+_RUNNING = text("SELECT EXISTS (SELECT FROM source_runs WHERE state = 'running')")
+_SLOT_USERS = text("""
+SELECT pipelines.id AS pipeline_id, pipelines.name, pipelines.team,
+  EXTRACT(epoch FROM clock_timestamp() - run.leave_asked_at) AS asked_s
+FROM pipelines LEFT JOIN source_runs AS run ON run.pipeline_id = pipelines.id
+WHERE pipelines.name = ANY(:names)
+""")
+_LAST_TURNS = text("""
+SELECT pipelines.team, EXTRACT(epoch FROM max(run.told_at))
+FROM source_runs AS run JOIN pipelines ON pipelines.id = run.pipeline_id GROUP BY pipelines.team
+""")
+_END_WAIT = text("""
+UPDATE source_runs SET state = 'failed', waits_for = '', ended_at = clock_timestamp(),
+  failed_at = clock_timestamp(), error = 'its task was ended by hand while it waited'
+WHERE run = :run AND state = 'waiting'
 """)
 _END = text("""
 UPDATE source_runs SET state = :state, told_at = clock_timestamp(), ended_at = clock_timestamp(),
-  figures = CAST(:figures AS jsonb),
+  waits_for = '', leave_asked_at = NULL, figures = CAST(:figures AS jsonb),
   succeeded_at = CASE WHEN :state = 'success' THEN clock_timestamp() ELSE succeeded_at END,
   failed_at = CASE WHEN :state = 'failed' THEN clock_timestamp() ELSE failed_at END,
   error = CASE WHEN :state = 'failed' THEN :error ELSE error END
@@ -153,8 +192,8 @@ WHERE pipeline_id = :pipeline AND run = :run
 """)
 _STOP = text("""
 UPDATE source_runs SET stop_asked_at = clock_timestamp(), stop_asked_by = :who
-WHERE pipeline_id = :pipeline AND state = 'running' AND stop_asked_at IS NULL
-  AND told_at > clock_timestamp() - make_interval(secs => :silent)
+WHERE pipeline_id = :pipeline AND stop_asked_at IS NULL AND (state = 'waiting'
+  OR (state = 'running' AND told_at > clock_timestamp() - make_interval(secs => :silent)))
 RETURNING node
 """)
 _HEARD = (
@@ -185,7 +224,8 @@ _STATE = f"""
 _PAGE = text(f"""
 SELECT pipelines.id AS pipeline_id, pipelines.name AS pipeline, pipelines.team, active.connector,
   active.schedule, run.state, {_HEARD} AS heard, run.node, run.started_at, run.told_at,
-  run.ended_at, run.succeeded_at, run.failed_at, run.error, run.stop_asked_by, run.figures,
+  run.ended_at, run.succeeded_at, run.failed_at, run.error, run.stop_asked_by, run.waits_for,
+  run.figures,
   at.rows_read
 {_FROM} {_ACTIVE} {_MATCHES} {_STATE}
   AND (CAST(:after AS text) IS NULL OR pipelines.name > :after)
@@ -227,11 +267,89 @@ def begin_run(
     return run
 
 
-def tell_run(tracker: TrackerStore, pipeline_id: str, run: UUID, figures: RunFigures) -> str:
-    """Write how far a run is; returns who asked it to stop, empty: nobody."""
+def resume_run(tracker: TrackerStore, pipeline_id: str, run: UUID, *, node: str) -> bool:
+    """Write that a run which waited goes on; False: another run has taken the row."""
+    given = {"pipeline": pipeline_id, "run": run, "node": text_value(node, longest=200)}
+    with tracker.transaction() as connection:
+        return connection.execute(_RESUME, given).rowcount > 0
+
+
+@dataclass(frozen=True, slots=True)
+class AskedOfRun:
+    """What a run is asked for."""
+
+    stop_by: str = ""
+    """Who wants it to stop; empty: nobody."""
+    leave: bool = False
+    """It is to give its slot to another team."""
+
+
+def tell_run(tracker: TrackerStore, pipeline_id: str, run: UUID, figures: RunFigures) -> AskedOfRun:
+    """Write how far a run is; returns what it is asked for."""
     given = {"pipeline": pipeline_id, "run": run, "figures": _packed(figures)}
     with tracker.transaction() as connection:
-        return connection.execute(_TELL, given).scalar_one_or_none() or ""
+        row = connection.execute(_TELL, given).one_or_none()
+    if row is None:
+        return AskedOfRun()
+    return AskedOfRun(row.stop_asked_by or "", row.leave_asked_at is not None)
+
+
+def wait_run(
+    tracker: TrackerStore, pipeline_id: str, run: UUID, figures: RunFigures, *, waits_for: str
+) -> None:
+    """Write that a run waits between two turns, and for what: a key of ``WAITS_FOR``."""
+    given = {
+        "pipeline": pipeline_id,
+        "run": run,
+        "figures": _packed(figures),
+        "waits_for": waits_for,
+    }
+    with tracker.transaction() as connection:
+        connection.execute(_WAIT, given)
+
+
+def last_turns(tracker: TrackerStore) -> dict[str, float]:
+    """Return {team: when a run of its sources was heard of last}, in seconds since the epoch."""
+    with tracker.transaction() as connection:
+        return {team: float(at_s) for team, at_s in connection.execute(_LAST_TURNS)}
+
+
+class SlotUser(NamedTuple):
+    """A pipeline whose runs take slots."""
+
+    pipeline_id: str
+    team: str
+    asked_s: float | None
+    """Since when its run is asked to give its slot to another team; None: it is not."""
+
+
+def any_run(tracker: TrackerStore) -> bool:
+    """Tell whether a run of a source goes, or a dead one has left that behind."""
+    with tracker.transaction() as connection:
+        return bool(connection.execute(_RUNNING).scalar_one())
+
+
+def read_slot_users(tracker: TrackerStore, names: Collection[str]) -> dict[str, SlotUser]:
+    """Return {name: pipeline} of the pipelines of these names."""
+    with tracker.transaction() as connection:
+        rows = connection.execute(_SLOT_USERS, {"names": list(names)}).all()
+    return {
+        row.name: SlotUser(
+            row.pipeline_id, row.team, None if row.asked_s is None else float(row.asked_s)
+        )
+        for row in rows
+    }
+
+
+def ask_leave(tracker: TrackerStore, pipeline_ids: Collection[str]) -> None:
+    """Ask the runs of these sources, and no others, to give their slots to another team."""
+    with tracker.transaction() as connection:
+        connection.execute(_LEAVE, {"pipelines": list(pipeline_ids)})
+
+
+def end_wait(connection: Connection, run: UUID) -> None:
+    """Write that a run which waits does not go on: somebody ended its task."""
+    connection.execute(_END_WAIT, {"run": run})
 
 
 def end_run(
@@ -333,6 +451,7 @@ def _line(row: Any) -> SourceLine:
         failed_at=row.failed_at,
         error=row.error or "",
         stop_asked_by=row.stop_asked_by or "",
+        waits_for=row.waits_for or "",
         rows_read=row.rows_read or 0,
         figures=_figures(row.figures or {}),
     )

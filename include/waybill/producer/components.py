@@ -33,6 +33,8 @@ _GATE_WAIT_S = 0.1
 
 Claim: TypeAlias = Callable[[FoundLog], bool]
 """Says whether a log may be sent."""
+WhileWaiting: TypeAlias = Callable[[int], None]
+"""Called while records wait for Kafka or for room, with a number that changes once one moved."""
 
 
 class Lock(Protocol):
@@ -40,6 +42,10 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Let the next one in."""
+
+
+def wait_on(_mark: int) -> None:
+    """Let a wait go on."""
 
 
 MakeTail: TypeAlias = Callable[[Mapping[str, object], bytes, Callable[[], bool]], TailReader]
@@ -200,6 +206,7 @@ class Options:
     was_taken: WasTaken | None = None
     claim: Claim | None = None
     marks: bool = False
+    while_waiting: WhileWaiting = wait_on
 
 
 def open_components(options: Options, folder: str) -> Components:
@@ -246,6 +253,7 @@ def _assemble(
         config[name] = callbacks.guarded(cast("Callable[..., object]", config[name]))
     client = environment.client(config)
     sender = Sender(client, log, deliveries, gate, closing, callbacks)
+    sender.while_waiting = options.while_waiting
     retry_queue = RetryQueue(
         log,
         retry,
@@ -260,7 +268,7 @@ def _assemble(
     maintenance = MaintenanceThread(
         settings, files, deliveries, marks, gate=gate, background=background
     )
-    tail = environment.tail(options.kafka, log.wal_id, lambda: True)
+    tail = environment.tail(options.kafka, log.wal_id, lambda: _goes_on(options.while_waiting))
     return Components(
         directory_lock=lock,
         gate=gate,
@@ -281,6 +289,11 @@ def _assemble(
         low_lsn=start.low_lsn,
         first_lsn=log.next_lsn,
     )
+
+
+def _goes_on(while_waiting: WhileWaiting) -> bool:
+    while_waiting(0)
+    return True
 
 
 def _copy(offsets: Offsets) -> Offsets:

@@ -108,7 +108,14 @@ class LosslessProducer:
     ) -> None:
         self._settings = settings
         self._options = Options(
-            settings, dict(kafka), self._environment, on_undeliverable, was_taken, claim, marks
+            settings,
+            dict(kafka),
+            self._environment,
+            on_undeliverable,
+            was_taken,
+            claim,
+            marks,
+            self._while_waiting,
         )
         self._name = name
         self._folder = _folder_name(name)
@@ -127,6 +134,17 @@ class LosslessProducer:
         except BaseException:
             self._shut()
             raise
+
+    def _while_waiting(self, mark: int) -> None:
+        """Let a wait for Kafka, or for room in the log, go on; a subclass ends it by raising.
+
+        Called some times a second while opening or ``produce`` waits, which end with what is
+        raised; by the caller's thread where one thread produces. What was appended is in the log:
+        the next opening sends it.
+
+        Args:
+            mark: a number that is another one once something has moved.
+        """
 
     # Opening
 
@@ -467,6 +485,8 @@ class LosslessProducer:
             raise full
         if tries % _WARN_EVERY == _WARN_EVERY - 1:
             _LOG.warning("produce waits: %s", full)
+        if tries and not self._maintenance.is_this_thread:
+            self._while_waiting(self._log.next_lsn)
         self._sender.poller.poll(_POLL_S if tries else 0.0)
         state = self._maintenance.try_checkpoint()
         if state is None:

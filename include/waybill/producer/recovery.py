@@ -172,7 +172,7 @@ class Recoverer:
     def recover(self, low_lsn: int, result: Recovery, taken: Set[int]) -> None:
         """Settle every record from ``low_lsn`` on but those that are ``taken`` already.
 
-        Blocks while Kafka is away, with a warning every 30 s.
+        Blocks while Kafka is away, with a warning every 30 s, unless ``while_waiting`` ends that.
 
         Records of the retry log, and those that fail again now, do not hold the opening up: they
         are tried again in the background, and hold up their keys.
@@ -241,6 +241,7 @@ class Recoverer:
     def _settle(self) -> None:
         warn_at = time.monotonic() + _WARN_S
         while in_doubt := self._deliveries.in_doubt(self._log.next_lsn):
+            self._sender.while_waiting(in_doubt)
             self._sender.poller.poll(_POLL_S)
             self._serve()
             if time.monotonic() >= warn_at:

@@ -76,6 +76,8 @@ class Sender:
         """Of the open epoch."""
         self.held: dict[tuple[str, bytes], int] = {}
         """Keys that a record waits for: none of theirs may be handed over."""
+        self.while_waiting: Callable[[int], None] = lambda _mark: None
+        """Called while a first hand-over waits for room; what it raises ends the wait."""
         self._refused: type[Exception] = KafkaException
         self._log = log
         self._wal_id = log.wal_id
@@ -143,6 +145,7 @@ class Sender:
 
         Raises:
             StopError: the producer is being closed meanwhile.
+            Exception: what ``while_waiting`` raised.
         """
         lsn, topic, key, value, headers, partition, timestamp_ms = record
         report = self._epoch.reporter_of.get(lsn, self.report)
@@ -150,6 +153,7 @@ class Sender:
         while True:
             if self._closing.is_set():
                 raise StopError(f"closed while record {lsn} waited; it is in the log")
+            self.while_waiting(lsn)
             self.poller.poll(_POLL_S)
             try:
                 self.produce(topic, value, key, partition, report, report, timestamp_ms, stamped)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from waybill.services.capacity import measure_delays as measure_delays
     from waybill.services.capacity import run_enhancer as run_enhancer
     from waybill.services.capacity import scale_nodes as scale_nodes
+    from waybill.services.capacity import share_slots as share_slots
     from waybill.services.clusters import cluster_status as cluster_status
     from waybill.services.clusters import create_cluster as create_cluster
     from waybill.services.clusters import delete_cluster as delete_cluster
@@ -159,7 +160,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "replay_campaigns",
             "resume_campaign",
         ],
-        "capacity": ["capacity_status", "measure_delays", "run_enhancer", "scale_nodes"],
+        "capacity": [
+            "capacity_status",
+            "measure_delays",
+            "run_enhancer",
+            "scale_nodes",
+            "share_slots",
+        ],
         "clusters": [
             "cluster_status",
             "create_cluster",

@@ -161,6 +161,11 @@ class AirflowClient:
         mask = "update_mask=slots&update_mask=include_deferred"
         self._call("PATCH", f"{_path('pools', pool)}?{mask}", body)
 
+    def share_slots(self) -> dict[str, int]:
+        """Have Waybill's plugin share the slots of ingestion among teams; returns what it said."""
+        path = _path("ingest-slots", "share", root="/waybill/api")
+        return {name: int(value) for name, value in self._call("POST", path, {}).items()}
+
     def variable(self, key: str) -> str | None:
         """Return the text of a Variable; ``None``: there is none."""
         found = self._call("GET", _path("variables", key), fine=(httpx.codes.NOT_FOUND,))

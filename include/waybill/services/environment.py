@@ -19,7 +19,7 @@ from waybill.storage import (
 )
 
 if TYPE_CHECKING:
-    from waybill.ingestion import Undeliverable
+    from waybill.ingestion import Undeliverable, WaitLimit
     from waybill.inspection import ParkedEventsService
     from waybill.parking import Parking
     from waybill.producer import FoundLog, LosslessProducer
@@ -78,12 +78,25 @@ def kafka_config(settings: Settings) -> dict[str, Any]:
 
 
 def open_producer(
-    settings: Settings, name: str, refused: Undeliverable, claim: Callable[[FoundLog], bool]
+    settings: Settings,
+    name: str,
+    refused: Undeliverable,
+    claim: Callable[[FoundLog], bool],
+    *,
+    wait: WaitLimit | None = None,
 ) -> LosslessProducer:
-    """Return the producer of a run: what Kafka refuses is parked, and ``claim`` takes the log."""
+    """Return the producer of a run: what Kafka refuses is parked, and ``claim`` takes the log.
+
+    Its waits for Kafka, also while it opens, end as ``wait`` says; None: they do not.
+    """
     from waybill.producer import LosslessProducer
 
-    return LosslessProducer(
+    class RunProducer(LosslessProducer):
+        def _while_waiting(self, mark: int) -> None:
+            if wait is not None:
+                wait.check(mark)
+
+    return RunProducer(
         settings.wal,
         kafka_config(settings),
         name=name,

@@ -5,14 +5,14 @@ Write-ahead logs: which there are, and ending one by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waybill.deployment import DeployReport, active_pipeline, active_pipelines, deploy
-from waybill.errors import InputError
+from waybill.errors import InputError, RetryError
 from waybill.pipelines import load_pipeline
 from waybill.processing import rules_for
 from waybill.services.environment import KAFKA_WAIT_S, node_of, open_producer, open_recording
@@ -22,11 +22,11 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.deployment import LoadedTable
-    from waybill.ingestion import IngestReport, IngestRequest
+    from waybill.ingestion import IngestReport, IngestRequest, RunProgress, Turn, WaitLimit
     from waybill.ingestion.connectors import Connector, Cursor
     from waybill.ledger import CursorReset, LogLine
     from waybill.pipelines import Pipeline
-    from waybill.storage import TrackerStore
+    from waybill.storage import KafkaLog, TrackerStore
 
 
 def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
@@ -90,9 +90,9 @@ def run_ingest(
     now_us: Callable[[], int] | None = None,
     lookup: Callable[[str], str | None] | None = None,
     asked: AskedRun | None = None,
-    is_ended: Callable[[], bool] = lambda: False,
+    turn: Turn | None = None,
 ) -> IngestReport:
-    """Run a pipeline's connector to the end of its source.
+    """Run a pipeline's connector to the end of its source, or of its turn.
 
     Args:
         settings: all.
@@ -100,15 +100,23 @@ def run_ingest(
         now_us: the clock that stamps events, in microseconds since 1970; None: the machine's.
         lookup: finds a connection's URI or JSON by its name, beside settings and environment.
         asked: where it is to begin; None: where the last run stopped.
-        is_ended: tells whether the run is to end at its next page, as when its process is told to.
+        turn: the run has a slot of a worker, which it may be told to give back at a page; the
+            report is of all its turns. None: it has none.
 
     Raises:
+        TurnEndedError: it gave its slot back, and is to go on later.
         InputError: no such pipeline, or its source cannot be read as declared, or from there.
         RetryError: something it stands on is away; nothing is lost, run it again.
         FencedError: another run has taken the source over, and goes on instead.
     """
     from waybill.events import wall_us
-    from waybill.ingestion import Intake, RunProgress, SourceClaim, Undeliverable, ingest
+    from waybill.ingestion import (
+        Intake,
+        SourceClaim,
+        Undeliverable,
+        WaitLimit,
+        ingest,
+    )
     from waybill.ingestion.connectors import Connections, closing_connector, open_connector
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
@@ -116,10 +124,11 @@ def run_ingest(
 
     refuse_foreign_bucket(settings)
     objects = open_owned_objects(settings)
+    wait = WaitLimit(turn.kafka_wait_s) if turn and turn.kafka_wait_s else None
     with open_tracker(settings.tracker) as tracker, ExitStack() as opened:
         pipeline = active_pipeline(tracker, pipeline_name)
         node = node_of(settings)
-        told = opened.enter_context(RunProgress(tracker, pipeline.id, node, is_ended=is_ended))
+        told = opened.enter_context(_told(tracker, pipeline, node, turn))
         folder = _folder_of(settings, pipeline.name)
         connector = open_connector(
             pipeline.source,
@@ -130,7 +139,7 @@ def run_ingest(
             settings=settings,
         )
         log = open_log(settings.kafka)
-        log.wait_until_up(limit_s=KAFKA_WAIT_S)
+        _wait_for_kafka(log, wait)
         open_writing_topic(tracker, log, topic_of(pipeline))
         parking, recorder = Parking(tracker, objects), open_recording(settings)
         refused = Undeliverable(
@@ -141,7 +150,7 @@ def run_ingest(
         with (
             closing_connector(connector),
             claim.ending(),
-            open_producer(settings, name, refused, claim) as producer,
+            open_producer(settings, name, refused, claim, wait=wait) as producer,
             claim.stopping(producer),
         ):
             told.claimed()
@@ -159,8 +168,47 @@ def run_ingest(
                 reset=None if asked is None else _reset_of(tracker, connector, pipeline, asked),
                 now_us=now_us or wall_us,
                 told=told,
+                turn=turn,
             )
             return ingest(intake)
+
+
+@contextmanager
+def _told(
+    tracker: TrackerStore, pipeline: Pipeline, node: str, turn: Turn | None
+) -> Iterator[RunProgress]:
+    """Tell of a run; its turn ends where Kafka is waited for in vain before the first page."""
+    from waybill.ingestion import (
+        IngestReport,
+        KafkaWaitError,
+        RunProgress,
+        RunSoFar,
+        Turn,
+        TurnEndedError,
+    )
+
+    turn = turn or Turn()
+    with RunProgress(
+        tracker, pipeline.id, node, is_ended=turn.is_ended, before=turn.before
+    ) as told:
+        try:
+            yield told
+        except KafkaWaitError as error:
+            nothing = IngestReport.nothing(pipeline.name)
+            report = nothing if turn.before is None else turn.before.report
+            so_far = RunSoFar(told.run, report, told.figures)
+            raise TurnEndedError("kafka", str(error), so_far) from error
+
+
+def _wait_for_kafka(log: KafkaLog, wait: WaitLimit | None) -> None:
+    from waybill.ingestion import KafkaWaitError
+
+    try:
+        log.wait_until_up(limit_s=wait.limit_s if wait else KAFKA_WAIT_S)
+    except RetryError as error:
+        if wait is None:
+            raise
+        raise KafkaWaitError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ def _shift(settings: Settings, parts: UpkeepParts, tracker: TrackerStore) -> Shi
         "auto_replay": lambda: _auto_replay(settings, parts.launcher),
         "coordinate": lambda: _coordinate(settings),
         "measure_delays": lambda: _measure_delays(settings),
+        "share_slots": lambda: _share_slots(settings),
         "scale_nodes": lambda: _scale_nodes(settings),
     }
     holder = f"{parts.holder} on {socket.gethostname()}, process {os.getpid()}"
@@ -181,6 +182,12 @@ def _measure_delays(settings: Settings) -> dict[str, Any]:
         "p95_s": round(report.p95_s, 1),
         "oldest_s": round(report.oldest_s, 1),
     }
+
+
+def _share_slots(settings: Settings) -> dict[str, Any]:
+    """Share the slots of ingestion; without a user for Airflow's API nobody can."""
+    shared = services.share_slots(settings)
+    return {"off": "WAYBILL_AIRFLOW__PASSWORD is not set"} if shared is None else dict(shared)
 
 
 def _scale_nodes(settings: Settings) -> dict[str, Any]:

@@ -300,6 +300,9 @@ class AirflowSettings(Section):
     several connections counts as so many runs. They take slots of Airflow's pool
     `waybill_source_<connection>` and none of `waybill_ingest`; `waybill up` and compose make it,
     as that one. The services that parse DAGs need the setting, in their environment."""
+    kafka_wait_s: float = Field(20.0, ge=1, le=3600)
+    """Seconds for which an ingest run holds its slot while Kafka takes nothing, or the log has no
+    room. Then it waits without one, and goes on at the same page."""
     keep_runs_days: float | None = Field(None, ge=7)
     """How long Airflow keeps runs of Waybill's DAGs, with their tasks, results and entries of its
     event log. The DAG `clean_up_runs` deletes older ones each day by `airflow db clean`, which

@@ -53,6 +53,7 @@ JOBS = (
     Job("auto_replay", "replays marked groups whose cause has changed"),
     Job("coordinate", "measures teams, or moves them between virtual clusters"),
     Job("measure_delays", "sees how long tasks wait that may run"),
+    Job("share_slots", "shares the slots of ingestion among teams", interval_s=20.0),
     Job("scale_nodes", "decides how many nodes there are to be, or ends those that drained"),
 )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
@@ -14,7 +16,43 @@ from waybill_airflow.hooks.waybill import connection_text
 from waybill_airflow.operators.replay import reason_told, who_asked
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk import Context
+
+    from waybill.ingestion import RunSoFar, TurnEndedError
+
+
+_SHORT_S = 2.0
+"""So long a run stays away that gave its slot to another team: one loop of the scheduler, and more.
+Whose team waits has a higher priority by then."""
+_FIRST_S, _LONGEST_S = 5.0, 300.0
+"""So long it stays away at least where Kafka takes nothing: each time twice as long."""
+_KAFKA_AWAY_S = 1800.0
+"""After so long without a page the try fails, and somebody hears of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """How long a run has waited, over its turns."""
+
+    pause_s: float = 0.0
+    since_s: float | None = None
+    """Since when it waits for Kafka without a page in between, in seconds since the epoch."""
+
+    def after(self, ended: TurnEndedError, before: RunSoFar | None) -> _Wait:
+        """Return it for the end of a turn."""
+        if ended.waits_for == "share":
+            return _Wait(_SHORT_S)
+        pages = 0 if before is None else before.figures.pages
+        if self.since_s is None or ended.so_far.figures.pages > pages:
+            return _Wait(_FIRST_S, time.time())
+        return _Wait(min(_LONGEST_S, max(_FIRST_S, 2 * self.pause_s)), self.since_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether it is too long."""
+        return self.since_s is not None and time.time() - self.since_s > _KAFKA_AWAY_S
 
 
 class IngestOperator(BaseOperator):
@@ -27,6 +65,11 @@ class IngestOperator(BaseOperator):
     is within the five seconds that Airflow gives it, and is killed otherwise; the next run sends
     what is left in the log. A run that ``waybill sources stop`` or the page *Sources* stops is
     skipped.
+
+    A run holds its slot for a *turn*. Where its team is over its share of the slots and another
+    team waits, it gives the slot back at a page; where Kafka takes nothing for
+    ``airflow.kafka_wait_s``, it waits without one. It goes on from that page, in the same try. A
+    Kafka that takes nothing for half an hour fails the try.
 
     :param pipeline: name of a deployed pipeline.
     :param from_params: the params of the DAG run say where it begins: the fields of a
@@ -65,25 +108,51 @@ class IngestOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ingest what is new, and return the counts."""
+        return self._turn(context, None, _Wait())
+
+    def go_on(
+        self,
+        context: Context,
+        event: Mapping[str, Any],
+        so_far: dict[str, Any],
+        wait: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Go on with the next turn: the trigger fired, and says nothing more."""
+        from waybill.ingestion import RunSoFar
+
+        return self._turn(context, RunSoFar.from_json(so_far), _Wait(**wait))
+
+    def _turn(self, context: Context, before: RunSoFar | None, wait: _Wait) -> dict[str, Any]:
+        """Read to the source's end, and return the counts; or defer where the turn ends."""
         with as_task_failures(), reason_told(context):
             from waybill.errors import RetryError
-            from waybill.ingestion import IngestRequest
+            from waybill.ingestion import IngestRequest, Turn, TurnEndedError
             from waybill.services import AskedRun, run_ingest
 
+            ended: TurnEndedError | None = None
+            settings = read_settings()
             asked = None
             if self.from_params:
                 request = IngestRequest.of(dict(context["params"]))
                 asked = AskedRun(request, context["run_id"], who_asked(context))
-            report = run_ingest(
-                read_settings(),
-                self.pipeline,
-                lookup=connection_text,
-                asked=asked,
-                is_ended=lambda: self._is_ended,
-            )
+            try:
+                report = run_ingest(
+                    settings,
+                    self.pipeline,
+                    lookup=connection_text,
+                    asked=asked,
+                    turn=Turn(settings.airflow.kafka_wait_s, lambda: self._is_ended, before),
+                )
+            except TurnEndedError as error:
+                wait = wait.after(error, before)
+                if wait.is_over:
+                    raise
+                ended, report = error, error.so_far.report
             self._counts = report.to_json()
-            if report.stopped and self._is_ended:
+            if self._is_ended and (report.stopped or ended):
                 raise RetryError("the task was ended: it stopped at a page, the next run goes on")
+        if ended is not None:
+            self._wait(ended, wait)
         if report.stopped:
             context["ti"].xcom_push(key="return_value", value=self._counts)
             raise AirflowSkipException(
@@ -91,6 +160,27 @@ class IngestOperator(BaseOperator):
                 " parked; the next run goes on"
             )
         return self._counts
+
+    def _wait(self, ended: TurnEndedError, wait: _Wait) -> NoReturn:
+        """Defer until the run may go on."""
+        from waybill_airflow.triggers.ingest import IngestTurnTrigger
+
+        so_far = ended.so_far
+        self.log.info(
+            "%s; the run waits without a slot, after %s rows, and goes on at the same page",
+            ended,
+            f"{so_far.report.read:,}",
+        )
+        self.defer(
+            trigger=IngestTurnTrigger(
+                str(so_far.run),
+                time.time() + wait.pause_s,
+                asks_kafka=ended.waits_for == "kafka",
+            ),
+            method_name="go_on",
+            kwargs={"so_far": so_far.to_json(), "wait": asdict(wait)},
+        )
+        raise AssertionError("unreachable: to defer raises")
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return what it read and wrote; called by Airflow's OpenLineage provider alone."""

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, HTTPException, Query, status
 from pydantic import BaseModel, Field
 
 from waybill.capacity import CapacityStatus, HistorySpan, capacity_history, capacity_status
-from waybill_airflow.web.guard import Viewer
-from waybill_airflow.web.services import parked_events
+from waybill.settings import source_pool
+from waybill_airflow.airflow_internals import may_change_pool
+from waybill_airflow.dag_defaults import INGEST_POOL
+from waybill_airflow.slot_shares import share_ingest_slots
+from waybill_airflow.web.guard import UserDep, Viewer
+from waybill_airflow.web.services import OPENED, parked_events
 
 router = APIRouter(prefix="/api", tags=["capacity"])
 SpanOf = Annotated[HistorySpan, Query(description="How far back.")]
@@ -31,6 +35,14 @@ class WaitsOut(BaseModel):
     p50_s: float
     p95_s: float
     oldest_s: float = Field(description="Of those that wait.")
+
+
+class SharesOut(BaseModel):
+    """How the slots of ingestion were shared among teams."""
+
+    waiting: int = Field(description="Runs that wait for a slot,")
+    first: int = Field(description="those of them that go before all others,")
+    leaving: int = Field(description="and runs that were asked to give theirs to another team.")
 
 
 class NodeOut(BaseModel):
@@ -157,6 +169,28 @@ def capacity(access: Viewer) -> CapacityOut:
     """Return how long tasks wait, which nodes there are, and what was decided."""
     found = capacity_status(parked_events().tracker, decisions=_DECISIONS)
     return CapacityOut.of(found, access.teams("view"))
+
+
+@router.post(
+    "/ingest-slots/share",
+    summary="Share the slots of ingestion among teams",
+)
+def share(_access: Viewer, user: UserDep) -> SharesOut:
+    """Say which runs that wait go first, and which are to give their slots to another team.
+
+    It needs Airflow's right to change the pools. Who asks chooses nothing: the job `share_slots`
+    of upkeep asks, again and again.
+    """
+    settings = OPENED.settings()
+    pools = {INGEST_POOL, *map(source_pool, settings.airflow.source_slots)}
+    for pool in sorted(pools):
+        if not may_change_pool(user, pool):
+            raise HTTPException(
+                status.HTTP_403_FORBIDDEN,
+                f"Airflow does not let {user.get_name()!r} change the pool {pool!r}",
+            )
+    shared = share_ingest_slots(parked_events().tracker, pools)
+    return SharesOut(**shared._asdict())
 
 
 @router.get("/capacity-history", summary="Capacity over time")

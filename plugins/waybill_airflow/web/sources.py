@@ -37,9 +37,22 @@ class SourceOut(BaseModel):
         description="By the schedule, were the DAG not paused; null: by hand."
     )
     state: Literal[
-        "pushed", "never", "running", "stopping", "silent", "success", "failed", "stopped"
+        "pushed",
+        "never",
+        "running",
+        "stopping",
+        "silent",
+        "waiting",
+        "success",
+        "failed",
+        "stopped",
     ] = Field(
-        description="pushed: it sends by itself; silent: it runs, and was not heard of lately."
+        description="pushed: it sends by itself; silent: it runs, and was not heard of lately; "
+        "waiting: it gave its slot back, and goes on later."
+    )
+    waits_for: Literal["", "share", "kafka"] = Field(
+        description="share: its team is over its share of the slots; kafka: the log is full, and "
+        "Kafka takes nothing; empty: it does not wait."
     )
     node: str | None = Field(description="null for who may not see all teams.")
     started_at: str | None

@@ -1128,7 +1128,12 @@ source_runs = Table(
     Column("stop_asked_by", Text, nullable=False, server_default=text("''")),
     Column("error", Text, nullable=False, server_default=text("''")),
     Column("figures", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    CheckConstraint("state IN ('running', 'success', 'failed', 'stopped')", name="state"),
+    time_column("leave_asked_at"),
+    Column("waits_for", Text, nullable=False, server_default=text("''")),
+    CheckConstraint(
+        "state IN ('running', 'waiting', 'success', 'failed', 'stopped')", name="state"
+    ),
 )
 """The last run of a pipeline's source: ``waybill.ledger.source_runs``. ``run``: whose the row is;
-``figures``: ``RunFigures``."""
+``figures``: ``RunFigures``; ``leave_asked_at``: since when it is to give its slot to another team.
+"""

@@ -12,10 +12,12 @@ import { ago, count, size, time } from "./words.js";
 const AGAIN_MS = 5_000;
 const STATES = [["", "all"], ["running", "running"], ["failed", "failed"]];
 const NONE = ["never", "pushed"];
-const GOING = ["running", "stopping"];
+const GOING = ["running", "stopping", "waiting"];
+const STOPPABLE = ["running", "waiting"];
+const WAITS = { share: "waits: its team is over its share", kafka: "waits: the log is full" };
 const STOPPED = ["stopping", "stopped"]; // a run may end otherwise before it sees that it is to stop
-const LOOKS = { running: "good", success: "good", stopping: "warn", stopped: "warn", silent: "bad-state", failed: "bad-state" };
-const MEANINGS = { pushed: "It sends by itself, to the collector: nothing runs.", never: "No run has begun yet.", stopping: "It ends at its next page.", silent: "It runs, and was not heard of for a minute: its process is dead, frozen, or has no tracker. The next run goes on.", stopped: "Somebody had it end before the source did." };
+const LOOKS = { running: "good", success: "good", stopping: "warn", stopped: "warn", waiting: "warn", silent: "bad-state", failed: "bad-state" };
+const MEANINGS = { pushed: "It sends by itself, to the collector: nothing runs.", never: "No run has begun yet.", stopping: "It ends at its next page.", silent: "It runs, and was not heard of for a minute: its process is dead, frozen, or has no tracker. The next run goes on.", waiting: "It gave its slot back at a page, and goes on from there.", stopped: "Somebody had it end before the source did." };
 const HEADS = [["Source"], ["Last run"], ["Rows", "number", "That the run read"], ["Rows/s", "number", "Lately; of a run that ended, over all of it"], ["Position"], ["Behind", "number", "How far the run was behind the source's end, where the source can say"], ["Last success"], ["Next run", "", "By its schedule, were its DAG not paused"], [""]];
 
 let me = null;
@@ -29,19 +31,20 @@ function row(one) {
   const at = (moment, none) => (moment ? h("time", { datetime: moment, title: `${time(moment)} UTC` }, ago(moment)) : h("span", { class: "muted" }, none));
   return h("tr", { "data-id": one.pipeline_id },
     h("th", { scope: "row" }, h("a", { href: `balance#${new URLSearchParams({ pipeline: one.pipeline_id })}`, title: `The balance of ${one.pipeline}` }, one.pipeline), h("span", { class: "sub" }, `${one.team}, ${one.connector || "nothing deployed"}`)),
-    cell("Last run", "", h("span", { class: `state ${LOOKS[one.state] ?? ""}`, title: MEANINGS[one.state] ?? "" }, one.state), h("span", { class: "sub" }, since(one)), one.node && h("span", { class: "sub" }, `on ${one.node}`), one.stop_asked_by && h("span", { class: "sub" }, `${STOPPED.includes(one.state) ? "stopped" : "stop asked"} by ${one.stop_asked_by}`)),
+    cell("Last run", "", h("span", { class: `state ${LOOKS[one.state] ?? ""}`, title: MEANINGS[one.state] ?? "" }, one.state), h("span", { class: "sub" }, since(one)), one.waits_for && h("span", { class: "sub" }, WAITS[one.waits_for]), one.node && h("span", { class: "sub" }, `on ${one.node}`), one.stop_asked_by && h("span", { class: "sub" }, `${STOPPED.includes(one.state) ? "stopped" : "stop asked"} by ${one.stop_asked_by}`)),
     cell("Rows", "number", NONE.includes(one.state) ? h("span", { class: "muted" }, "–") : count(one.read), one.parked > 0 && h("span", { class: "sub" }, `${count(one.parked)} parked`), GOING.includes(one.state) && h("span", { class: "sub" }, `${count(one.settled)} settled`), share(one)),
     cell("Rows/s", "number", NONE.includes(one.state) ? h("span", { class: "muted" }, "–") : rate(one.rate_per_s)),
     cell("Position", "place", one.position || h("span", { class: "muted" }, "–")),
     cell("Behind", "number", one.behind === null ? h("span", { class: "muted", title: "The source cannot say." }, "–") : amount(one.behind, one.unit)),
     cell("Last success", "error", at(one.succeeded_at, "never"), one.failed_at && h("span", { class: `sub ${one.state === "failed" ? "bad" : ""}` }, "failed ", at(one.failed_at), one.error && `: ${one.error}`)),
     cell("Next run", "", one.next_run_at ? h("time", { datetime: one.next_run_at, title: `${time(one.next_run_at)} UTC` }, time(one.next_run_at, { seconds: false })) : h("span", { class: "muted" }, one.state === "pushed" ? "–" : "by hand")),
-    cell("", "act", one.state === "running" && stopButton(one)));
+    cell("", "act", STOPPABLE.includes(one.state) && stopButton(one)));
 }
 
 function since(one) {
   if (NONE.includes(one.state)) return "";
   if (one.ended_at) return `${ago(one.ended_at)}, took ${span((Date.parse(one.ended_at) - Date.parse(one.started_at)) / 1000)}`;
+  if (one.state === "waiting") return `for ${span((Date.now() - Date.parse(one.told_at)) / 1000)}`;
   return one.state === "silent" ? `heard of ${ago(one.told_at)}` : `for ${span((Date.parse(one.told_at) - Date.parse(one.started_at)) / 1000)}`;
 }
 
