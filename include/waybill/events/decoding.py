@@ -211,6 +211,14 @@ class Heads(Sequence[Event]):
             )  # fmt: skip
         return event
 
+    def followed_by(self, other: Heads) -> Heads:
+        """Return these and others behind them, of the same team, pipeline and event name."""
+        return Heads(
+            [*self._messages, *other._messages],
+            [*self.source_versions, *other.source_versions],
+            [*self.intake_versions, *other.intake_versions],
+        )
+
     def pick(self, indices: Sequence[int]) -> Heads:
         """Return some of them, at least one, that are of one pipeline and event name."""
         messages, sources, intakes = self._messages, self.source_versions, self.intake_versions
@@ -240,9 +248,13 @@ class Heads(Sequence[Event]):
         """Return when each was taken in."""
         return [message.time for message in self._messages]
 
-    def payloads(self) -> bytes:
-        """Return the payloads as they stand, a JSON array."""
-        return b"[" + b",".join([message.data for message in self._messages]) + b"]"
+    def payloads(self, most: int) -> list[bytes]:
+        """Return the payloads as they stand, in JSON arrays of so many; the last may have fewer."""
+        data = [message.data for message in self._messages]
+        return [
+            b"[" + b",".join(data[start : start + most]) + b"]"
+            for start in range(0, len(data), most)
+        ]
 
     def packed(self) -> bytes:
         """Return all as JSON, payloads as they stand; `unpack_events` reads it."""

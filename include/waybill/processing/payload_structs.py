@@ -49,6 +49,10 @@ class StructPayloads:
         """Return how many there are."""
         return self._count
 
+    def has(self, name: str) -> bool:
+        """Tell whether there is such a field."""
+        return name in self._columns
+
     def column(self, name: str) -> Sequence[Any]:
         """Return a field's values; each None where there is no such field."""
         return self._columns.get(name) or [None] * self._count
