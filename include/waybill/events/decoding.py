@@ -15,6 +15,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import repeat
+from operator import itemgetter
 from typing import Annotated, Any, Generic, Literal, TypeVar, overload
 
 import msgspec
@@ -68,6 +69,7 @@ class _Message(msgspec.Struct, Generic[_PayloadT], gc=False, forbid_unknown_fiel
 class _FirstPass(_Message[msgspec.Raw], gc=False, forbid_unknown_fields=True):
     """One that no replay sent; its payload is left as it stands there."""
 
+    specversion: Literal["1.0"]
     stage: Literal["transformation"]
     attempt: Literal[0]
     replayid: None = None
@@ -99,6 +101,7 @@ _read = msgspec.json.Decoder(_Message[Any], float_hook=exact_float).decode
 _read_data = msgspec.json.Decoder(float_hook=exact_float).decode
 _read_head = msgspec.json.Decoder(_Message[msgspec.Raw]).decode
 _OPENING, _CLOSING = b"{}"
+_first, _last = itemgetter(0), itemgetter(-1)
 _read_first_passes = msgspec.json.Decoder(_FirstPass).decode_lines
 _read_packed = msgspec.json.Decoder(_Packed, float_hook=exact_float).decode
 
@@ -280,7 +283,7 @@ def read_heads(values: Sequence[bytes]) -> list[tuple[Heads, Sequence[int]]] | N
     # Neither an array, nor a text, nor an object goes on over "}, line feed, {": where each message
     # begins and ends so and there are as many objects as messages, each message is one object.
     try:
-        if not all([value[0] == _OPENING and value[-1] == _CLOSING for value in values]):
+        if {*map(_first, values)} != {_OPENING} or {*map(_last, values)} != {_CLOSING}:
             return None
         body = b"\n".join(values)
         if _BACKSLASH in body and b"\\u" in body:

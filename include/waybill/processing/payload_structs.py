@@ -39,8 +39,8 @@ class StructPayloads:
         make_rest: Callable[..., Any] | None,
         types: Mapping[str, str],
     ) -> None:
-        columns = zip(*map(msgspec.structs.astuple, payloads), strict=True)
-        self._columns = dict(zip(names, columns, strict=True))
+        values = list(chain.from_iterable(map(msgspec.structs.astuple, payloads)))
+        self._columns = {name: values[n :: len(names)] for n, name in enumerate(names)}
         self._count = len(payloads)
         self._make_rest = make_rest
         self._types = types
