@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from waybill.errors import RetryError, StopError
+from waybill.errors import ParkError, RetryError, StopError
 from waybill.events import Event, Heads
 from waybill.processing.batch_form import row_of, table_markers
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
@@ -146,7 +146,7 @@ class Sandbox:
         self._processes: OrderedDict[tuple[str, bool, bool], _Process] = OrderedDict()
         self._deadly: dict[str, str] = {}
         self._cautious: set[str] = set()
-        """Code of which requests ended a process, or gave too much: it gets few events at once."""
+        """Code whose answers were more than may be held here: it gets few events at once."""
         self._deadline = math.inf
 
     def _forget(self) -> None:
@@ -463,7 +463,11 @@ class _Batch:
         if self._plan.takes_tables:
             if kinds != TABLE:
                 raise ValueError("tables are answered by tables")
-            return results_of(self._plan, events, unpack_table(body, len(events)))
+            try:
+                table = unpack_table(body, len(events))
+            except ParkError as error:  # more rows than may be here: of fewer events there are less
+                raise TooLargeError(error.message) from error
+            return results_of(self._plan, events, table)
         if type(kinds) is list:
             return unpack_payloads(kinds, body, len(events))
         return unpack_outcomes(events, kinds, body)
@@ -492,7 +496,7 @@ class _Batch:
 
     def _blame(self, error: EndedError, at: int, end: int) -> None:
         """Decide who goes on alone after a process ended, or who is the culprit."""
-        if end - at > MOST_ROWS and (error.too_large or self._plan.takes_tables):
+        if error.too_large and end - at > MOST_ROWS:
             self._sandbox.be_cautious(self._plan)
         if error.too_large and end - at > 1:
             self._most_rows, self._doubted = (end - at) // 2, end
