@@ -15,6 +15,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import repeat
+from operator import itemgetter
 from typing import Annotated, Any, Generic, Literal, TypeVar, overload
 
 import msgspec
@@ -68,6 +69,7 @@ class _Message(msgspec.Struct, Generic[_PayloadT], gc=False, forbid_unknown_fiel
 class _FirstPass(_Message[msgspec.Raw], gc=False, forbid_unknown_fields=True):
     """One that no replay sent; its payload is left as it stands there."""
 
+    specversion: Literal["1.0"]
     stage: Literal["transformation"]
     attempt: Literal[0]
     replayid: None = None
@@ -99,6 +101,7 @@ _read = msgspec.json.Decoder(_Message[Any], float_hook=exact_float).decode
 _read_data = msgspec.json.Decoder(float_hook=exact_float).decode
 _read_head = msgspec.json.Decoder(_Message[msgspec.Raw]).decode
 _OPENING, _CLOSING = b"{}"
+_first, _last = itemgetter(0), itemgetter(-1)
 _read_first_passes = msgspec.json.Decoder(_FirstPass).decode_lines
 _read_packed = msgspec.json.Decoder(_Packed, float_hook=exact_float).decode
 
@@ -211,6 +214,14 @@ class Heads(Sequence[Event]):
             )  # fmt: skip
         return event
 
+    def followed_by(self, other: Heads) -> Heads:
+        """Return these and others behind them, of the same team, pipeline and event name."""
+        return Heads(
+            [*self._messages, *other._messages],
+            [*self.source_versions, *other.source_versions],
+            [*self.intake_versions, *other.intake_versions],
+        )
+
     def pick(self, indices: Sequence[int]) -> Heads:
         """Return some of them, at least one, that are of one pipeline and event name."""
         messages, sources, intakes = self._messages, self.source_versions, self.intake_versions
@@ -240,9 +251,13 @@ class Heads(Sequence[Event]):
         """Return when each was taken in."""
         return [message.time for message in self._messages]
 
-    def payloads(self) -> bytes:
-        """Return the payloads as they stand, a JSON array."""
-        return b"[" + b",".join([message.data for message in self._messages]) + b"]"
+    def payloads(self, most: int) -> list[bytes]:
+        """Return the payloads as they stand, in JSON arrays of so many; the last may have fewer."""
+        data = [message.data for message in self._messages]
+        return [
+            b"[" + b",".join(data[start : start + most]) + b"]"
+            for start in range(0, len(data), most)
+        ]
 
     def packed(self) -> bytes:
         """Return all as JSON, payloads as they stand; `unpack_events` reads it."""
@@ -268,7 +283,7 @@ def read_heads(values: Sequence[bytes]) -> list[tuple[Heads, Sequence[int]]] | N
     # Neither an array, nor a text, nor an object goes on over "}, line feed, {": where each message
     # begins and ends so and there are as many objects as messages, each message is one object.
     try:
-        if not all([value[0] == _OPENING and value[-1] == _CLOSING for value in values]):
+        if {*map(_first, values)} != {_OPENING} or {*map(_last, values)} != {_CLOSING}:
             return None
         body = b"\n".join(values)
         if _BACKSLASH in body and b"\\u" in body:

@@ -1,5 +1,7 @@
 """The batch form of a transformation: ``transform_batch(table)`` takes an Arrow table of events.
 
+Many events are run in one go, a table of at most `MOST_ROWS` after the other.
+
 What comes back is tied to the events by its column ``_row``: a row that is missing is filtered on
 purpose, one that comes several times is children, ``_error`` parks its event.
 
@@ -12,11 +14,12 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, pairwise
-from typing import Any
+from itertools import chain, count, pairwise
+from operator import le
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -43,6 +46,8 @@ _STEP = 1 << 20
 has one: from 1."""
 _TEXTS = (ERROR, ERROR_TYPE, EVENT_NAME, OP, REST)
 """Columns of a result that hold text."""
+_NOT_READ = RESERVED - {EVENT_NAME, OP, REST}
+"""Columns of a result of which no field is made, nor what an event is."""
 _NOT_SAID = (
     "interpreter_crashed", "memory_error", "transformation_timeout", "code_invalid", HELD_ERROR,
 )  # fmt: skip
@@ -64,13 +69,28 @@ def is_intact() -> bool:
     return sys.modules.get("pyarrow") is pa and sys.modules.get("pyarrow.compute") is pc
 
 
+_Key: TypeAlias = "tuple[str, pa.DataType | None]"
+"""A column's name and type; None: it is a list of values."""
+
+
 @dataclass(slots=True)
 class _Part:
-    """What came of one table."""
+    """What came of one table, or of several."""
 
-    rows: list[int]
-    columns: dict[str, Column]
+    rows: Sequence[int]
+    columns: dict[_Key, Column]
     faults: dict[int, Fault]
+
+    def moved(self, first: int) -> _Part:
+        """Return the same, of events behind so many others."""
+        if not first:
+            return self
+        rows = self.rows
+        if isinstance(rows, range):
+            rows = range(rows.start + first, rows.stop + first)
+        else:
+            rows = [row + first for row in rows]
+        return _Part(rows, self.columns, {row + first: f for row, f in self.faults.items()})
 
 
 class BatchRun:
@@ -78,26 +98,31 @@ class BatchRun:
 
     Args:
         function: the pipeline's ``transform_batch``.
-        batch: the events.
+        batches: the events, of one name; asked for one after the other.
         order: how tables are made of them.
         watch: where it is noted what is worked on.
         retries: of transient errors, each event by itself; None: they fail at once.
     """
 
+    _batch: EventBatch
+    """Those that are worked on."""
+
     def __init__(
         self,
         function: TransformBatch,
-        batch: EventBatch,
+        batches: Iterable[EventBatch],
         order: TableOrder,
         watch: Watch,
         retries: Retries | None = None,
     ) -> None:
         self._function = function
-        self._batch = batch
+        self._batches = batches
         self._order = order
         self._watch = watch
         self._retries = retries
         self._markers = count(_TABLES, _STEP)
+        self._first = 0
+        """Events that were worked on before."""
 
     def result(self) -> TableResult:
         """Return what came of all events.
@@ -105,17 +130,37 @@ class BatchRun:
         Cost: about 1 µs an event of seven fields, beside the function's own. A function that raises
         for one row of n runs 2 log n times more, one that takes too long n times.
         """
-        tables, faults = tables_of(self._batch, self._order)
+        parts: list[_Part] = []
+        faults: dict[int, Fault] = {}
+        for batch in self._batches:
+            self._batch = batch
+            part = self._part_of(batch).moved(self._first)
+            self._first += batch.facts.num_rows
+            faults |= part.faults
+            if part.rows:
+                parts.append(part)
+        if not parts:
+            return TableResult(self._first, [], [], faults)
+        whole = _joined(parts, _merged_keys(parts) if len(parts) > 1 else ())
+        columns = [(name, column) for (name, _), column in whole.columns.items()]
+        return TableResult(self._first, whole.rows, columns, faults)
+
+    def _part_of(self, batch: EventBatch) -> _Part:
+        """Return what came of some events, in their order."""
+        tables, faults = tables_of(batch, self._order)
         parts = [part for given in tables for part in self._parts(given)]
         for part in parts:
             faults |= part.faults
-        rows, columns = _joined([part for part in parts if part.rows])
-        return TableResult(self._batch.facts.num_rows, rows, columns, faults)
+        parts = [part for part in parts if part.rows]
+        if not parts:
+            return _Part([], {}, faults)
+        keys = dict.fromkeys(chain.from_iterable(part.columns for part in parts))
+        return replace(_in_order_of_events(_joined(parts, keys)), faults=faults)
 
     def _parts(self, given: EventTable) -> Iterator[_Part]:
         size = given.table.num_rows
         if size == 1:
-            yield self._settled(given, given.table.column(ROW)[0].as_py())
+            yield self._settled(given, given.rows[0])
             return
         outcome = self._watched(given)
         if isinstance(outcome, _Part):
@@ -133,9 +178,8 @@ class BatchRun:
         if self._retries is None:
             return
         transient = [row for row, fault in part.faults.items() if error_type(fault.code).transient]
-        rows = given.table.column(ROW).to_pylist() if transient else []
         for row in transient:
-            place = rows.index(row)
+            place = given.rows.index(row)
             yield self._settled(given.part(place, place + 1), row, part.faults.pop(row))
 
     def _settled(self, given: EventTable, row: int, fault: Fault | None = None) -> _Part:
@@ -155,8 +199,9 @@ class BatchRun:
         outcome = self._watched(given, row)
         return outcome.faults.get(row, outcome) if isinstance(outcome, _Part) else outcome
 
-    def _watched(self, given: EventTable, row: int = -1) -> _Part | Fault:
-        self._watch.marker.value = next(self._markers) + row + 1
+    def _watched(self, given: EventTable, row: int | None = None) -> _Part | Fault:
+        place = 0 if row is None else self._first + row + 1
+        self._watch.marker.value = next(self._markers) + place
         try:
             outcome = self._outcome(given)
         except EventTimeoutError as error:  # while its exception was asked for its words
@@ -186,36 +231,38 @@ class BatchRun:
             result.validate(full=True)
         except pa.ArrowException as error:
             raise _invalid(f"returned a table that is not valid: {error}") from error
-        result, rows = _in_order(result, given.table.column(ROW))
+        result, rows = _in_order(result, given)
         faults = _faults_of(result, rows)
-        columns: dict[str, Column] = {}
-        for name in self._said(result, rows):
+        columns: dict[_Key, Column] = {}
+        for name in self._said(result, rows, given):
             column, wrong = plain_column(result.column(name))
             if isinstance(column, list) or column.null_count < len(column):  # a dictionary of nulls
-                columns[name] = _restored(column, rows, given.shown.get(name))
+                column = _restored(column, rows, given.shown.get(name))
+                columns[name, None if isinstance(column, list) else column.type] = column
             for place, words in wrong.items():
                 fault = Fault("result_invalid", f"column {name!r} of the result: {words}")
                 faults.setdefault(rows[place], fault)
         return _without_faults(_Part(rows, columns, faults))
 
-    def _said(self, result: pa.Table, rows: Sequence[int]) -> Iterator[str]:
+    def _said(self, result: pa.Table, rows: Sequence[int], given: EventTable) -> Iterator[str]:
         """Yield the columns that say something: fields, and what is not as it was given."""
         for name in result.column_names:
-            column = result.column(name)
-            if column.null_count < len(column) and (
-                name not in RESERVED or self._is_said(name, column, rows)
-            ):
+            if name in _NOT_READ or (column := result.column(name)).null_count == len(column):
+                continue
+            as_given = name in (EVENT_NAME, OP) and (
+                (rows is given.rows and column.equals(given.table.column(name)))
+                or not self._is_said(name, column, rows)
+            )
+            if not as_given:
                 yield name
 
     def _is_said(self, name: str, column: pa.ChunkedArray, rows: Sequence[int]) -> bool:
-        """Tell whether a reserved column of a result says what is not so of its rows anyway."""
+        """Tell whether names or ops of a result are not those of its rows anyway."""
         if name == EVENT_NAME:
             return bool(set(column.unique().to_pylist()) - {self._batch.name, None})
-        if name == OP and self._batch.ops is None:
+        if self._batch.ops is None:
             return bool(set(column.unique().to_pylist()) - {UPSERT, None})
-        if name == OP:
-            return self._changes(self._batch.ops or (), column.to_pylist(), rows)
-        return name == REST
+        return self._changes(self._batch.ops, column.to_pylist(), rows)
 
     @staticmethod
     def _changes(given: Sequence[str], ops: Sequence[str | None], rows: Sequence[int]) -> bool:
@@ -248,13 +295,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(kind in (pa.string(), pa.large_string(), pa.string_view()))
 
 
-def _in_order(result: pa.Table, given: pa.ChunkedArray) -> tuple[pa.Table, list[int]]:
+def _in_order(result: pa.Table, given: EventTable) -> tuple[pa.Table, Sequence[int]]:
     """Return the result's rows in the order of their events, and which event each is of."""
+    if result.column(ROW).equals(given.table.column(ROW)):
+        return result, given.rows
     rows: list[int] = result.column(ROW).to_pylist()
-    if result.column(ROW).equals(given):
-        return result, rows
-    known = given.to_pylist()
-    strange = set(rows) - set(known)
+    strange = set(rows).difference(given.rows)
     if strange:
         raise _invalid(f"returned {ROW} {min(strange)}, which is of none of its events")
     places = sorted(range(len(rows)), key=rows.__getitem__)
@@ -302,38 +348,67 @@ def _without_faults(part: _Part) -> _Part:
     if not part.faults:
         return part
     kept = [place for place, row in enumerate(part.rows) if row not in part.faults]
-    columns = {name: taken(column, kept) for name, column in part.columns.items()}
+    columns = {key: taken(column, kept) for key, column in part.columns.items()}
     return _Part([part.rows[place] for place in kept], columns, part.faults)
 
 
-def _joined(parts: Sequence[_Part]) -> tuple[list[int], list[tuple[str, Column]]]:
-    """Return the rows of parts in the order of their events."""
+def _joined(parts: Sequence[_Part], keys: Iterable[_Key]) -> _Part:
+    """Return parts as one, in their order; faults are left out.
+
+    Args:
+        parts: at least one.
+        keys: of their columns.
+    """
     if len(parts) == 1:
-        return parts[0].rows, list(parts[0].columns.items())
-    rows = [row for part in parts for row in part.rows]
-    kinds = {(name, _kind(column)): None for part in parts for name, column in part.columns.items()}
-    columns = [(name, _stacked(name, kind, parts)) for name, kind in kinds]
-    places = sorted(range(len(rows)), key=rows.__getitem__)
-    if places == list(range(len(rows))):
-        return rows, columns
-    return [rows[p] for p in places], [(name, taken(c, places)) for name, c in columns]
+        return parts[0]
+    return _Part(_rows_of(parts), {key: _stacked(key, parts) for key in keys}, {})
 
 
-def _kind(column: Column) -> pa.DataType | None:
-    return None if isinstance(column, list) else column.type
+def _rows_of(parts: Sequence[_Part]) -> Sequence[int]:
+    """Return the rows of parts one after the other, as a range where they are one."""
+    if all(isinstance(part.rows, range) for part in parts) and all(
+        one.rows[-1] + 1 == other.rows[0] for one, other in pairwise(parts)
+    ):
+        return range(parts[0].rows[0], parts[-1].rows[-1] + 1)
+    return list(chain.from_iterable(part.rows for part in parts))
 
 
-def _stacked(name: str, kind: pa.DataType | None, parts: Sequence[_Part]) -> Column:
+def _stacked(key: _Key, parts: Sequence[_Part]) -> Column:
     """Return a column of all parts: null where a part has none of that name and type."""
-    found = [part.columns.get(name) for part in parts]
+    found = [part.columns.get(key) for part in parts]
+    _, kind = key
     if kind is None:
         values: list[Any] = []
         for part, column in zip(parts, found, strict=True):
-            values += column if isinstance(column, list) else [None] * len(part.rows)
+            values += [None] * len(part.rows) if column is None else column
         return values
     return pa.concat_arrays(
-        column
-        if isinstance(column, pa.Array) and column.type == kind
-        else pa.nulls(len(part.rows), kind)
+        pa.nulls(len(part.rows), kind) if column is None else column
         for part, column in zip(parts, found, strict=True)
     )
+
+
+def _in_order_of_events(part: _Part) -> _Part:
+    rows = part.rows
+    if isinstance(rows, range) or all(map(le, rows, rows[1:])):
+        return part
+    places = sorted(range(len(rows)), key=rows.__getitem__)
+    columns = {key: taken(column, places) for key, column in part.columns.items()}
+    return _Part([rows[place] for place in places], columns, part.faults)
+
+
+def _merged_keys(parts: Sequence[_Part]) -> list[_Key]:
+    """Return the columns of parts in one order, which is that of each if there is such a one.
+
+    So the fields of a payload come in an order that others beside it do not change.
+    """
+    merged: list[_Key] = []
+    for part in parts:
+        place = 0
+        for key in part.columns:
+            if key in merged:
+                place = merged.index(key)
+            else:
+                merged.insert(place, key)
+            place += 1
+    return merged

@@ -1,4 +1,4 @@
-"""The stage chain: one pass over a task's messages, in slices of some hundred.
+"""The stage chain: one pass over a task's messages, in slices of some thousand.
 
 Decode, then group by (pipeline, event name, stage of entry), transform one by one, map by columns.
 Results pile up in a ``ChainResult`` that the caller turns into objects, a descriptor and traces.
@@ -6,9 +6,11 @@ Results pile up in a ``ChainResult`` that the caller turns into objects, a descr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import reduce
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -37,9 +39,12 @@ from waybill.processing.transformation import Outcome, Retries
 from waybill.storage import ObjectMissingError
 
 _FIRST_STAGE = "transformation"
-_SLICE = 1024
-"""Messages worked on at a time: their objects stay in the processor's cache and in malloc's
+_BLOCK = 1024
+"""Messages that are read at a time: their objects stay in the processor's cache and in malloc's
 arenas."""
+_SLICE, _SLICE_BYTES = 4096, 2 * 1024**2
+"""Messages, and their bytes, that are worked on at a time: whole blocks, one at the least. What is
+done once for them (a request to a process of user code, columns) costs as some hundred of them."""
 
 
 class _Group(NamedTuple):
@@ -99,19 +104,15 @@ class Chain:
 
     def process(self, chunk: Chunk) -> None:
         """Run one chunk. Order within a key is kept: chunks come in log order."""
-        for start in range(0, len(chunk.values), _SLICE):
-            self._slice(chunk.part(start, start + _SLICE))
-
-    def _slice(self, chunk: Chunk) -> None:
-        self._chunk = chunk
-        self._fetched.clear()
-        groups = read_heads(chunk.values)
-        if groups is None:
-            self._slice_by_message(chunk)
-            return
-        for heads, places in groups:
-            group = _Group(heads.pipeline_id, heads.name, _FIRST_STAGE, replayed=False)
-            self._enter(group, Items(heads, places))
+        for start, end, groups in _slices(chunk.values):
+            self._chunk = chunk.part(start, end)
+            self._fetched.clear()
+            if groups is None:
+                self._slice_by_message(self._chunk)
+                continue
+            for heads, places in groups:
+                group = _Group(heads.pipeline_id, heads.name, _FIRST_STAGE, replayed=False)
+                self._enter(group, Items(heads, places))
 
     def _slice_by_message(self, chunk: Chunk) -> None:
         """Run a slice in which some messages are not plain first passes."""
@@ -359,6 +360,74 @@ class Chain:
         """Keep what the traces of these events will say."""
         mapped = self.result.mapped.setdefault((pipeline_id, name, outcome), Mapped())
         mapped.parts.append(items.columns(self._chunk))
+
+
+_Groups: TypeAlias = "Sequence[tuple[Heads, Sequence[int]]]"
+"""Events of one pipeline and name each, with their places."""
+
+
+def _slices(values: Sequence[bytes]) -> Iterator[tuple[int, int, _Groups | None]]:
+    """Yield where each slice of messages begins and ends, and its events, their places within it.
+
+    None: it is a block of which some are no plain first passes.
+    """
+    blocks: list[_Groups] = []
+    start = size = 0
+    teams: dict[str, str] = {}
+    for at in range(0, len(values), _BLOCK):
+        block = values[at : at + _BLOCK]
+        groups = read_heads(block)
+        more = sum(map(len, block))
+        if blocks and (
+            groups is None
+            or at + len(block) - start > _SLICE
+            or size + more > _SLICE_BYTES
+            or any(teams.get(heads.pipeline_id, heads.team) != heads.team for heads, _ in groups)
+        ):
+            yield start, at, _joined(blocks)
+            blocks, size = [], 0
+            teams.clear()
+        if not blocks:
+            start = at
+        if groups is None:
+            yield at, at + len(block), None
+            continue
+        blocks.append(groups)
+        size += more
+        teams.update((heads.pipeline_id, heads.team) for heads, _ in groups)
+    if blocks:
+        yield start, len(values), _joined(blocks)
+
+
+def _joined(blocks: Sequence[_Groups]) -> _Groups:
+    """Return the events of blocks, one behind the other; no pipeline is of two teams."""
+    if len(blocks) == 1:
+        return blocks[0]
+    found: dict[tuple[str, str], tuple[list[Heads], list[Sequence[int]]]] = {}
+    for number, groups in enumerate(blocks):
+        for heads, places in groups:
+            parts, spans = found.setdefault((heads.pipeline_id, heads.name), ([], []))
+            parts.append(heads)
+            spans.append(_moved(places, number * _BLOCK))
+    return [
+        (reduce(Heads.followed_by, parts), _one_behind_the_other(spans))
+        for parts, spans in found.values()
+    ]
+
+
+def _moved(places: Sequence[int], by: int) -> Sequence[int]:
+    if isinstance(places, range):
+        return range(places.start + by, places.stop + by)
+    return [place + by for place in places]
+
+
+def _one_behind_the_other(spans: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Return places of blocks together, as a range where they are one."""
+    if all(isinstance(span, range) for span in spans) and all(
+        one[-1] + 1 == other[0] for one, other in pairwise(spans)
+    ):
+        return range(spans[0][0], spans[-1][-1] + 1)
+    return [place for span in spans for place in span]
 
 
 @dataclass(slots=True)

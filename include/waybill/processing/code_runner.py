@@ -120,9 +120,8 @@ class InProcess:
             outcomes = list(run(code.transform, events, self._watch, again))
             return payloads_of(events, outcomes) or outcomes
         assert code.transform_batch is not None  # noqa: S101 - narrows a type
-        batch = EventBatch.of_events(events)
-        order = TableOrder.of(plan, batch.name)
-        made = BatchRun(code.transform_batch, batch, order, self._watch, retries).result()
+        batches, order = EventBatch.of_events(events), TableOrder.of(plan, events[0].name)
+        made = BatchRun(code.transform_batch, batches, order, self._watch, retries).result()
         return results_of(plan, events, made)
 
 

@@ -17,6 +17,8 @@ ROW = "_row"
 EVENT_ID, EVENT_NAME, KEY, OP = "_event_id", "_event_name", "_key", "_op"
 SOURCE_VERSION, INTAKE_VERSION, TIME = "_source_version", "_intake_version", "_time"
 REST = "_rest"
+MOST_ROWS = 1024
+"""Of a table that code is given."""
 ERROR, ERROR_TYPE = "_error", "_error_type"
 RESERVED = frozenset(
     {

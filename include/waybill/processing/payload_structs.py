@@ -39,8 +39,8 @@ class StructPayloads:
         make_rest: Callable[..., Any] | None,
         types: Mapping[str, str],
     ) -> None:
-        columns = zip(*map(msgspec.structs.astuple, payloads), strict=True)
-        self._columns = dict(zip(names, columns, strict=True))
+        values = list(chain.from_iterable(map(msgspec.structs.astuple, payloads)))
+        self._columns = {name: values[n :: len(names)] for n, name in enumerate(names)}
         self._count = len(payloads)
         self._make_rest = make_rest
         self._types = types
@@ -48,6 +48,10 @@ class StructPayloads:
     def __len__(self) -> int:
         """Return how many there are."""
         return self._count
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is such a field."""
+        return name in self._columns
 
     def column(self, name: str) -> Sequence[Any]:
         """Return a field's values; each None where there is no such field."""

@@ -180,6 +180,17 @@ class ChainResult:
     """Messages of replays, by (replay id, event name, stage of entry)."""
 
 
+def _only(values: Sequence[int]) -> int | None:
+    """Return the number that all are, as partitions and minutes of a slice mostly are."""
+    return values[0] if values and values.count(values[0]) == len(values) else None
+
+
+def _numbers(values: Sequence[int]) -> pa.Array:
+    """Return an array of 32 bits."""
+    one = _only(values)
+    return pa.array(values, _INT) if one is None else pa.repeat(pa.scalar(one, _INT), len(values))
+
+
 @dataclass(slots=True)
 class Items:
     """Events of a chunk, each with its place there."""
@@ -206,7 +217,9 @@ class Items:
     def minutes(self) -> Counter[int]:
         """How many there are of each intake minute."""
         if self._counted is None:
-            self._counted = Counter(self._intake_minutes())
+            minutes = self._intake_minutes()
+            one = _only(minutes)
+            self._counted = Counter(minutes) if one is None else Counter({one: len(minutes)})
         return self._counted
 
     def columns(self, chunk: Chunk) -> EventColumns:
@@ -227,8 +240,8 @@ class Items:
                 ids,
                 attempts,
                 pa.array(offsets, pa.int64()),
-                pa.array(partitions, _INT),
-                pa.array(self._intake_minutes(), _INT),
+                _numbers(partitions),
+                _numbers(self._intake_minutes()),
             )
         return self._columns
 

@@ -186,6 +186,43 @@ def test_tables_become_what_events_do_one_by_one(
     compared(way, [event(n + 1, one) for n, one in enumerate(data)], policy)
 
 
+@pytest.mark.parametrize("way", SAME)
+@settings(max_examples=25, deadline=None)
+@given(data=st.lists(payloads, min_size=3, max_size=9), most=st.integers(1, 3))
+@example(data=[{"id": 1}, {"id": 2, "n": "x"}, {"id": 3}, {"id": 4, "s": "a", "n": 2**70}], most=2)
+def test_events_of_several_tables_become_what_they_do_one_by_one(
+    way: str, data: list[dict[str, Any]], most: int
+) -> None:
+    events = [event(n + 1, one) for n, one in enumerate(data)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("waybill.processing.event_tables.MOST_ROWS", most)
+        for policy in ("strict", "ignore"):
+            compared(way, events, policy)
+
+
+def test_the_fields_of_a_payload_come_in_an_order_that_its_neighbours_do_not_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of columns that are all null in one table, or of another type, as in a slice by itself."""
+    body = (
+        "odd = pc.equal(pc.bit_wise_and(table['id'], 1), 1)\n"
+        "first = pc.if_else(odd, 'x', pa.scalar(None, pa.string()))\n"
+        "last = pa.repeat(len(table), len(table))\n"
+        "return pa.table({'first': first, 's': table['s'], 'id': table['id'], 'last': last, "
+        "'_row': table['_row']})"
+    )
+    events = [event(n, {"id": n, "s": f"v{n}"}) for n in (0, 2, 4, 1, 6, 3)]
+    monkeypatch.setattr("waybill.processing.event_tables.MOST_ROWS", 2)
+    together = chained(given_pipeline(batch(body)), events)
+    alone = [chained(given_pipeline(batch(body)), events[n : n + 2]) for n in (0, 2, 4)]
+    parked = [f.value for result in alone for f in result.failures]
+    assert [failure.value for failure in together.failures] == parked
+    assert [[*decode(value).data] for value in parked[:1] + parked[3:4]] == [
+        ["s", "id", "last"],
+        ["first", "s", "id", "last"],
+    ]
+
+
 def test_a_field_that_only_the_new_name_has_a_column_for_is_in_its_row() -> None:
     """Whatever the mapping of the name that the event came with leaves out."""
     for way in ("has children", "renames and deletes"):

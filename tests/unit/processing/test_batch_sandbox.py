@@ -342,6 +342,73 @@ def test_plain_slices_travel_by_columns_and_are_the_same() -> None:
     assert told(chained(made, events, code=sandbox())) == told(chained(made, events))
 
 
+MANY = 3_000
+"""Events of one request, of three tables."""
+
+
+def test_events_of_several_tables_park_alone_for_what_each_of_them_does() -> None:
+    """Where one is too large for a number, all of them travel as messages instead."""
+    deeds = {
+        5: "raise KeyError('x')",
+        1_024: "os._exit(1)",
+        1_500: "time.sleep(60)",
+        2_999: "assert len(table) > 1024",
+    }
+    code = (
+        f"import os, time\n{HEAD}def transform_batch(table):\n    ids = table['id'].to_pylist()\n"
+    )
+    code += "    assert len(ids) <= 1024 and table['_row'].to_pylist()[-1] < 1024\n"
+    code += "".join(f"    if {n} in ids: {deed}\n" for n, deed in deeds.items())
+    code += "    return table\n"
+    expected = [
+        (5, "field_missing"),
+        (1_024, "interpreter_crashed"),
+        (1_500, "transformation_timeout"),
+        (2_999, "assertion_failed"),
+    ]
+    assert parked(code, MANY, sandbox(0.5)) == expected
+
+
+def test_a_payload_that_cannot_be_read_parks_alone_of_several_tables() -> None:
+    good = [event(n) for n in range(2_500)]
+    bad = encode(event(1_100)).replace(b'"n":1100', b'"n":1E9999999999999999999')
+    events = [*good[:1_100], bad, *good[1_101:]]
+    made = pipeline(batch("return table.filter(pc.not_equal(table['id'], 2000))"))
+    result = chained(made, events, code=sandbox())
+    assert faults(result) == [(1_100, "transformation", "envelope_not_json")]
+    assert [row["id"] for row in rows(result)] == [
+        n for n in range(2_500) if n not in (1_100, 2_000)
+    ]
+
+
+@pytest.mark.parametrize("way", SAME)
+def test_several_tables_of_one_request_become_what_code_here_makes_of_them(way: str) -> None:
+    events = [event(n, {"id": n, "n": n, "s": f"v{n}", "d": "1.5"}) for n in range(MANY)]
+    events[1_030:1_030] = [event(n, data) for n, data in enumerate(ODD)]
+    made = given_pipeline(batch(SAME[way][1]))
+    expected = told(chained(made, events))
+    assert told(chained(made, events, code=sandbox())) == expected
+    if way == "passes":
+        single = "def transform(event):\n    return event\n"
+        assert told(chained(given_pipeline(single), events)) == expected
+
+
+def test_code_whose_tables_are_too_many_rows_together_is_asked_for_fewer_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box = sandbox()
+    twice = "table.set_column(table.schema.get_field_index('id'), 'id', pc.add(table['id'], 10**6))"
+    made = pipeline(batch(f"return pa.concat_tables([table, {twice}])"))
+    monkeypatch.setattr(table_results, "_MOST_BYTES", 4_000 * (100 + 10 * 2))
+    starts = count_starts(box, monkeypatch)
+    for most in (3, 0):
+        starts.clear()
+        result = chained(made, [event(n) for n in range(MANY)], code=box)
+        assert (result.failures, len(rows(result))) == ([], 2 * MANY)
+        assert len(starts) <= most
+    assert box.most_events(Plan(made)) == 1024
+
+
 def test_a_transient_error_is_met_again_in_the_process() -> None:
     code = (
         f"{HEAD}TRIES = []\n"

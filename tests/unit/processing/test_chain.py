@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.user_code import sandbox
 from tests.unit.processing.made import (
     MINUTE,
@@ -23,7 +24,8 @@ from tests.unit.processing.made import (
 
 from waybill.events import decode, encode, read_heads
 from waybill.pipelines import Pipeline
-from waybill.processing import Chain, ChainResult, Plan
+from waybill.processing import Chain, ChainResult, InProcess, Plan
+from waybill.processing.chain import _slices
 
 SEED = 20260102
 STAGES = ("ingestion", "transformation", "mapping", "destination", "staged")
@@ -289,3 +291,66 @@ def test_slices_read_at_once_end_as_those_read_by_message(
     at_once = ended()
     monkeypatch.setattr("waybill.processing.chain.read_heads", lambda values: None)
     assert ended() == at_once
+
+
+def of_two_teams(chance: random.Random, count: int) -> list[bytes]:
+    """Return wild messages, some pipelines' from two teams, in runs of plain ones and others."""
+    values = wild_messages(chance, count)
+    for start in range(0, count, 90):
+        end = start + chance.choice([20, 45])
+        plain = [event(n, {"id": n, "n": n}) for n in range(start, end)]
+        names = [chance.choice(["order", "refund"]) for _ in plain]
+        team = chance.choice(["team", "team", "other"])
+        pairs = zip(plain, names, strict=True)
+        values[start:end] = [encode(replace(one, name=name, team=team)) for one, name in pairs]
+    return values
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 3))
+@pytest.mark.parametrize("most", [(64, 2**21), (64, 9_000)], ids=["by number", "by size"])
+def test_blocks_that_are_worked_on_together_end_as_each_by_itself(
+    seed: int, most: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    values = of_two_teams(chance, 1_500)
+    sizes: list[int] = []
+
+    class Noting(InProcess):
+        def run(self, plan: Plan, events: Any, values: Any, retries: Any) -> Any:
+            sizes.append(len(events))
+            return super().run(plan, events, values, retries)
+
+    def ended() -> Any:
+        sizes.clear()
+        chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch, code=Noting())
+        chain.process(chunk(values))
+        result = chain.result
+        check_books(result)
+        failures = sorted(result.failures, key=lambda failure: failure.offset)
+        ends = {key: sorted(zip(m.ids, m.offsets, strict=True)) for key, m in result.mapped.items()}
+        staged = {
+            (head.pipeline_id, head.event_name): data.to_pylist()
+            for head, data in result.staged.tables()
+        }
+        return failures, ends, staged, result.counts.to_json(), result.replayed
+
+    monkeypatch.setattr("waybill.processing.chain._BLOCK", 16)
+    monkeypatch.setattr("waybill.processing.chain._SLICE", 16)
+    alone = ended()
+    assert max(sizes) <= 16
+    monkeypatch.setattr("waybill.processing.chain._SLICE", most[0])
+    monkeypatch.setattr("waybill.processing.chain._SLICE_BYTES", most[1])
+    assert ended() == alone
+    assert 16 < max(sizes) <= most[0]
+
+
+def test_a_slice_holds_many_small_messages_and_few_large_ones() -> None:
+    for data, sizes in (("x", [4096, 904]), ("x" * 1_500, [1024, 1024, 1024, 1024, 904])):
+        values = [encode(event(n, {"id": n, "s": data})) for n in range(5_000)]
+        found = list(_slices(values))
+        assert [end - start for start, end, _ in found] == sizes
+        for start, end, groups in found:
+            assert groups is not None
+            [(heads, places)] = groups
+            assert places == range(end - start)
+            assert heads.ids == [f"e{n}" for n in range(start, end)]

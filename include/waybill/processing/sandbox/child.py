@@ -10,10 +10,10 @@ import socket
 import sys
 import tempfile
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_double, c_int64
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from waybill.events import Event, decode, unpack_events
 from waybill.processing.clock import Clock
 from waybill.processing.failures import Fault
 from waybill.processing.payload_columns import payloads_of
-from waybill.processing.payload_structs import PayloadReader
+from waybill.processing.payload_structs import PayloadReader, StructPayloads
 from waybill.processing.sandbox.confinement import OFFLINE_ERRNO, Confinement, Limits
 from waybill.processing.sandbox.frames import (
     LENGTH,
@@ -39,6 +39,9 @@ from waybill.processing.transformation import (
     load_code,
     run,
 )
+
+if TYPE_CHECKING:
+    from waybill.processing.event_tables import EventBatch
 
 SHARED_BYTES = 16
 """The marker (int64), and the seconds spent on trying again (double)."""
@@ -72,8 +75,9 @@ class TableOrder(msgspec.Struct, frozen=True):
     """Of the events."""
     types: dict[str, str]
     facts_bytes: int
-    """Where events come by column: the size of ``event_tables.packed_facts``; then come payloads,
-    a JSON array."""
+    """Where events come by column: the size of ``packed_facts``; behind them are payloads."""
+    payloads_bytes: tuple[int, ...] = ()
+    """Of these: the size of each JSON array, of ``MOST_ROWS`` payloads, the last of fewer."""
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -201,28 +205,18 @@ class _Child:
         self, asked: Run, order: TableOrder, body: bytearray, retries: Retries
     ) -> bytes:
         from waybill.processing.batch_form import BatchRun, is_intact
-        from waybill.processing.event_tables import EventBatch
         from waybill.processing.event_tables import TableOrder as Tables
         from waybill.processing.sandbox.table_frames import pack_table
         from waybill.processing.table_results import TableResult
 
-        try:
-            if asked.lengths:
-                events = [decode(value) for value in _split(body, asked.lengths)]
-                batch = EventBatch.of_events(events)
-            else:
-                content = memoryview(body)
-                payloads = self._reader(order.types).read(content[order.facts_bytes :])
-                batch = EventBatch.of_facts(order.name, content[: order.facts_bytes], payloads)
-        except (ParkError, ValueError, RecursionError) as error:
-            raise _UnreadableError from error
+        batches = self._batches(asked, order, body)
         function = self._codes[asked.key].transform_batch
         if function is None:
-            faults = dict.fromkeys(range(asked.count), _OTHER_FORM)
+            faults = dict.fromkeys(range(sum(len(one.payloads) for one in batches)), _OTHER_FORM)
             return pack_table(TableResult(asked.count, [], [], faults), self._printed.take())
         result = BatchRun(
             function,
-            batch,
+            batches,
             Tables(order.types),
             self._clock,
             retries if asked.attempts else None,
@@ -232,6 +226,32 @@ class _Child:
         if not self._network:
             result.faults = {index: _offline(fault) for index, fault in result.faults.items()}
         return pack_table(result, self._printed.take())
+
+    def _batches(self, asked: Run, order: TableOrder, body: bytearray) -> Iterator[EventBatch]:
+        """Yield the events of a request, read when their turn comes: in the processor's cache.
+
+        Raises:
+            _UnreadableError: the payloads of the next cannot be read.
+        """
+        from waybill.processing.event_tables import EventBatch
+
+        try:
+            if asked.lengths:
+                events = [decode(value) for value in _split(body, asked.lengths)]
+                yield from EventBatch.of_events(events)
+            else:
+                facts = memoryview(body)[: order.facts_bytes]
+                yield from EventBatch.of_facts(order.name, facts, self._payloads(order, body))
+        except (ParkError, ValueError, RecursionError) as error:
+            raise _UnreadableError from error
+
+    def _payloads(
+        self, order: TableOrder, body: bytearray
+    ) -> Iterator[Sequence[Any] | StructPayloads]:
+        reader, content, at = self._reader(order.types), memoryview(body), order.facts_bytes
+        for size in order.payloads_bytes:
+            yield reader.read(content[at : at + size])
+            at += size
 
     def _reader(self, types: dict[str, str]) -> PayloadReader:
         key = tuple(types.items())
@@ -327,7 +347,8 @@ class _Printed(io.TextIOBase):
         return text.encode("utf-8", "backslashreplace").decode()
 
 
-def request(asked: Load | Run, body: bytes = b"") -> bytes:
-    """Return a request as it is sent."""
+def request(asked: Load | Run, body: Sequence[bytes] = ()) -> bytes:
+    """Return a request as it is sent; its body in parts."""
     head: Any = msgspec.msgpack.encode(asked)
-    return b"".join((LENGTH.pack(len(head)), LENGTH.pack(len(body)), head, body))
+    lengths = LENGTH.pack(len(head)) + LENGTH.pack(sum(map(len, body)))
+    return b"".join((lengths, head, *body))

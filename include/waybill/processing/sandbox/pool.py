@@ -32,12 +32,13 @@ from typing import Any
 import msgspec
 import psutil
 
-from waybill.errors import RetryError, StopError
+from waybill.errors import ParkError, RetryError, StopError
 from waybill.events import Event, Heads
 from waybill.processing.batch_form import row_of, table_markers
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
 from waybill.processing.event_tables import packed_facts
 from waybill.processing.failures import Fault, TooLargeError, cut
+from waybill.processing.field_types import MOST_ROWS
 from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
 from waybill.processing.plan import Plan
 from waybill.processing.sandbox.child import (
@@ -144,6 +145,8 @@ class Sandbox:
         """By whether Arrow is loaded; each is started for its first process."""
         self._processes: OrderedDict[tuple[str, bool, bool], _Process] = OrderedDict()
         self._deadly: dict[str, str] = {}
+        self._cautious: set[str] = set()
+        """Code whose answers were more than may be held here: it gets few events at once."""
         self._deadline = math.inf
 
     def _forget(self) -> None:
@@ -156,6 +159,7 @@ class Sandbox:
         self._servers.clear()
         self._processes.clear()
         self._deadly.clear()
+        self._cautious.clear()
 
     def run(
         self, plan: Plan, events: Sequence[Event], values: Sequence[bytes], retries: Retries | None
@@ -269,6 +273,16 @@ class Sandbox:
             if process.is_worn():
                 self.end(process)
 
+    def most_events(self, plan: Plan) -> int:
+        """Return how many events of a pipeline a request may hold."""
+        return MOST_ROWS if plan.code_key in self._cautious else sys.maxsize
+
+    def be_cautious(self, plan: Plan) -> None:
+        """Have requests for a pipeline's code hold few events from now on."""
+        if len(self._cautious) >= _MOST_CAUTIOUS:
+            self._cautious.clear()
+        self._cautious.add(plan.code_key)
+
     def load(self, plan: Plan) -> str:
         """Load a pipeline's code; return what is wrong with it, or nothing."""
         pipeline = plan.pipeline
@@ -282,7 +296,7 @@ class Sandbox:
                 return process.loaded[key]
             try:
                 asked = Load(key, pipeline.name, pipeline.transformation_code)
-                found = process.loaded[key] = _text(process.ask(asked, b""))
+                found = process.loaded[key] = _text(process.ask(asked))
             except EndedError as error:
                 self.end(process)
                 words = f"loading the transformation of {pipeline.name!r}: {error}"
@@ -295,7 +309,7 @@ class Sandbox:
         self._deadly[key] = words
         return words
 
-    def ask(self, process: _Process, asked: Run, body: bytes) -> tuple[Any, Any] | None:
+    def ask(self, process: _Process, asked: Run, body: Sequence[bytes]) -> tuple[Any, Any] | None:
         """Run loaded code; return what the process answers; None: a payload cannot be read."""
         try:
             answer = unpack(process.ask(asked, body))
@@ -311,6 +325,8 @@ class Sandbox:
 
 _MOST_DEADLY = 1000
 """Codes that ended their process while they were loaded, remembered."""
+_MOST_CAUTIOUS = 1000
+"""Codes of which smaller requests are made, remembered."""
 
 
 def shared_sandbox(settings: Settings) -> Sandbox:
@@ -348,10 +364,10 @@ class _Batch:
         self._culprits: dict[int, Fault] = {}
         self._careful = False
         """A process died, and it is not known at which event."""
-        self._most_rows = len(events)
-        """Of a table: fewer once a process died at one, and more again after a culprit."""
+        self._most_rows = min(len(events), sandbox.most_events(plan))
+        """Of a request: fewer once a process died at one, and more again after a culprit."""
         self._doubted = 0
-        """The end of the last table that a process died at, if no culprit was found since."""
+        """The end of the last request that a process died at, if no culprit was found since."""
         self._by_message = False
         """A payload could not be read there: the others go as messages, once."""
         self._whole: PayloadColumns | KeptPayloads | None = None
@@ -429,19 +445,17 @@ class _Batch:
 
     def _body(
         self, events: Sequence[Event], values: Sequence[bytes], *, by_column: bool
-    ) -> tuple[TableOrder | None, bytes]:
+    ) -> tuple[TableOrder | None, Sequence[bytes]]:
         """Return how tables are made of events, if they are, and the events as they are sent."""
-        plan = self._plan
-        facts = body = b""
-        if not by_column:
-            body = b"".join(values)
-        elif isinstance(events, Heads):
-            facts = packed_facts(events) if plan.takes_tables else b""
-            body = facts + events.payloads() if facts else events.packed()
+        plan, heads = self._plan, events if by_column and isinstance(events, Heads) else None
         if not plan.takes_tables:
-            return None, body
-        name = events[0].name
-        return TableOrder(name, plan.types(name), len(facts)), body
+            return None, values if heads is None else [heads.packed()]
+        name, types = events[0].name, plan.types(events[0].name)
+        if heads is None:
+            return TableOrder(name, types, 0), values
+        facts, payloads = packed_facts(heads), heads.payloads(MOST_ROWS)
+        order = TableOrder(name, types, len(facts), tuple(map(len, payloads)))
+        return order, [facts, *payloads]
 
     def _results(self, events: Sequence[Event], answer: Any) -> Results:
         """Read an answer: columns of payloads, or kinds and bodies of outcomes, or tables."""
@@ -449,7 +463,11 @@ class _Batch:
         if self._plan.takes_tables:
             if kinds != TABLE:
                 raise ValueError("tables are answered by tables")
-            return results_of(self._plan, events, unpack_table(body, len(events)))
+            try:
+                table = unpack_table(body, len(events))
+            except ParkError as error:  # more rows than may be here: of fewer events there are less
+                raise TooLargeError(error.message) from error
+            return results_of(self._plan, events, table)
         if type(kinds) is list:
             return unpack_payloads(kinds, body, len(events))
         return unpack_outcomes(events, kinds, body)
@@ -465,7 +483,7 @@ class _Batch:
             self._sandbox.retire(process)
             return
         if not self._doubted:
-            self._most_rows *= 2
+            self._most_rows = min(2 * self._most_rows, self._sandbox.most_events(self._plan))
         found = outcomes_of(self._events[at : at + size], results)
         short = next((i for i, one in enumerate(found) if _is_out_of_memory(one)), None)
         if short is None or at + short == self._suspect:
@@ -478,6 +496,8 @@ class _Batch:
 
     def _blame(self, error: EndedError, at: int, end: int) -> None:
         """Decide who goes on alone after a process ended, or who is the culprit."""
+        if error.too_large and end - at > MOST_ROWS:
+            self._sandbox.be_cautious(self._plan)
         if error.too_large and end - at > 1:
             self._most_rows, self._doubted = (end - at) // 2, end
             return
@@ -679,7 +699,7 @@ class _Process:
         """Return whose it is, in words."""
         return self._order.owner
 
-    def ask(self, asked: Load | Run, body: bytes) -> bytearray:
+    def ask(self, asked: Load | Run, body: Sequence[bytes] = ()) -> bytearray:
         """Send a request; return the answer.
 
         Raises:

@@ -57,7 +57,7 @@ def pack_table(result: TableResult, printed: str) -> bytes:
 
 
 def _packed(result: TableResult, printed: str) -> bytes:
-    rows = None if result.rows == list(range(result.count)) else result.rows
+    rows = None if result.is_whole else list(result.rows)
     columns = [[name, *_column_body(column)] for name, column in result.columns]
     faults = [[index, fault_body(fault)] for index, fault in result.faults.items()]
     return pack([TABLE, [rows, columns, faults], printed])
