@@ -234,7 +234,7 @@ def test_a_demo_of_all_sources_is_resumed_after_its_own_death_and_its_collectors
 
         server = Postgres(home)
         server.start()
-        fleet, warehouse = server.dsn("fleet"), server.dsn("warehouse")
+        fleet, warehouse = server.dsn("demo_fleet"), server.dsn("warehouse")
         held = rows(fleet, "public.planes")
         assert len(held) == 3_000 + 20 * (16 - 10)
         assert rows(warehouse, "aviation.planes") == held

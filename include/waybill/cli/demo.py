@@ -32,7 +32,7 @@ from rich.text import Text
 
 from waybill.cli.lazy import AWAY_ADVICE
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
-from waybill.services import balance, deployed_pipelines, parked_partitions
+from waybill.services import balance, deployed_pipeline, deployed_pipelines, parked_partitions
 from waybill.services.airflow_client import END_STATES, AirflowClient
 from waybill.settings import Settings
 from waybill.waiting import answered
@@ -182,7 +182,10 @@ def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
     """Run the main job into ``result``; return the exit code, having said what can be done."""
     settings, console = runner.settings, runner.console
     try:
-        result |= _main_job(runner, leave=leave)
+        result |= _main_job(runner)
+        _remember(settings, "done")
+        if leave and runner.sources:
+            _leave_no_slot(runner)
     except WaybillError as error:
         console.print(f"[bold red]The demo stopped:[/] {error}")
         console.print(f"Logs: {settings.home / 'logs'}. `waybill status` shows what runs.")
@@ -192,12 +195,11 @@ def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
         console.print("\n[bold]Interrupted.[/] The stack and its pipelines run on.")
         console.print(_WAYS_ON)
         return _INTERRUPTED
-    _remember(settings, "done")
     _say_where(runner, leave=leave)
     return 0
 
 
-def _main_job(runner: Demo, *, leave: bool) -> dict[str, Any]:
+def _main_job(runner: Demo) -> dict[str, Any]:
     from waybill.services import migrate
 
     settings = runner.settings
@@ -220,7 +222,7 @@ def _main_job(runner: Demo, *, leave: bool) -> dict[str, Any]:
         runner.run("trail", event_id)
         runner.step("8  The auditor, every minute from now on, and the books")
         _audit(runner, airflow)
-        more = _more_sources(runner, airflow, leave=leave) if runner.sources else {}
+        more = _more_sources(runner, airflow) if runner.sources else {}
     runner.run("balance")
     return answered(lambda: _result(settings, PIPELINES), kind=RetryError) | more
 
@@ -324,7 +326,7 @@ def _audit(runner: Demo, airflow: AirflowClient) -> None:
     runner.run("audit", "breaches")
 
 
-def _more_sources(runner: Demo, airflow: AirflowClient, *, leave: bool) -> dict[str, int]:
+def _more_sources(runner: Demo, airflow: AirflowClient) -> dict[str, int]:
     """Take in events over HTTP and the changes of a database; return what was delivered of each.
 
     Raises:
@@ -358,10 +360,7 @@ def _more_sources(runner: Demo, airflow: AirflowClient, *, leave: bool) -> dict[
     _arrive(runner, airflow, fleet, events)
     runner.run("sources", "status")
     runner.run("audit", "breaches")
-    found = answered(lambda: _sources_result(settings, fleet, events), kind=RetryError)
-    if leave:
-        _leave_no_slot(runner, airflow, fleet)
-    return found
+    return answered(lambda: _sources_result(settings, fleet, events), kind=RetryError)
 
 
 def _arrive(
@@ -393,14 +392,13 @@ def _differences(
 
     wanted = {"departures": departure_rows(events), "planes": fleet.rows()}
     found: dict[str, str] = {}
-    for pipeline in deployed_pipelines(settings).values():
-        if pipeline.id not in EXAMPLES.values():
-            continue
+    for name, pipeline_id in EXAMPLES.items():
+        pipeline = deployed_pipeline(settings, pipeline_id)
         dsn = settings.destinations[pipeline.destination].dsn.get_secret_value()
         [event] = pipeline.events.values()
         place = (event.table.schema_name, event.table.name)
         rows = table_rows(dsn, place, [column.name for column in event.table.columns])
-        found[pipeline.name] = difference(wanted[pipeline.name], rows)
+        found[name] = difference(wanted[name], rows)
     return found
 
 
@@ -429,22 +427,26 @@ def _sources_result(
     return {"collector_events": delivered["departures"], "cdc_events": delivered["planes"]}
 
 
-def _leave_no_slot(runner: Demo, airflow: AirflowClient, fleet: Fleet) -> None:
+def _leave_no_slot(runner: Demo) -> None:
     """End the reading of the database, and drop its slot: a server keeps its log for a slot.
 
     Raises:
         RetryError: somebody reads it on.
     """
+    from waybill.cli.demo_sources import Fleet
     from waybill.cli.options import decision
-    from waybill.services import deployed_pipeline, stop_source
+    from waybill.services import stop_source
 
     settings = runner.settings
-    slot = str(deployed_pipeline(settings, "planes").source.options["slot"])
-    airflow.pause("ingest_planes")
+    fleet = Fleet(_fleet_dsn(settings))
+    pipeline = answered(lambda: deployed_pipeline(settings, EXAMPLES["planes"]))
+    slot = str(pipeline.source.options["slot"])
+    with AirflowClient(settings.airflow, runner.tell) as airflow:
+        airflow.pause("ingest_planes")
     deadline = time.monotonic() + _STOPPED_S
     while True:
         with suppress(InputError):  # no run reads just now
-            stop_source(settings, "planes", decision(None, "the demo ends"))
+            answered(lambda: stop_source(settings, "planes", decision(None, "the demo ends")))
         if answered(lambda: fleet.drop_slot(slot)):
             break
         if time.monotonic() > deadline:
@@ -460,7 +462,7 @@ def _examples(settings: Settings) -> Path:
 def _fleet_dsn(settings: Settings) -> str:
     from waybill.stack import Stack
 
-    return Stack(settings).database("fleet")
+    return Stack(settings).database("demo_fleet")
 
 
 def _token(settings: Settings) -> str:
@@ -479,7 +481,7 @@ def _variables_of_sources(settings: Settings) -> dict[str, str]:
     return {
         _TOKEN: _token(settings),
         "WAYBILL_MORE_PIPELINES_DIRS": orjson.dumps(list(absolute)).decode(),
-        "WAYBILL_SOURCES__CONNECTIONS__FLEET": f"{_fleet_dsn(settings)}&{open_to}",
+        "WAYBILL_SOURCES__CONNECTIONS__DEMO_FLEET": f"{_fleet_dsn(settings)}&{open_to}",
     }
 
 
@@ -556,7 +558,7 @@ def _say_where(runner: Demo, *, leave: bool) -> None:
     runner.console.print()
     if runner.sources:
         runner.console.print(
-            f'What changes in the database fleet arrives: psql "{_fleet_dsn(runner.settings)}"',
+            f'What changes in the table planes arrives: psql "{_fleet_dsn(runner.settings)}"',
             highlight=False,
             markup=False,
             soft_wrap=True,

@@ -13,6 +13,7 @@ import pytest
 from waybill.cli import demo, demo_sources
 from waybill.cli.demo_sources import Sender, changes_of, departures, difference, planes
 from waybill.errors import InputError, RetryError, StopError
+from waybill.ingestion.connectors.connections import Connection
 from waybill.pipelines import load_pipeline
 from waybill.settings import Settings
 
@@ -154,12 +155,16 @@ def test_the_examples_are_declared_as_the_demo_names_them(monkeypatch, tmp_path)
 def test_a_token_is_drawn_once_unless_the_environment_has_one(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
     monkeypatch.delenv(demo._TOKEN, raising=False)
-    monkeypatch.setattr(demo, "_fleet_dsn", lambda _: "postgresql://postgres@/fleet?host=/run/pg")
+    monkeypatch.setattr(
+        demo, "_fleet_dsn", lambda _: "postgresql://postgres@/demo_fleet?host=/run/pg"
+    )
     given = demo._variables_of_sources(Settings())
     assert demo._variables_of_sources(Settings()) == given
     assert len(given[demo._TOKEN]) > 40
     assert (tmp_path / "demo.json").stat().st_mode & 0o777 == 0o600
-    connection = given["WAYBILL_SOURCES__CONNECTIONS__FLEET"]
-    assert connection.endswith("/fleet?host=/run/pg&waybill_pipelines=planes")
+    found = Connection.parse("demo_fleet", given["WAYBILL_SOURCES__CONNECTIONS__DEMO_FLEET"])
+    assert (found.kind, found.host, found.pipelines) == ("postgres", "/run/pg", {"planes"})
+    connection = given["WAYBILL_SOURCES__CONNECTIONS__DEMO_FLEET"]
+    assert connection.endswith("/demo_fleet?host=/run/pg&waybill_pipelines=planes")
     monkeypatch.setenv(demo._TOKEN, "of-the-user the-old-one")
     assert demo._variables_of_sources(Settings())[demo._TOKEN] == "of-the-user"
