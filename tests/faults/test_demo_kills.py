@@ -17,6 +17,7 @@ import pytest
 from tests import servers
 from tests.support.orders import write_orders
 
+from waybill.stack import free_port
 from waybill.stack.postgres import Postgres
 
 pytestmark = [
@@ -97,6 +98,7 @@ class Stack:
             "WAYBILL_HOME": str(home),
             "WAYBILL_SPARK__JARS_DIR": str(servers.JARS / "spark"),
             "WAYBILL_SPARK__MAX_EVENTS_PER_BATCH": "50000",
+            "WAYBILL_COLLECTOR__PORT": str(free_port()),
             **ports_as_variables(),
         }
 

@@ -44,7 +44,7 @@ _INSERTED, _UPDATED, _DELETED = 16, 50, 10
 """Rows that one round changes; no row is changed twice."""
 _FIRST_DELETED = ROUNDS * _UPDATED
 _STATUS, _CHANGED = "in service", "repainted"
-_BACK_OFF = BackOff(0.5, 5.0)
+_BACK_OFF = BackOff(0.5, 2.0)
 _EXAMPLES = 3
 _LIMITS: dict[str, Any] = {"connect_timeout": 10, "options": "-c statement_timeout=60s"}
 
@@ -189,11 +189,17 @@ class Sender:
             after = answer.headers.get("Retry-After", "")
             after_s = float(after) if after.isdecimal() else 0.0
             raise _NotTakenError(said, answer.status_code, after_s)
-        if answer.status_code != httpx.codes.ACCEPTED:
-            raise StopError(f"the collector at {self._url} refused events: {said}")
-        taken = answer.json()
-        if taken["accepted"] + taken["duplicates"] != number:
-            raise StopError(f"of {number} events the collector at {self._url} took: {said}")
+        if answer.status_code != httpx.codes.ACCEPTED or _taken(answer) != number:
+            raise StopError(f"{self._url} did not take {number} events: {said}")
+
+
+def _taken(answer: httpx.Response) -> int:
+    """Return how many events an answer says are taken; -1: it is no answer of a collector."""
+    try:
+        told = answer.json()
+        return int(told["accepted"]) + int(told["duplicates"])
+    except (ValueError, TypeError, KeyError):
+        return -1
 
 
 def _wait_s(state: RetryCallState) -> float:

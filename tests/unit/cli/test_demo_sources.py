@@ -91,7 +91,15 @@ def test_a_collector_that_is_away_or_full_too_long_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [(422, "no"), (207, "{}"), (202, '{"accepted": 1, "duplicates": 0}')]
+    "answer",
+    [
+        (422, "no"),
+        (207, "{}"),
+        (202, '{"accepted": 1, "duplicates": 0}'),
+        (202, "<html>"),
+        (202, "[]"),
+        (200, '{"accepted": 500, "duplicates": 0}'),
+    ],
 )
 def test_a_refused_event_is_not_sent_again_and_stops_the_demo(answer: tuple[int, str]) -> None:
     with collector(answer) as (server, url), Sender(url, "t") as sender:
