@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -48,7 +48,7 @@ _BACK_OFF = BackOff(0.5, 2.0)
 _EXAMPLES = 3
 _LIMITS: dict[str, Any] = {"connect_timeout": 10, "options": "-c statement_timeout=60s"}
 
-DEPARTURE_COLUMNS = {
+DEPARTURE_COLUMNS: dict[str, Callable[[Any], Any]] = {
     "id": str,
     "time_hour": datetime.fromisoformat,
     "carrier": str,
@@ -59,7 +59,7 @@ DEPARTURE_COLUMNS = {
     "dep_time": int,
     "dep_delay": int,
 }
-PLANE_COLUMNS = {
+PLANE_COLUMNS: dict[str, Callable[[Any], Any]] = {
     "tailnum": str,
     "year": int,
     "type": str,
