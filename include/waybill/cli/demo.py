@@ -187,7 +187,7 @@ def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
         if leave and runner.sources:
             _leave_no_slot(runner)
     except WaybillError as error:
-        console.print(f"[bold red]The demo stopped:[/] {error}")
+        console.print(f"[bold red]The demo stopped:[/] {escape(str(error))}")
         console.print(f"Logs: {settings.home / 'logs'}. `waybill status` shows what runs.")
         console.print(_WAYS_ON)
         return 1
