@@ -92,44 +92,76 @@ def ingest_shard(number: int) -> dict[str, DAG]:
     :param number: of the shard, 0 to ``SHARDS`` - 1.
     :raises waybill.errors.InputError: there is no folder of declarations.
     """
-    from waybill.errors import InputError
-    from waybill.pipelines import DeclarationIndex
-
-    root, home = _folders()
-    if not root.is_dir():
-        raise InputError(f"{root}: no such folder; set WAYBILL_PIPELINES_DIR to the declarations")
-    index = DeclarationIndex(root, home)
+    indexes = _indexes()
     wanted = get_parsing_context().dag_id
     if wanted is not None:
-        declared = _wanted(index, number, wanted)
-        made = declared is not None and not declared.pushed
-        if declared is None or not made:
-            return {}
-        pools = source_pools() if declared.connection else {}
-        return {wanted: _dag_of(index, declared, wanted, pools)}
-    named = [(dag_id, one) for dag_id, one in _named(index, number) if not one.pushed]
-    pools = source_pools() if any(one.connection for _, one in named) else {}
-    dags = {dag_id: _dag_of(index, declared, dag_id, pools) for dag_id, declared in named}
+        for at, index in enumerate(indexes):
+            declared = _wanted(index, number, wanted)
+            if declared is None or declared.pushed or _is_claimed(indexes[:at], wanted):
+                continue
+            pools = source_pools() if declared.connection else {}
+            return {wanted: _dag_of(index, declared, wanted, pools)}
+        return {}
+    named = [
+        (dag_id, index, declared)
+        for at, index in enumerate(indexes)
+        for dag_id, declared in _named(index, number)
+        if not declared.pushed and not _is_claimed(indexes[:at], dag_id)
+    ]
+    pools = source_pools() if any(one.connection for _, _, one in named) else {}
+    dags = {dag_id: _dag_of(index, declared, dag_id, pools) for dag_id, index, declared in named}
     paused = paused_at_creation(moves_data=True) if dags else None
     for dag in dags.values():
         dag.is_paused_upon_creation = paused
     return dags
 
 
-def _folders() -> tuple[Path, Path]:
-    """Return the folder of declarations and the state folder, as the settings say.
+def _indexes() -> list[DeclarationIndex]:
+    """Return an index of each folder of declarations, the first of which has to be there.
 
-    Where the environment names both, as in all that ``waybill up`` and compose start, it is asked
-    itself: the settings take 45 ms to import, in each parse of each file of the family.
+    :raises waybill.errors.InputError: it is not.
+    """
+    from waybill.errors import InputError
+    from waybill.pipelines import DeclarationIndex
+
+    root, home, more = _folders()
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder; set WAYBILL_PIPELINES_DIR to the declarations")
+    found = [DeclarationIndex(root, home)]
+    for number, folder in enumerate(more, start=1):
+        if folder.is_dir():
+            found.append(DeclarationIndex(folder, home, f"{number}-"))
+        else:  # an error would take the DAGs of the other folders with it
+            warnings.warn(f"WAYBILL_MORE_PIPELINES_DIRS: {folder}: no such folder", stacklevel=2)
+    return found
+
+
+def _folders() -> tuple[Path, Path, tuple[Path, ...]]:
+    """Return the folder of declarations, the state folder and further folders of declarations.
+
+    Where the environment names the first two, as in compose, it is asked itself: the settings take
+    45 ms to import, in each parse of each file of the family.
     """
     names = ("WAYBILL_PIPELINES_DIR", "WAYBILL_HOME")
     given = [os.environ.get(name, "") for name in names]
-    if all(given):
-        return Path(given[0]), Path(given[1])
+    if all(given) and "WAYBILL_MORE_PIPELINES_DIRS" not in os.environ:
+        return Path(given[0]), Path(given[1]), ()
     from waybill.settings import Settings
 
     settings = Settings()
-    return settings.pipelines_dir, settings.home
+    return settings.pipelines_dir, settings.home, settings.more_pipelines_dirs
+
+
+def _is_claimed(indexes: list[DeclarationIndex], dag_id: str) -> bool:
+    """Tell whether one of some folders of declarations has a pipeline of this DAG."""
+    name = dag_id.removeprefix(_PREFIX)
+    for index in indexes:
+        namesake = index.folder(name)
+        if namesake is not None and (namesake.problem or namesake.name == name):
+            return True
+        if any(one.name == name for one in index.renamed()):
+            return True
+    return False
 
 
 def _wanted(index: DeclarationIndex, number: int, wanted: str) -> DeclaredPipeline | None:

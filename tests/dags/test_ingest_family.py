@@ -40,6 +40,10 @@ class Declared:
         (directory / "pipeline.yaml").write_text(text)
         (directory / "transformation.py").write_text("def transform(event):\n    return event\n")
 
+    def break_off_new(self, folder):
+        (self.root / folder).mkdir()
+        self.break_off(folder)
+
     def break_off(self, folder):
         (self.root / folder / "pipeline.yaml").write_text("id: [")
 
@@ -258,10 +262,61 @@ def test_the_folders_are_those_of_the_settings(declared, monkeypatch):
         if name:
             monkeypatch.setenv(name, "")
         settings = Settings()
-        assert _folders() == (settings.pipelines_dir, settings.home)
+        assert _folders() == (settings.pipelines_dir, settings.home, ())
         monkeypatch.delenv(name, raising=False)
         settings = Settings()
-        assert _folders() == (settings.pipelines_dir, settings.home)
+        assert _folders() == (settings.pipelines_dir, settings.home, ())
+
+
+@pytest.fixture
+def more(declared, tmp_path, monkeypatch):
+    """A further folder of declarations, beside that of ``declared``."""
+    root = tmp_path / "more"
+    root.mkdir()
+    monkeypatch.setenv("WAYBILL_MORE_PIPELINES_DIRS", json.dumps([str(root)]))
+    return Declared(root)
+
+
+def test_the_pipelines_of_a_further_folder_have_dags_and_an_index_of_their_own(
+    declared, more, tmp_path
+):
+    one, other = mates(2)
+    declared.write(one)
+    more.write(other)
+    dags, files = family()
+    assert set(dags) == {f"ingest_{one}", f"ingest_{other}"}
+    index = tmp_path / "home" / "declarations"
+    assert sorted(file.name for file in index.iterdir()) == ["05.json", "1-05.json"]
+    for dag_id, path in files.items():
+        assert list(for_a_task(path, dag_id)) == [dag_id]
+    assert set(family()[0]) == set(dags)
+
+
+@pytest.mark.filterwarnings("ignore:pipeline")
+def test_a_name_that_two_folders_have_is_the_first_ones_also_where_that_is_broken(declared, more):
+    names = mates(3)
+    for name in names:
+        more.write(name, schedule='"5 * * * *"')
+    declared.write(names[0])
+    declared.break_off_new(names[1])
+    declared.write("elsewhere", name=names[2])
+    dags, files = family()
+    assert set(dags) == {f"ingest_{name}" for name in names}
+    assert "expected YAML" in problem(dags[f"ingest_{names[1]}"])
+    for name in (names[0], names[2]):
+        assert dags[f"ingest_{name}"].schedule is None
+    for dag_id, path in files.items():
+        assert list(for_a_task(path, dag_id)) == [dag_id]
+    assert for_a_task(file_of(names[2]), f"ingest_{names[2]}") == {}
+
+
+def test_a_further_folder_that_is_not_there_takes_no_dag_away(declared, more):
+    [name] = mates(1)
+    declared.write(name)
+    more.root.rmdir()
+    with pytest.warns(UserWarning, match="WAYBILL_MORE_PIPELINES_DIRS: .* no such folder"):
+        dags = parsed(file_of(name))
+    assert set(dags) == {f"ingest_{name}"}
 
 
 SERIALISED = """

@@ -1,4 +1,4 @@
-"""The demo, with its processing application killed three times while events are being taken in."""
+"""The demo, with its processing application, its collector, and itself killed on the way."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 from tests import servers
 from tests.support.orders import write_orders
 
+from waybill.stack import free_port
 from waybill.stack.postgres import Postgres
 
 pytestmark = [
@@ -32,6 +34,8 @@ EXPECTED = {
     "replayed": 8_255 + 458 + 29 + 150 + 2_729,
     "unaccounted": 0,
 }
+SOURCES = {"collector_events": 10_000, "cdc_events": 3_000 + 20 * (16 + 50 + 10)}
+REQUESTS = 20
 
 
 def ports_as_variables() -> dict[str, str]:
@@ -94,6 +98,7 @@ class Stack:
             "WAYBILL_HOME": str(home),
             "WAYBILL_SPARK__JARS_DIR": str(servers.JARS / "spark"),
             "WAYBILL_SPARK__MAX_EVENTS_PER_BATCH": "50000",
+            "WAYBILL_COLLECTOR__PORT": str(free_port()),
             **ports_as_variables(),
         }
 
@@ -162,6 +167,85 @@ def test_kills_and_a_neighbour_change_nothing_but_the_seconds(tmp_path: Path) ->
         assert "orders live here" in " ".join(again.stderr.split())
         Postgres(home).start()
         assert parked_orders(stack) == 60
+    finally:
+        killer.over.set()
+        stack.run("down")
+        servers.end_home(home)
+
+
+class CollectorKiller(threading.Thread):
+    """SIGKILLs the collector once it has answered a request."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(daemon=True)
+        self.record = home / "run" / "collector.json"
+        self.log = home / "logs" / "collector.log"
+        self.answered = 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.01):
+            if self.log.exists() and (answered := self.log.read_text().count("departures 202")):
+                os.kill(json.loads(self.record.read_text())["pid"], signal.SIGKILL)
+                self.answered = answered
+                return
+
+
+def cut_off(stack: Stack, *words: str, at: str) -> None:
+    """Run a command and SIGKILL it as soon as it prints a text."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "waybill.cli", *words],
+        env={**stack.environment, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=servers.CHECKOUT,
+    ) as child:
+        said = []
+        for line in child.stdout or ():
+            said.append(line)
+            if at in line:
+                child.kill()
+                return
+    raise AssertionError("".join(said)[-3000:])
+
+
+def rows(dsn: str, table: str) -> list[tuple[object, ...]]:
+    columns = "tailnum, year, type, manufacturer, model, engines, seats, speed, engine, status"
+    with psycopg.connect(dsn) as connection:
+        return connection.execute(f"SELECT {columns} FROM {table} ORDER BY tailnum").fetchall()
+
+
+def test_a_demo_of_all_sources_is_resumed_after_its_own_death_and_its_collectors() -> None:
+    """SIGKILL of the collector amid requests, and of the demo amid changes of the database.
+
+    What was sent or changed before is neither lost nor there twice, and no slot is left.
+    """
+    home = servers.new_home()
+    stack = Stack(home)
+    killer = CollectorKiller(home)
+    try:
+        killer.start()
+        cut_off(stack, "demo", "--sources", at="10 The table changes")
+        killer.over.set()
+        assert 0 < killer.answered < REQUESTS
+        done = stack.run("demo", "--sources", "--exit")
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        result = json.loads(done.stdout.strip().splitlines()[-1])
+        assert result.pop("seconds") > 0
+        assert result == EXPECTED | SOURCES
+
+        server = Postgres(home)
+        server.start()
+        fleet, warehouse = server.dsn("demo_fleet"), server.dsn("warehouse")
+        held = rows(fleet, "public.planes")
+        assert len(held) == 3_000 + 20 * (16 - 10)
+        assert rows(warehouse, "aviation.planes") == held
+        with psycopg.connect(warehouse) as connection:
+            found = connection.execute(
+                "SELECT count(*), count(DISTINCT id), (SELECT count(*) FROM pg_replication_slots)"
+                " FROM aviation.departures"
+            )
+            assert found.fetchone() == (10_000, 10_000, 0)
     finally:
         killer.over.set()
         stack.run("down")

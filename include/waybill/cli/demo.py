@@ -7,14 +7,19 @@ clean.
 
 from __future__ import annotations
 
+import os
+import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 import orjson
 import typer
@@ -27,21 +32,25 @@ from rich.text import Text
 
 from waybill.cli.lazy import AWAY_ADVICE
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
-from waybill.services import balance, deployed_pipelines, parked_partitions
+from waybill.services import balance, deployed_pipeline, deployed_pipelines, parked_partitions
 from waybill.services.airflow_client import END_STATES, AirflowClient
 from waybill.settings import Settings
 from waybill.waiting import answered
 
 if TYPE_CHECKING:
+    from waybill.cli.demo_sources import Fleet
     from waybill.parking import ParkedGroup
     from waybill.reconciliation import PipelineBalance
 
 PIPELINES = ("flights", "weather")
+EXAMPLES = {"departures": "demo-departures", "planes": "demo-planes"}
+"""What ``--sources`` adds: names of pipelines, and their ids."""
 WATCHING = ("upkeep", "audit", "compact_traces")
 DAGS = {
     *("ingest_flights", "ingest_weather", "stream_default", "replay", "replay_parked_partitions"),
     *WATCHING,
 }
+_TOKEN = "DEPARTURES_TOKEN"  # noqa: S105 - the name of a variable
 _DAGS_KNOWN_S = 120.0
 _RUN_S = 900.0
 _INTERRUPTED = 130
@@ -51,6 +60,9 @@ _WAYS_ON = (
 )
 _WIDTH = 120
 """Columns of what is printed into a file or a pipe."""
+_ROUND_S = 0.2
+"""Between two transactions that change the source's database."""
+_STOPPED_S = 60.0
 _LIMITS: dict[str, Any] = {"connect_timeout": 10, "options": "-c statement_timeout=300s"}
 _LOOK_S = 1.0
 _SHARE = 3
@@ -66,6 +78,8 @@ class Demo:
     settings: Settings
     console: Console
     began: float = field(default_factory=time.monotonic)
+    sources: bool = False
+    """Whether events are posted to the collector too, and a database is followed."""
 
     def tell(self, words: str) -> None:
         """Say that something is waited for."""
@@ -134,14 +148,22 @@ def demo(
         bool,
         typer.Option("--fresh", help="Delete all data of this stack first, of any pipeline."),
     ] = False,
+    sources: Annotated[
+        bool,
+        typer.Option(
+            "--sources",
+            help="Then post 10,000 departures to the HTTP collector, and follow a table of another "
+            "database while it changes.",
+        ),
+    ] = False,
 ) -> None:
     """Run the main job on 336,776 flights and 26,115 weather readings; leave Airflow's UI up."""
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     began = time.monotonic()
     settings = Settings()
     _prepare(settings, console, fresh=fresh)
-    settings = _up(settings, console)
-    runner = Demo(settings, console, began)
+    settings = _up(settings, console, sources=sources)
+    runner = Demo(settings, console, began, sources)
     result: dict[str, Any] = {}
     try:
         code = _guarded(runner, result, leave=leave)
@@ -161,8 +183,11 @@ def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
     settings, console = runner.settings, runner.console
     try:
         result |= _main_job(runner)
+        _remember(settings, "done")
+        if leave and runner.sources:
+            _leave_no_slot(runner)
     except WaybillError as error:
-        console.print(f"[bold red]The demo stopped:[/] {error}")
+        console.print(f"[bold red]The demo stopped:[/] {escape(str(error))}")
         console.print(f"Logs: {settings.home / 'logs'}. `waybill status` shows what runs.")
         console.print(_WAYS_ON)
         return 1
@@ -170,7 +195,6 @@ def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
         console.print("\n[bold]Interrupted.[/] The stack and its pipelines run on.")
         console.print(_WAYS_ON)
         return _INTERRUPTED
-    _remember(settings, "done")
     _say_where(runner, leave=leave)
     return 0
 
@@ -198,8 +222,9 @@ def _main_job(runner: Demo) -> dict[str, Any]:
         runner.run("trail", event_id)
         runner.step("8  The auditor, every minute from now on, and the books")
         _audit(runner, airflow)
+        more = _more_sources(runner, airflow) if runner.sources else {}
     runner.run("balance")
-    return answered(lambda: _result(settings, PIPELINES), kind=RetryError)
+    return answered(lambda: _result(settings, PIPELINES), kind=RetryError) | more
 
 
 def _deploy_first(runner: Demo) -> None:
@@ -301,6 +326,165 @@ def _audit(runner: Demo, airflow: AirflowClient) -> None:
     runner.run("audit", "breaches")
 
 
+def _more_sources(runner: Demo, airflow: AirflowClient) -> dict[str, int]:
+    """Take in events over HTTP and the changes of a database; return what was delivered of each.
+
+    Raises:
+        StopError: the warehouse does not hold what was posted, or what the database holds.
+    """
+    from waybill.cli.demo_sources import ROUNDS, Fleet, Sender, departures
+
+    settings = runner.settings
+    runner.step("9  Events over HTTP, and a table of another database")
+    fleet = Fleet(_fleet_dsn(settings))
+    answered(fleet.prepare)
+    runner.run("pipelines", "check", str(_examples(settings)))
+    for name in EXAMPLES:
+        runner.run("pipelines", "deploy", str(_examples(settings) / name))
+    airflow.wait_for_dags({"ingest_planes"}, limit_s=_DAGS_KNOWN_S)
+    airflow.unpause("ingest_planes")
+    events = departures()
+    own = settings.collector
+    url = f"http://{own.host}:{own.port}/v1/departures"
+    with Sender(url, _token(settings)) as sender:
+        requests = sender.send(events)
+    said = f"{len(events):,} departures posted to {url}, in {requests} requests"
+    runner.console.print(said, highlight=False)
+    _arrive(runner, airflow, fleet, events)
+    runner.step("10 The table changes while it is read")
+    for number in range(ROUNDS):
+        answered(partial(fleet.change, number))
+        time.sleep(_ROUND_S)
+    said = f"{ROUNDS} transactions inserted, updated and deleted rows of public.planes"
+    runner.console.print(said, highlight=False)
+    _arrive(runner, airflow, fleet, events)
+    runner.run("sources", "status")
+    runner.run("audit", "breaches")
+    return answered(lambda: _sources_result(settings, fleet, events), kind=RetryError)
+
+
+def _arrive(
+    runner: Demo, airflow: AirflowClient, fleet: Fleet, events: Sequence[Mapping[str, Any]]
+) -> None:
+    """Follow the examples until the warehouse holds what was posted and what the table holds."""
+
+    def arrived() -> bool:
+        _ended(airflow, "ingest_planes")
+        differences = answered(lambda: _differences(runner.settings, fleet, events))
+        return not any(differences.values())
+
+    for finished in (arrived, lambda: True):  # the books are closed a moment after the warehouse
+        follow(
+            runner.settings,
+            runner.console,
+            airflow,
+            tuple(EXAMPLES),
+            finished=finished,
+            limit_s=_RUN_S,
+        )
+
+
+def _differences(
+    settings: Settings, fleet: Fleet, events: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
+    """Return how the warehouse's table of each example differs from its source; "": it does not."""
+    from waybill.cli.demo_sources import departure_rows, difference, table_rows
+
+    wanted = {"departures": departure_rows(events), "planes": fleet.rows()}
+    found: dict[str, str] = {}
+    for name, pipeline_id in EXAMPLES.items():
+        pipeline = deployed_pipeline(settings, pipeline_id)
+        dsn = settings.destinations[pipeline.destination].dsn.get_secret_value()
+        [event] = pipeline.events.values()
+        place = (event.table.schema_name, event.table.name)
+        rows = table_rows(dsn, place, [column.name for column in event.table.columns])
+        found[name] = difference(wanted[name], rows)
+    return found
+
+
+def _sources_result(
+    settings: Settings, fleet: Fleet, events: Sequence[Mapping[str, Any]]
+) -> dict[str, int]:
+    """Return how many events of each example the books have as delivered.
+
+    Raises:
+        StopError: the books do not balance, or the warehouse is not as its sources are.
+    """
+    for name, words in _differences(settings, fleet, events).items():
+        if words:
+            raise StopError(f"the warehouse's table {name} differs from its source: {words}")
+    delivered = {}
+    for name in EXAMPLES:
+        report = balance(settings, pipeline=name)
+        if open_ := report.unaccounted + report.parked + report.in_flight:
+            raise StopError(f"{name}: {open_} events are parked, on their way or not accounted for")
+        delivered[name] = report.delivered
+    if delivered["departures"] != len(events):
+        raise StopError(
+            f"{len(events)} departures are in the warehouse, the ledger says "
+            f"{delivered['departures']}"
+        )
+    return {"collector_events": delivered["departures"], "cdc_events": delivered["planes"]}
+
+
+def _leave_no_slot(runner: Demo) -> None:
+    """End the reading of the database, and drop its slot: a server keeps its log for a slot.
+
+    Raises:
+        RetryError: somebody reads it on.
+    """
+    from waybill.cli.demo_sources import Fleet
+    from waybill.cli.options import decision
+    from waybill.services import stop_source
+
+    settings = runner.settings
+    fleet = Fleet(_fleet_dsn(settings))
+    pipeline = answered(lambda: deployed_pipeline(settings, EXAMPLES["planes"]))
+    slot = str(pipeline.source.options["slot"])
+    with AirflowClient(settings.airflow, runner.tell) as airflow:
+        airflow.pause("ingest_planes")
+    deadline = time.monotonic() + _STOPPED_S
+    while True:
+        with suppress(InputError):  # no run reads just now
+            answered(lambda: stop_source(settings, "planes", decision(None, "the demo ends")))
+        if answered(lambda: fleet.drop_slot(slot)):
+            break
+        if time.monotonic() > deadline:
+            raise RetryError(f"replication slot {slot!r} is read after {_STOPPED_S:.0f} s still")
+        time.sleep(_LOOK_S)
+    runner.console.print(f"replication slot {slot} is dropped", highlight=False)
+
+
+def _examples(settings: Settings) -> Path:
+    return settings.pipelines_dir.parent / "examples"
+
+
+def _fleet_dsn(settings: Settings) -> str:
+    from waybill.stack import Stack
+
+    return Stack(settings).database("demo_fleet")
+
+
+def _token(settings: Settings) -> str:
+    """Return the secret that departures are posted with: that of the environment, or one drawn."""
+    given = os.environ.get(_TOKEN, "").split()
+    return given[0] if given else str(_state(settings)["token"])
+
+
+def _variables_of_sources(settings: Settings) -> dict[str, str]:
+    """Return what the stack is to know of the examples; draws the token of the collector once."""
+    if "token" not in _state(settings):
+        _remember(settings, "running", token=secrets.token_urlsafe(32))
+    folders = [*settings.more_pipelines_dirs, _examples(settings)]
+    absolute = dict.fromkeys(str(folder.absolute()) for folder in folders)
+    open_to = urlencode({"waybill_pipelines": "planes"})
+    return {
+        _TOKEN: _token(settings),
+        "WAYBILL_MORE_PIPELINES_DIRS": orjson.dumps(list(absolute)).decode(),
+        "WAYBILL_SOURCES__CONNECTIONS__DEMO_FLEET": f"{_fleet_dsn(settings)}&{open_to}",
+    }
+
+
 def _fixes(settings: Settings) -> Path:
     return settings.pipelines_dir.parent / "fixes"
 
@@ -335,24 +519,32 @@ def _pipelines_of_others(settings: Settings) -> list[str]:
     postgres = Postgres(settings.home)
     started = postgres.start()
     try:
-        return sorted({p.name for p in deployed_pipelines(settings).values()} - set(PIPELINES))
+        mine = {*PIPELINES, *EXAMPLES.values()}
+        return sorted(
+            p.name for p in deployed_pipelines(settings).values() if not mine & {p.name, p.id}
+        )
     finally:
         if started:
             postgres.stop()
 
 
-def _up(settings: Settings, console: Console) -> Settings:
+def _up(settings: Settings, console: Console, *, sources: bool) -> Settings:
     console.rule("[bold]0  The embedded stack[/]", align="left")
-    _cli("up")
+    if sources:
+        _cli("up", "--collector", variables=_variables_of_sources(settings))
+    else:
+        _cli("up")
     fresh = Settings()
     if not _state(settings):
         _remember(fresh, "running")
     return fresh
 
 
-def _cli(*words: str) -> None:
+def _cli(*words: str, variables: Mapping[str, str] | None = None) -> None:
     done = subprocess.run(  # noqa: S603 - our own CLI
-        [sys.executable, "-m", "waybill.cli", *words], check=False
+        [sys.executable, "-m", "waybill.cli", *words],
+        check=False,
+        env={**os.environ, **(variables or {})},
     )
     if done.returncode != 0:
         raise typer.Exit(done.returncode)
@@ -364,6 +556,13 @@ def _say_where(runner: Demo, *, leave: bool) -> None:
     airflow = runner.settings.airflow
     password = airflow.password.get_secret_value() if airflow.password else ""
     runner.console.print()
+    if runner.sources:
+        runner.console.print(
+            f'What changes in the table planes arrives: psql "{_fleet_dsn(runner.settings)}"',
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     runner.console.print(
         f"Airflow is up at [bold]{airflow.url}[/]  user [bold]{airflow.user}[/]  password "
         f"[bold]{password}[/]\n`waybill parked --help`, `waybill status`; `make down` stops it all."
@@ -379,15 +578,13 @@ def _state(settings: Settings) -> dict[str, Any]:
 
 
 def _remember(settings: Settings, state: str, **more: str) -> None:
-    path = settings.home / "demo.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(orjson.dumps({**_state(settings), "state": state, **more}))
-    temporary.replace(path)
+    from waybill.stack import state_folder
+
+    text = orjson.dumps({**_state(settings), "state": state, **more}).decode()
+    state_folder.write_private(settings.home / "demo.json", text)
 
 
 def _environment(settings: Settings, width: int) -> dict[str, str]:
-    import os
-
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
     return {**kept, "WAYBILL_HOME": str(settings.home.resolve()), "COLUMNS": str(width)}
 

@@ -157,8 +157,11 @@ def folder_named(given: Path) -> Path:
     """Return the folder that was given, or that of the declared pipeline of that name."""
     if os.path.exists(given) or len(given.parts) != 1:  # noqa: PTH110 - a name may be too long
         return given
-    named = Settings().pipelines_dir / given
-    return named if os.path.isdir(named) else given  # noqa: PTH112 - the same
+    settings = Settings()
+    for root in (settings.pipelines_dir, *settings.more_pipelines_dirs):
+        if os.path.isdir(root / given):  # noqa: PTH112 - the same
+            return root / given
+    return given
 
 
 def existing_folder(name: str) -> Path:
@@ -313,7 +316,8 @@ def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> tuple[str, bool
     from waybill.services.airflow_client import AirflowClient
     from waybill.stack.airflow import PARSE_INTERVAL_S
 
-    is_declared = folder.parent == settings.pipelines_dir.resolve()
+    roots = (settings.pipelines_dir, *settings.more_pipelines_dirs)
+    is_declared = folder.parent in [root.resolve() for root in roots]
     try:
         with AirflowClient(settings.airflow, patience_s=0.0, timeout_s=_AIRFLOW_S) as client:
             found = client.renew_dag(

@@ -89,14 +89,16 @@ def shard_of(folder: str) -> int:
 class DeclarationIndex:
     """The declarations of a folder of pipelines, by shard."""
 
-    def __init__(self, root: Path, home: Path) -> None:
+    def __init__(self, root: Path, home: Path, prefix: str = "") -> None:
         """Open it; nothing is read.
 
         Args:
             root: the folder of pipelines.
             home: the state folder (``Settings.home``); where there is none, nothing is kept.
+            prefix: of the index's files; each folder of pipelines has its own.
         """
         self._root = root
+        self._prefix = prefix
         self._kept = home / "declarations"
         self._shards: dict[int, dict[str, _Entry]] = {}
 
@@ -224,7 +226,7 @@ class DeclarationIndex:
             _log.warning("declarations are checked anew at each parse: %s", error)
 
     def _shard_file(self, number: int) -> Path:
-        return self._kept / f"{number:02}.json"
+        return self._kept / f"{self._prefix}{number:02}.json"
 
 
 def _declared(examined: Examined) -> DeclaredPipeline:

@@ -318,20 +318,22 @@ def _folder_of(settings: Settings, name: str) -> Path:
     """
     from waybill.pipelines import load_pipeline
 
-    root = settings.pipelines_dir.resolve()
-    usual = root / name
-    for folder in (usual, *(path for path in sorted(root.glob("*/")) if path != usual)):
+    roots = [place.resolve() for place in (settings.pipelines_dir, *settings.more_pipelines_dirs)]
+    usual = [root / name for root in roots]
+    others = (path for root in roots for path in sorted(root.glob("*/")) if path not in usual)
+    for folder in (*usual, *others):
         try:
             declared = load_pipeline(folder).name
         except InputError:
             continue
         if declared == name:
             return _inside(settings, folder)
-    return _inside(settings, usual)
+    return _inside(settings, usual[0])
 
 
 def _inside(settings: Settings, folder: Path) -> Path:
-    allowed = [place.resolve() for place in (settings.pipelines_dir, *settings.sources.roots)]
+    places = (settings.pipelines_dir, *settings.more_pipelines_dirs, *settings.sources.roots)
+    allowed = [place.resolve() for place in places]
     if any(folder.resolve().is_relative_to(place) for place in allowed):
         return folder
     raise InputError(

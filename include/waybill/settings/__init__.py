@@ -715,6 +715,9 @@ class Settings(BaseSettings):
     home: Path = Path(".waybill")
     """State folder of the embedded stack: data, logs, pids."""
     pipelines_dir: Path = Path("include/pipelines")
+    more_pipelines_dirs: tuple[Path, ...] = ()
+    """A JSON list of further folders of declarations, whose pipelines have DAGs as well; of two of
+    one name that of the first folder counts. `waybill demo --sources` names one."""
     dags_dir: Path = Path("dags")
     kafka: KafkaSettings = KafkaSettings()
     s3: S3Settings = S3Settings()

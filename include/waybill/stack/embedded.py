@@ -191,6 +191,18 @@ class Stack:
             notice(supervisor.NAME, "up" if fresh else "was up")
             return settings
 
+    def database(self, name: str) -> str:
+        """Start PostgreSQL if it is down, and make a database if it is not there; return its URL.
+
+        Raises:
+            ServiceError: PostgreSQL does not come up.
+        """
+        state_folder.make_private(self.home, DATA)
+        with state_folder.exclusive(self.run_dir / ".lock", timeout_s=_WAIT_FOR_STARTS_S):
+            postgres = Postgres(self.home)
+            postgres.start()
+            return postgres.create_database(name)
+
     def _end_collector_unless_wanted(self) -> None:
         record = processes.read_record(self.run_dir / f"{COLLECTOR}.json")
         if record is not None and not self.settings.collector.embedded:

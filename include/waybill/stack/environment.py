@@ -38,6 +38,7 @@ def resolve_paths(settings: Settings) -> Settings:
         update={
             "home": home,
             "pipelines_dir": at(settings.pipelines_dir),
+            "more_pipelines_dirs": tuple(map(at, settings.more_pipelines_dirs)),
             "dags_dir": at(settings.dags_dir),
             "wal": settings.wal.model_copy(update={"dir": at(settings.wal.dir)}),
             "spark": spark.model_copy(update=moved),

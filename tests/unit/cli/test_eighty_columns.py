@@ -87,7 +87,7 @@ def test_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert "flights: 9 missing; see waybill balance" in said
     code = Path(demo.__file__).read_text()
     titles = re.findall(r'\.step\("(.*)"\)', code)
-    assert len(titles) == 8
+    assert len(titles) == 10
     for title in titles:
         Console().rule(f"[bold]{title}[/]  [dim]{1234} s[/]", align="left")
     said = shown(capsys)

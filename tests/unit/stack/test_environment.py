@@ -42,6 +42,14 @@ def test_paths_are_absolute_and_those_of_the_state_folder_follow_it(tmp_path: Pa
     assert found.dags_dir == Path.cwd() / "dags"
 
 
+def test_further_folders_of_pipelines_are_absolute_and_read_again(tmp_path: Path) -> None:
+    further = (Path("include/examples"), Path("/srv/more pipelines"))
+    found = environment.resolve_paths(settings(tmp_path, more_pipelines_dirs=further))
+    assert found.more_pipelines_dirs == (Path.cwd() / further[0], further[1])
+    environment.write(found)
+    assert Settings(home=tmp_path).more_pipelines_dirs == found.more_pipelines_dirs
+
+
 def test_a_folder_that_was_chosen_is_not_moved(tmp_path: Path) -> None:
     chosen = settings(tmp_path).wal.model_copy(update={"dir": Path("/srv/wal")})
     assert environment.resolve_paths(settings(tmp_path, wal=chosen)).wal.dir == Path("/srv/wal")
