@@ -117,6 +117,9 @@ def _refuse_not_finite(value: Any) -> None:
         raise ValueError("NaN and Infinity have no form in JSON")
 
 
+_FINITE = frozenset({str, int, bool, type(None)})
+
+
 def _not_finite(value: Any) -> bool:
     kind = type(value)
     if kind is str or kind is int or value is None:
@@ -124,9 +127,9 @@ def _not_finite(value: Any) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):
-        return any(map(_not_finite, value.values()))
+        return any(_not_finite(one) for one in value.values() if type(one) not in _FINITE)
     if isinstance(value, list | tuple):
-        return any(map(_not_finite, value))
+        return any(_not_finite(one) for one in value if type(one) not in _FINITE)
     return isinstance(value, Decimal) and not value.is_finite()
 
 

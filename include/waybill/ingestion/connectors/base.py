@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
+
 Cursor = Mapping[str, Any]
 """A position in a source, JSON-able; only the connector that made it knows what is in it."""
 
@@ -31,8 +33,7 @@ class BadRow:
         return self.where or f"line {self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """A row of which a source says more than its values.
 
     A plain dict is the same as ``Record(data)``, and costs less.
