@@ -72,12 +72,12 @@ def dumps(value: Any) -> bytes:
         RecursionError: more than 254 levels deep.
     """
     try:
-        text = orjson.dumps(value, default=_fragment, option=_OPTIONS)
+        text = orjson.dumps(value, default=_finite_fragment, option=_OPTIONS)
     except TypeError as error:
         _refuse_recursion(error)
         _refuse_not_finite(value)
         return _plain(_with_fragments(value))
-    if b"null" in text or b"NaN" in text or b"Infinity" in text:  # one is, of what is not finite
+    if b"null" in text:  # what NaN and Infinity of a float become
         _refuse_not_finite(value)
     return text
 
@@ -131,6 +131,12 @@ def _not_finite(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(_not_finite(one) for one in value if type(one) not in _FINITE)
     return isinstance(value, Decimal) and not value.is_finite()
+
+
+def _finite_fragment(value: Any) -> Any:
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise TypeError(f"{value} has no form in JSON")
+    return _fragment(value)
 
 
 def _fragment(value: Any) -> Any:

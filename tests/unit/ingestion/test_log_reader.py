@@ -81,7 +81,7 @@ def pages(messages, *, position, page_rows=1000):
     changes = ChangeReader(database, Converters(None), [table("orders"), table("customers")])
     changes.complete = lambda page: page.incomplete.clear()
     reader = LogReader(stream, changes, position, page_rows=page_rows)
-    return [page for page in reader.pages(Patience(0, 1000), target=BEGIN) if page is not None]
+    return [page for page in reader.pages(Patience(0.05, 1000), target=BEGIN) if page is not None]
 
 
 def relation(name):
