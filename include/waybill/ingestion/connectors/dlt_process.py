@@ -36,7 +36,6 @@ from waybill.egress import EgressGuard, ForbiddenAddressError, guard_process
 from waybill.errors import InputError
 from waybill.events import dumps, loads
 from waybill.processing.sandbox import Confinement, Limits
-from waybill.settings import EgressSettings
 
 LENGTH_BYTES = 4
 _FLUSH_BYTES = 8 * 1024**2
@@ -94,10 +93,7 @@ def main() -> NoReturn:
         os._exit(1)
     for lacks in missing:
         sys.stderr.write(f"this machine does not close the process in: no {lacks}\n")
-    settings = EgressSettings(
-        allowed_hosts=tuple(order.allowed_hosts), allowed_networks=tuple(order.allowed_networks)
-    )
-    guard_process(EgressGuard(settings))
+    guard_process(EgressGuard(order))
     status = 0
     try:
         _answer(order, output)
