@@ -90,8 +90,12 @@ def intake_template(pipeline_id: str, team: str, name: str, *, op: str = UPSERT)
     return b"".join(parts)
 
 
-def encode_data(data: Any) -> bytes:
+def encode_data(data: Any, *, finite: bool = False) -> bytes:
     """Return a payload's own bytes: JSON, or the bytes themselves.
+
+    Args:
+        data: the payload.
+        finite: no number in it is NaN or infinite, which is not looked for then.
 
     Raises:
         ParkError: it has no JSON form.
@@ -99,7 +103,7 @@ def encode_data(data: Any) -> bytes:
     if isinstance(data, bytes):
         return data
     try:
-        return dumps(data)
+        return dumps_read(data) if finite else dumps(data)
     except RecursionError as error:
         raise ParkError("payload_too_deep", f"payload: {error}") from error
     except (TypeError, ValueError) as error:

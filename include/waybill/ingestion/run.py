@@ -513,8 +513,9 @@ class _Run:
         packer: Packer,
     ) -> None:
         """Take a page's rows in, and park those that are no events."""
+        finite = page.finite
         for index, row in enumerate(page.rows):
-            refused = self._row(row, passed, unfinished)
+            refused = self._row(row, passed, unfinished, finite=finite)
             if refused is not None:
                 where = refused.where if page.place is None else page.place(index)
                 known_by = where if page.origin is None else page.origin
@@ -566,10 +567,12 @@ class _Run:
         if not self._elsewhere:
             self._sent_again.clear()
 
-    def _row(self, row: Row, passed: TracesByName, unfinished: _Unfinished) -> ParkError | None:
+    def _row(
+        self, row: Row, passed: TracesByName, unfinished: _Unfinished, *, finite: bool
+    ) -> ParkError | None:
         """Take a row in; return why it is no event."""
         try:
-            taken = self._rows.take(row)
+            taken = self._rows.take(row, finite=finite)
         except ParkError as error:
             return error
         if self._elsewhere and self._is_elsewhere(taken):
@@ -588,7 +591,7 @@ class _Run:
     def _message(self, taken: TakenRow) -> bytes:
         """Return an event's message; a payload that is too large to travel goes into the store."""
         if len(taken.content) <= LARGEST_MESSAGE_BYTES:
-            return self._rows.message(taken)
+            return taken.message
         event = self._rows.event(taken)
         name = f"{taken.id}-{taken.intake_version:x}"
         check_in(self._intake.objects, event, taken.content, name=name)

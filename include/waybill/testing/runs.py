@@ -150,7 +150,7 @@ def run_pipeline(
             fault = Fault(error.code, error.message, error.where)
             results[-1].parked.append(_parked("ingestion", fault))
             continue
-        values.append(rows.message(taken))
+        values.append(taken.message)
         entered.append(results[-1])
     settings = Settings() if settings is None else settings
     learner = LocalLearner(rules_for(pipeline, settings.destinations))

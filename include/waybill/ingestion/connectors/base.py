@@ -69,6 +69,8 @@ class Page:
     origin: str | None = None
     """What may be read again with its records at other places, such as a file: in it, a record that
     is parked is known by its bytes. None: it is known by its bytes and its place."""
+    finite: bool = False
+    """No number in ``rows`` is NaN or infinite: they are not looked for, which has its cost."""
 
 
 class Connector(Protocol):

@@ -569,7 +569,7 @@ class CsvConnector:
             rows = _rows(snapshot.table.slice(row, self._source.page_rows))
             row += len(rows)
             after = {"file": snapshot.fingerprint, "row": row}
-            yield Page(rows, bad, cursor=after, start=start, origin=self._source.path)
+            yield Page(rows, bad, cursor=after, start=start, origin=self._source.path, finite=True)
             start, bad = after, []
 
     def count(self) -> int:

@@ -190,7 +190,7 @@ class DltConnector:
             )
             for one in frame["bad"]
         ]
-        return Page(rows, bad, cursor=after, start=start, place=place, origin="")
+        return Page(rows, bad, cursor=after, start=start, place=place, origin="", finite=True)
 
     def _require_keys(self, frame: dict[str, Any], seen: set[str]) -> None:
         """Refuse an event of which no row of its first page has a field of the key.

@@ -68,6 +68,8 @@ class Piece:
     end: Position
     last: bool
     """Nothing is behind it."""
+    finite: bool = False
+    """No number in ``rows`` is NaN or infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,7 @@ class _TextFormat(ABC):
         text.fill(1)
         good, bad, places = self._records(lines, position.line)
         self._position = Position(text.position, position.line + len(lines))
-        return Piece(good, bad, places, self._position, last=not text.buffer)
+        return Piece(good, bad, places, self._position, last=not text.buffer, finite=True)
 
     def _where(self, line: int) -> str:
         return f"{self._name}, line {line}"
