@@ -37,7 +37,7 @@ from waybill.ingestion.connectors.file_text import PIECE, TextFile
 from waybill.ingestion.connectors.sql_values import json_value
 from waybill.pipelines import COLUMN_TYPES, hint, shown_name
 
-_TEXT_BYTES = 8 * PIECE
+_TEXT_BYTES = 2 * PIECE
 """Text of one piece, but for a record that is longer."""
 _RECORD_BYTES = 64 * PIECE
 _PARQUET_BYTES = 64 * PIECE
