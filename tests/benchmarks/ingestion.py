@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,12 @@ class Size:
     """Of each source, for each side and round."""
     rounds: int
     file_mb: int
+    at_once: int
+    """Parts on servers that run beside one another: a quick run's time is that of beginnings."""
 
 
-FULL = Size(5, 30, 60, seeds=5, node_s=20, rows=300_000, rounds=5, file_mb=5_000)
-QUICK = Size(1, 3, 3, seeds=1, node_s=3.5, rows=8_000, rounds=1, file_mb=16)
+FULL = Size(5, 30, 60, seeds=5, node_s=20, rows=300_000, rounds=5, file_mb=5_000, at_once=1)
+QUICK = Size(0.5, 1.5, 1.5, seeds=1, node_s=2, rows=4_000, rounds=1, file_mb=16, at_once=3)
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class Bench:
     """Over the servers."""
     work: Path
     size: Size
-    postgres: Any
+    dsn: str
+    """Of a database of PostgreSQL, for its source."""
 
 
 Figures = dict[str, float]
@@ -133,9 +137,7 @@ def way(name: str) -> Callable[[Bench], Figures]:
     def measured(bench: Bench) -> Figures:
         from tests.benchmarks import ingestion_ways
 
-        made = ingestion_ways.WAYS[name](
-            bench.settings, bench.size.rows, bench.postgres.database("shop")
-        )
+        made = ingestion_ways.WAYS[name](bench.settings, bench.size.rows, bench.dsn)
         made.fill()
         rounds = [
             made.round(number, ours_first=number % 2 == 0) for number in range(bench.size.rounds)
@@ -201,6 +203,7 @@ def on_servers(names: list[str], size: Size) -> Figures:
 
         parts = all_started(servers, home, stack)
         warm_up(parts[1].bootstrap_servers)
+        benches = []
         for name in names:
             work = home / name
             pipelines = work / "pipelines"
@@ -208,7 +211,10 @@ def on_servers(names: list[str], size: Size) -> Figures:
             settings = servers.stack_settings(parts[0], parts[1], parts[2], work)
             sources = settings.sources.model_copy(update={"roots": (pipelines,)})
             settings = settings.model_copy(update={"pipelines_dir": pipelines, "sources": sources})
-            report |= ON_SERVERS[name](Bench(settings, work, size, parts[0]))
+            benches.append(Bench(settings, work, size, parts[0].database(f"shop_{name}")))
+        with ThreadPoolExecutor(size.at_once) as pool:
+            for figures in pool.map(lambda name, bench: ON_SERVERS[name](bench), names, benches):
+                report |= figures
     return report
 
 

@@ -12,6 +12,10 @@ cdc     psycopg2's replication cursor on a slot of its own, inserts of ``pgoutpu
 
 The rival wraps each row into the same CloudEvents message, all of it by one call of orjson, with a
 random id. It keeps no log, no cursor, no counts and no traces, and parks nothing.
+
+Modules are imported before the clock starts, on both sides; but for dlt, which is imported within it
+on both: ours is in the source's own process. The rival's dlt is told what ours is told, above all to
+look for no secrets in Airflow, which it would import for that.
 """
 
 from __future__ import annotations
@@ -182,11 +186,13 @@ class Way(ABC):
         return side
 
     def bare(self, number: int) -> Side:
+        from waybill.ingestion.connectors.dlt_source import ENVIRONMENT
+
         topic = f"bare.{self.pipeline(number)}"
         kafka = self.settings.kafka
         make_topic(kafka.bootstrap_servers, topic, kafka.topic_partitions)
         given = Reading(self.name, self.source(number), self.rows, kafka.bootstrap_servers, topic)
-        found = _child("bare", json.dumps(given.__dict__), dict(os.environ))
+        found = _child("bare", json.dumps(given.__dict__), os.environ | ENVIRONMENT)
         same_messages(kafka.bootstrap_servers, f"events.{self.pipeline(number)}.warehouse", topic)
         return Side(found["rows"], found["seconds"], found["cpu_s"])
 
@@ -404,12 +410,10 @@ def peak_mb() -> int:
 
 
 def _ours(name: str) -> dict[str, Any]:
-    import pyarrow.compute
-
-    import waybill.ingestion.run
     from waybill.services import run_ingest
 
-    del pyarrow, waybill
+    for module in (*_IMPORTED_BY_ALL, *_IMPORTED_BY_OURS[name.partition("-")[0]]):
+        importlib.import_module(module)
     settings = Settings(_env_file=None)
     clock = Clock()
     report = run_ingest(settings, name)
@@ -486,7 +490,7 @@ def _bare(given: str) -> dict[str, Any]:
     reading = Reading(**json.loads(given))
     read = RIVALS[reading.way]
     for module in _IMPORTED[reading.way]:
-        __import__(module)
+        importlib.import_module(module)
     clock = Clock()
     bare = Bare(reading)
     for row, version in read(reading):
@@ -588,10 +592,23 @@ RIVALS: dict[str, Callable[[Reading], Iterator[tuple[Row, int | None]]]] = {
     "cdc": _read_cdc,
 }
 _IMPORTED = {
-    "sql": ("psycopg",),
-    "files": ("pyarrow.csv",),
-    "dlt": ("dlt", "dlt.extract"),
-    "cdc": ("psycopg2.extras",),
+    "sql": ("confluent_kafka", "psycopg"),
+    "files": ("confluent_kafka", "pyarrow.csv"),
+    "dlt": ("confluent_kafka",),
+    "cdc": ("confluent_kafka", "psycopg2.extras"),
+}
+_IMPORTED_BY_ALL = (
+    "pandas",  # by pyarrow, at the first array that it makes
+    "pyarrow.compute",
+    "pyarrow.parquet",
+    "waybill.ingestion.run",
+)
+_IMPORTED_BY_OURS = {
+    "sql": ("waybill.ingestion.connectors.sql_table", "psycopg"),
+    "files": ("waybill.ingestion.connectors.files",),
+    "large": ("waybill.ingestion.connectors.files",),
+    "dlt": ("waybill.ingestion.connectors.dlt_source",),
+    "cdc": ("waybill.ingestion.connectors.postgres_cdc.connector",),
 }
 
 

@@ -10,10 +10,9 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from waybill.errors import InputError
-from waybill.settings import EgressSettings
 
 Resolver: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]
 """As ``socket.getaddrinfo``."""
@@ -38,6 +37,18 @@ class ForbiddenAddressError(InputError):
     """An address that the settings do not let anybody connect to."""
 
 
+class OpenPlaces(Protocol):
+    """Settings of egress, or what a process was told of them."""
+
+    @property
+    def allowed_hosts(self) -> Sequence[str]:
+        """Hosts, with or without a port."""
+
+    @property
+    def allowed_networks(self) -> Sequence[str]:
+        """Networks, such as ``10.20.0.0/16``."""
+
+
 class EgressGuard:
     """Judges addresses, and connects to those that are open.
 
@@ -46,7 +57,7 @@ class EgressGuard:
         resolve: gives the addresses of a name.
     """
 
-    def __init__(self, settings: EgressSettings, resolve: Resolver = socket.getaddrinfo) -> None:
+    def __init__(self, settings: OpenPlaces, resolve: Resolver = socket.getaddrinfo) -> None:
         self._hosts = frozenset(_plain_place(text) for text in settings.allowed_hosts)
         self._networks = tuple(ipaddress.ip_network(text) for text in settings.allowed_networks)
         self._resolve = resolve

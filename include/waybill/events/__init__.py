@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from waybill.events.envelope import duplicate as duplicate
     from waybill.events.envelope import encode as encode
     from waybill.events.envelope import encode_data as encode_data
+    from waybill.events.envelope import intake_template as intake_template
     from waybill.events.envelope import payload_key as payload_key
     from waybill.events.envelope import refuse_wrong_name as refuse_wrong_name
     from waybill.events.envelope import refuse_wrong_reference as refuse_wrong_reference
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from waybill.events.exact import dumps_read as dumps_read
     from waybill.events.exact import loads as loads
     from waybill.events.exact import loads_exact as loads_exact
+    from waybill.events.identity import EventIds as EventIds
     from waybill.events.identity import IntakeClock as IntakeClock
     from waybill.events.identity import Stamp as Stamp
     from waybill.events.identity import event_id as event_id
@@ -89,12 +91,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "duplicate",
             "encode",
             "encode_data",
+            "intake_template",
             "payload_key",
             "refuse_wrong_name",
             "refuse_wrong_reference",
         ],
         "exact": ["dumps", "dumps_read", "loads", "loads_exact"],
         "identity": [
+            "EventIds",
             "IntakeClock",
             "Stamp",
             "event_id",

@@ -70,8 +70,32 @@ def encode(event: Event, *, content: bytes | None = None) -> bytes:
     return _with_data(event, content, binary=isinstance(event.data, bytes))
 
 
-def encode_data(data: Any) -> bytes:
+def intake_template(pipeline_id: str, team: str, name: str, *, op: str = UPSERT) -> bytes:
+    """Return what all messages of an event name have in common, as they are taken in.
+
+    ``template % (id, time, key, source version, intake version, intake minute, payload)`` has the
+    bytes of ``encode``: texts as bytes, ``key`` as JSON has a text, ``payload`` as
+    ``encode_data`` gives it. Cost: a third of ``encode``'s.
+    """
+    named = b'"source":%b,"type":%b' % (dumps_read(f"{team}/{pipeline_id}"), dumps_read(name))
+    operation = b"" if op == UPSERT else b',"op":%b' % dumps_read(op)
+    parts = (
+        b'{"specversion":"1.0","id":"%b",',
+        named.replace(b"%", b"%%"),
+        b',"time":"%b","subject":%b,"version":"%x/%x","intakeminute":%d',
+        b',"stage":"transformation","attempt":0',
+        operation.replace(b"%", b"%%"),
+        b',"data":%b}',
+    )
+    return b"".join(parts)
+
+
+def encode_data(data: Any, *, finite: bool = False) -> bytes:
     """Return a payload's own bytes: JSON, or the bytes themselves.
+
+    Args:
+        data: the payload.
+        finite: no number in it is NaN or infinite, which is not looked for then.
 
     Raises:
         ParkError: it has no JSON form.
@@ -79,7 +103,7 @@ def encode_data(data: Any) -> bytes:
     if isinstance(data, bytes):
         return data
     try:
-        return dumps(data)
+        return dumps_read(data) if finite else dumps(data)
     except RecursionError as error:
         raise ParkError("payload_too_deep", f"payload: {error}") from error
     except (TypeError, ValueError) as error:

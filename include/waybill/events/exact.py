@@ -72,12 +72,12 @@ def dumps(value: Any) -> bytes:
         RecursionError: more than 254 levels deep.
     """
     try:
-        text = orjson.dumps(value, default=_fragment, option=_OPTIONS)
+        text = orjson.dumps(value, default=_finite_fragment, option=_OPTIONS)
     except TypeError as error:
         _refuse_recursion(error)
         _refuse_not_finite(value)
         return _plain(_with_fragments(value))
-    if b"null" in text or b"NaN" in text or b"Infinity" in text:  # one is, of what is not finite
+    if b"null" in text:  # what NaN and Infinity of a float become
         _refuse_not_finite(value)
     return text
 
@@ -117,6 +117,9 @@ def _refuse_not_finite(value: Any) -> None:
         raise ValueError("NaN and Infinity have no form in JSON")
 
 
+_FINITE = frozenset({str, int, bool, type(None)})
+
+
 def _not_finite(value: Any) -> bool:
     kind = type(value)
     if kind is str or kind is int or value is None:
@@ -124,10 +127,16 @@ def _not_finite(value: Any) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):
-        return any(map(_not_finite, value.values()))
+        return any(_not_finite(one) for one in value.values() if type(one) not in _FINITE)
     if isinstance(value, list | tuple):
-        return any(map(_not_finite, value))
+        return any(_not_finite(one) for one in value if type(one) not in _FINITE)
     return isinstance(value, Decimal) and not value.is_finite()
+
+
+def _finite_fragment(value: Any) -> Any:
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise TypeError(f"{value} has no form in JSON")
+    return _fragment(value)
 
 
 def _fragment(value: Any) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.run import ingest as ingest
     from waybill.ingestion.run_progress import RunProgress as RunProgress
     from waybill.ingestion.run_report import IngestReport as IngestReport
-    from waybill.ingestion.source_rows import intake_event as intake_event
+    from waybill.ingestion.source_rows import IntakeRows as IntakeRows
     from waybill.ingestion.takeover import SourceClaim as SourceClaim
     from waybill.ingestion.takeover import registered as registered
     from waybill.ingestion.takeover import settle as settle
@@ -38,7 +38,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "run": ["Intake", "ingest"],
         "run_progress": ["RunProgress"],
         "run_report": ["IngestReport"],
-        "source_rows": ["intake_event"],
+        "source_rows": ["IntakeRows"],
         "takeover": ["SourceClaim", "registered", "settle", "taken_us"],
         "turns": ["KafkaWaitError", "RunSoFar", "Turn", "TurnEndedError", "WaitLimit"],
     },

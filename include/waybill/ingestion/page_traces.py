@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from waybill.events import key_id
+from waybill.events import EventIds
 from waybill.tracing import traces
 
 _TENTH_US = 100_000
@@ -62,7 +62,7 @@ class PageTraces:
             intake_minute=minutes,
         )
         found_by = traces(
-            [key_id(pipeline_id, event_name, key) for key in self.keys],
+            EventIds(pipeline_id, event_name).keys(self.keys),
             pipeline_id=pipeline_id,
             event_name=event_name,
             phase="key",

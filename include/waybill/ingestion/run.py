@@ -35,7 +35,6 @@ from sqlalchemy import Connection
 
 from waybill.errors import InputError, ParkError, RetryError, StopError
 from waybill.events import (
-    Event,
     IntakeClock,
     decode,
     encode,
@@ -57,7 +56,7 @@ from waybill.ingestion.page_traces import TracesByName
 from waybill.ingestion.refused_messages import Undeliverable
 from waybill.ingestion.run_progress import RunProgress
 from waybill.ingestion.run_report import IngestReport
-from waybill.ingestion.source_rows import declared_for, held_by, intake_event, parked_id
+from waybill.ingestion.source_rows import IntakeRows, TakenRow, declared_for, held_by, parked_id
 from waybill.ingestion.takeover import InKafka, count_sent, taken_us
 from waybill.ingestion.turns import KafkaWaitError, RunSoFar, Turn, TurnEndedError, WaitsFor
 from waybill.ledger import (
@@ -204,6 +203,7 @@ class _Run:
         self._look_due = 0.0
         """When to see next whether the topic has a newer generation."""
         self._event = _declared(pipeline)
+        self._rows = IntakeRows(pipeline, self._clock)
         self._accepted = self._parked = self._resumed = self._pages = self._known = 0
         self._known_parked = 0
         """Rows that could not become events, and were parked before."""
@@ -550,8 +550,9 @@ class _Run:
         packer: Packer,
     ) -> None:
         """Take a page's rows in, and park those that are no events."""
+        finite = page.finite
         for index, row in enumerate(page.rows):
-            refused = self._row(row, passed, unfinished)
+            refused = self._row(row, passed, unfinished, finite=finite)
             if refused is not None:
                 where = refused.where if page.place is None else page.place(index)
                 known_by = where if page.origin is None else page.origin
@@ -603,30 +604,37 @@ class _Run:
         if not self._elsewhere:
             self._sent_again.clear()
 
-    def _row(self, row: Row, passed: TracesByName, unfinished: _Unfinished) -> ParkError | None:
+    def _row(
+        self, row: Row, passed: TracesByName, unfinished: _Unfinished, *, finite: bool
+    ) -> ParkError | None:
         """Take a row in; return why it is no event."""
         try:
-            event, content, taken = intake_event(self._intake.pipeline, row, self._clock)
+            taken = self._rows.take(row, finite=finite)
         except ParkError as error:
             return error
-        if self._elsewhere and self._is_elsewhere(event):
+        if self._elsewhere and self._is_elsewhere(taken):
             self._known += 1
             return None
-        found = unfinished.get(event.id)
+        found = unfinished.get(taken.id) if unfinished else None
         if found:
             left = found.popleft()
-            minute, lsn, taken = left.minute, left.lsn, left.taken_us
+            passed[taken.name].add(taken.id, taken.key, left.minute, left.lsn, left.taken_us)
             self._resumed += 1
         else:
-            minute = event.intake_minute
-            if len(content) > LARGEST_MESSAGE_BYTES:
-                name = f"{event.id}-{event.intake_version:x}"
-                check_in(self._intake.objects, event, content, name=name)
-            lsn = self._produce(encode(event, content=content), event.key.encode())
-        passed[event.name].add(event.id, event.key, minute, lsn, taken)
+            lsn = self._produce(self._message(taken), taken.key.encode())
+            passed[taken.name].add(taken.id, taken.key, taken.minute, lsn, taken.taken_us)
         return None
 
-    def _is_elsewhere(self, event: Event) -> bool:
+    def _message(self, taken: TakenRow) -> bytes:
+        """Return an event's message; a payload that is too large to travel goes into the store."""
+        if len(taken.content) <= LARGEST_MESSAGE_BYTES:
+            return taken.message
+        event = self._rows.event(taken)
+        name = f"{taken.id}-{taken.intake_version:x}"
+        check_in(self._intake.objects, event, taken.content, name=name)
+        return encode(event, content=taken.content)
+
+    def _is_elsewhere(self, event: TakenRow) -> bool:
         """Tell whether another log has sent an event, and no earlier one of its key is to follow.
 
         Where one was missing there, all later ones of its key are sent again: in order.

@@ -1,18 +1,23 @@
-"""From a source's row to the event that it is."""
+"""From a source's row to the event that it is, and to that event's message."""
 
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
+
+import msgspec
 
 from waybill.errors import ParkError
 from waybill.events import (
     DELETE,
     UPSERT,
     Event,
+    EventIds,
     IntakeClock,
     dumps,
+    dumps_read,
     encode_data,
-    event_id,
+    intake_template,
     ordering_key,
     rfc3339_us,
     source_version,
@@ -20,52 +25,133 @@ from waybill.events import (
 from waybill.ingestion.connectors import Record, Row
 from waybill.pipelines import EventDeclaration, Pipeline
 
+_INT64 = 2**63
 
-def intake_event(pipeline: Pipeline, row: Row, clock: IntakeClock) -> tuple[Event, bytes, int]:
-    """Return a row's event, its payload's bytes, and when it was taken in.
 
-    The time is in microseconds since 1970. The clock gives a version only to what is an event.
+class TakenRow(msgspec.Struct, frozen=True):
+    """A row that is an event."""
 
-    Raises:
-        ParkError: the row has no key or no version, or no JSON form; or an event name that the
-            pipeline does not declare.
+    id: str
+    name: str
+    key: str
+    """The ordering key."""
+    source_version: int
+    intake_version: int
+    minute: int
+    """Of intake, since 1970."""
+    taken_us: int
+    """When it was taken in, in microseconds since 1970."""
+    op: str
+    content: bytes
+    """The payload."""
+    message: bytes
+
+
+class _Form(NamedTuple):
+    """What is the same for all events of a name."""
+
+    name: str
+    key: tuple[str, ...]
+    version: str | None
+    ids: EventIds
+    templates: dict[str, bytes]
+    """By operation."""
+
+
+class IntakeRows:
+    """Makes events of a pipeline's rows, with their messages.
+
+    What is the same for all events of a name is written once.
+
+    Args:
+        pipeline: its declarations.
+        clock: stamps what is an event, and nothing else.
     """
-    if isinstance(row, Record):
-        declared = declared_for(pipeline, row)
-        data, version = row.data, row.version
-        op: str = row.op
+
+    def __init__(self, pipeline: Pipeline, clock: IntakeClock) -> None:
+        self._pipeline, self._clock = pipeline, clock
+        self._forms = {one.name: _form(pipeline, one) for one in pipeline.events.values()}
+        self._own = pipeline.source.event
+
+    def take(self, row: Row, *, finite: bool = False) -> TakenRow:
+        """Return a row's event.
+
+        Args:
+            row: a row of a page.
+            finite: no number in it is NaN or infinite, which is not looked for then.
+
+        Raises:
+            ParkError: the row has no key or no version, or no JSON form; or an event name that the
+                pipeline does not declare.
+
+        Cost: 4 µs for a row of 10 columns.
+        """
+        name, version, op = self._own, None, UPSERT
+        if isinstance(row, Record):
+            if row.event is not None:
+                name = row.event
+            data, version, op = row.data, row.version, row.op
+        else:
+            data = row
+        form = self._forms.get(name)
+        if form is None:
+            raise _undeclared(self._pipeline, name)
         if version is None:
-            version = source_version(data, declared.version)
+            version = source_version(data, form.version)
         elif not -_INT64 <= version < _INT64:
             raise ParkError("source_version_invalid", f"{version} does not fit 64 bits")
-    else:
-        declared, data, op = pipeline.events[pipeline.source.event], row, UPSERT
-        version = source_version(row, declared.version)
-    key = ordering_key(data, declared.key)
-    content = encode_data(data)
-    identity = event_id(
-        pipeline.id,
-        declared.name,
-        key,
-        version=version,
-        content=content,
-        delete=op == DELETE,
-    )
-    intake_version, minute, taken_us = clock.stamp()
-    event = Event(  # by position: half the cost
-        identity,
-        pipeline.id,
-        pipeline.team,
-        declared.name,
-        key,
-        0 if version is None else version,
-        intake_version,
-        minute,
-        rfc3339_us(taken_us),
-        data,
-        op=op,
-    )
-    return event, content, taken_us
+        key = ordering_key(data, form.key)
+        content = encode_data(data, finite=finite)
+        subject = dumps_read(key)
+        identity = form.ids.event(subject, version, content, delete=op == DELETE)
+        intake_version, minute, taken_us = self._clock.stamp()
+        version = 0 if version is None else version
+        message = form.templates[op] % (
+            identity.encode(),
+            rfc3339_us(taken_us).encode(),
+            subject,
+            version,
+            intake_version,
+            minute,
+            content,
+        )
+        return TakenRow(  # by position: half the cost
+            identity,
+            name,
+            key,
+            version,
+            intake_version,
+            minute,
+            taken_us,
+            op,
+            content,
+            message,
+        )
+
+    def event(self, taken: TakenRow) -> Event:
+        """Return the event of a row, without its payload."""
+        return Event(
+            id=taken.id,
+            pipeline_id=self._pipeline.id,
+            team=self._pipeline.team,
+            name=taken.name,
+            key=taken.key,
+            source_version=taken.source_version,
+            intake_version=taken.intake_version,
+            intake_minute=taken.minute,
+            time=rfc3339_us(taken.taken_us),
+            data=None,
+            op=taken.op,
+        )
+
+
+def _form(pipeline: Pipeline, declared: EventDeclaration) -> _Form:
+    ids = EventIds(pipeline.id, declared.name)
+    templates = {
+        op: intake_template(pipeline.id, pipeline.team, declared.name, op=op)
+        for op in (UPSERT, DELETE)
+    }
+    return _Form(declared.name, declared.key, declared.version, ids, templates)
 
 
 def held_by(row: Row, place: str) -> str:
@@ -101,12 +187,13 @@ def declared_for(pipeline: Pipeline, row: Row) -> EventDeclaration:
     name = row.event if isinstance(row, Record) and row.event is not None else pipeline.source.event
     found = pipeline.events.get(name)
     if found is None:
-        known = ", ".join(pipeline.events)
-        raise ParkError(
-            "event_undeclared",
-            f"the pipeline declares no event {name[:200]!r}, only {known[:500]}",
-        )
+        raise _undeclared(pipeline, name)
     return found
 
 
-_INT64 = 2**63
+def _undeclared(pipeline: Pipeline, name: str) -> ParkError:
+    known = ", ".join(pipeline.events)
+    return ParkError(
+        "event_undeclared",
+        f"the pipeline declares no event {name[:200]!r}, only {known[:500]}",
+    )

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from waybill.errors import InputError, ParkError
-from waybill.events import IntakeClock, encode, loads, rfc3339
-from waybill.ingestion import intake_event
+from waybill.events import IntakeClock, loads, rfc3339
+from waybill.ingestion import IntakeRows
 from waybill.pipelines import Column, Pipeline, arrow_type, load_pipeline
 from waybill.processing import (
     DryRunner,
@@ -141,16 +141,16 @@ def run_pipeline(
     results: list[EventResult] = []
     entered: list[EventResult] = []
     values: list[bytes] = []
-    clock = IntakeClock(now_us=count(_TAKEN_US).__next__)
+    rows = IntakeRows(pipeline, IntakeClock(now_us=count(_TAKEN_US).__next__))
     for number, data in enumerate(events, 1):
         results.append(EventResult())
         try:
-            event, content, _ = intake_event(pipeline, _payload(data, number), clock)
+            taken = rows.take(_payload(data, number))
         except ParkError as error:
             fault = Fault(error.code, error.message, error.where)
             results[-1].parked.append(_parked("ingestion", fault))
             continue
-        values.append(encode(event, content=content))
+        values.append(taken.message)
         entered.append(results[-1])
     settings = Settings() if settings is None else settings
     learner = LocalLearner(rules_for(pipeline, settings.destinations))

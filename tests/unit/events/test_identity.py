@@ -7,7 +7,16 @@ import random
 import pytest
 
 from waybill.errors import InputError, ParkError
-from waybill.events import IntakeClock, event_id, ordering_key, source_version, topic_name
+from waybill.events import (
+    EventIds,
+    IntakeClock,
+    dumps,
+    event_id,
+    key_id,
+    ordering_key,
+    source_version,
+    topic_name,
+)
 
 SEED = 4
 
@@ -26,6 +35,14 @@ def test_ids_are_what_they_were_in_the_first_release(
 ) -> None:
     """A changed id would double every event that is read again after an upgrade."""
     assert event_id(*arguments, version=version, content=content) == golden
+    pipeline_id, name, key = arguments
+    ids, text = EventIds(pipeline_id, name), dumps(key)
+    assert ids.event(text, version, content, delete=False) == golden
+    deleted = event_id(*arguments, version=version, content=content, delete=True)
+    assert ids.event(text, version, content, delete=True) == deleted
+    assert ids.keys([key, key + "é"]) == [
+        key_id(pipeline_id, name, one) for one in (key, key + "é")
+    ]
 
 
 def test_ids_differ_where_anything_differs() -> None:
@@ -46,6 +63,11 @@ def test_a_key_is_the_same_text_whatever_order_the_payload_has() -> None:
     assert ordering_key({"a": 1, "b": "x"}, ["b", "a"]) == '["x",1]'
     assert ordering_key({"b": "x", "a": 1}, ["b", "a"]) == '["x",1]'
     assert ordering_key({"a": 1}, ["a"]) != ordering_key({"a": "1"}, ["a"])
+
+
+@pytest.mark.parametrize("value", [0, -7, 2**63 - 1, 2**63, -(2**63) - 1, True, 1.5, "7", "é", [7]])
+def test_the_key_of_one_field_is_an_array_of_its_value(value: object) -> None:
+    assert ordering_key({"a": value}, ["a"]) == dumps([value]).decode()
 
 
 @pytest.mark.parametrize("data", [{}, {"a": None}, {"A": 1}])

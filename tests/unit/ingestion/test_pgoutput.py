@@ -14,6 +14,7 @@ from waybill.ingestion.connectors.postgres_cdc.pgoutput import (
     Truncate,
     Update,
     decode,
+    read_insert,
 )
 
 OID = (16388).to_bytes(4)
@@ -80,3 +81,33 @@ def test_what_says_nothing_about_rows_is_passed_over(kind):
 def test_what_the_protocol_does_not_have_stops_the_run(data):
     with pytest.raises(StopError):
         decode(data)
+
+
+def row_message(oid, *parts):
+    return b"I" + oid + b"N" + values(*parts)
+
+
+COLUMNS = [("id", int), ("name", bytes.decode), ("at", int)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "row"),
+    [
+        ([text(b"7"), text("é".encode()), b"n"], {"id": 7, "name": "é", "at": None}),
+        ([b"n", b"n", b"n"], {"id": None, "name": None, "at": None}),
+        ([text(b"7"), text(b""), text(b"8")], {"id": 7, "name": "", "at": 8}),
+        ([text(b"7"), b"u", b"n"], None),
+        ([text(b"7"), text(b"x")], None),
+        ([text(b"7"), text(b"x"), b"n", b"n"], None),
+        ([text(b"7"), text(b"\xff"), b"n"], None),
+        ([text(b"x"), text(b"x"), b"n"], None),
+        ([text(b"7"), b"b" + (1).to_bytes(4) + b"x", b"n"], None),
+    ],
+)
+def test_an_insert_is_read_at_once_where_nothing_is_strange(parts, row):
+    message = row_message(OID, *parts)
+    assert read_insert(message, COLUMNS) == row
+    if row is not None:
+        assert [*row] == [name for name, _ in COLUMNS]
+        for end in range(8, len(message)):
+            assert read_insert(message[:end], COLUMNS) is None

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+import msgspec
+
 Cursor = Mapping[str, Any]
 """A position in a source, JSON-able; only the connector that made it knows what is in it."""
 
@@ -31,8 +33,7 @@ class BadRow:
         return self.where or f"line {self.line}"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """A row of which a source says more than its values.
 
     A plain dict is the same as ``Record(data)``, and costs less.
@@ -68,6 +69,8 @@ class Page:
     origin: str | None = None
     """What may be read again with its records at other places, such as a file: in it, a record that
     is parked is known by its bytes. None: it is known by its bytes and its place."""
+    finite: bool = False
+    """No number in ``rows`` is NaN or infinite: they are not looked for, which has its cost."""
 
 
 class Connector(Protocol):

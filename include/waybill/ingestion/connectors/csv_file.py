@@ -34,9 +34,10 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import orjson
@@ -54,6 +55,7 @@ _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
 _FLOAT = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?$"
 _BOOLEAN = r"^(?:true|false)$"
 _HAS_ZONE = r"[0-9]:[0-9].*(?:[Zz]|[-+][0-9]{2}:?[0-9]{2}|[-+][0-9]{2})$"
+_NUMBERS = frozenset({"int32", "int64", "float64"})
 _SECONDS = pa.timestamp("s", tz="UTC")
 _MICROS = pa.timestamp("us", tz="UTC")
 
@@ -65,6 +67,9 @@ def typed(texts: pa.Array, kind: str) -> tuple[pa.Array, list[int]]:
     """
     if kind == "string":
         return texts, []
+    if kind in _NUMBERS:  # mostly distinct: to look for those that are not costs more than the cast
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return _cast(pc.utf8_trim_whitespace(texts), kind), []
     coded = _coded(texts)
     values, wrong = _convert(pc.utf8_trim_whitespace(coded.dictionary), kind)
     if not wrong:
@@ -96,6 +101,40 @@ def plain(values: pa.Array) -> pa.Array:
     return values
 
 
+def is_listed(kind: pa.DataType) -> bool:
+    """Tell whether ``listed`` is quick for a type."""
+    return bool(pa.types.is_string(kind) or pa.types.is_integer(kind) or kind in _QUICK)
+
+
+_QUICK = frozenset({pa.float32(), pa.float64(), pa.bool_()})
+
+
+def listed(values: pa.Array) -> list[Any]:
+    """Return a column as values of Python, the same as ``to_pylist``.
+
+    Cost: some 0.04 µs a value of text, a number or a boolean; of others as ``to_pylist``.
+    """
+    kind = values.type
+    if not is_listed(kind):
+        return values.to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_string(kind) or not values.null_count:
+        try:
+            return values.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        except (pa.ArrowException, ValueError):  # text that is not UTF-8, of which that says more
+            return values.to_pylist()  # type: ignore[no-any-return]
+    nothing = pa.scalar(0, pa.int8()).cast(kind)
+    found: list[Any] = values.fill_null(nothing).to_numpy(zero_copy_only=False).tolist()
+    for row in pc.indices_nonzero(values.is_null()).to_numpy().tolist():
+        found[row] = None
+    return found
+
+
+def dict_rows(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return columns as rows."""
+    rows = zip(*columns, strict=True)
+    return list(map(dict, map(zip, repeat(names), rows)))
+
+
 def _coded(values: pa.Array) -> pa.DictionaryArray:
     return values.dictionary_encode()
 
@@ -121,13 +160,17 @@ def _halves(texts: pa.Array, kind: str) -> tuple[pa.Array, list[int]]:
 def _cast(texts: pa.Array, kind: str) -> pa.Array:
     if kind == "timestamp":
         return _moments(texts)
-    if kind.startswith("int") and pc.any(pc.match_substring_regex(texts, "[xX]")).as_py():
+    if kind.startswith("int") and any(_has(texts, letter) for letter in "xX"):
         raise pa.ArrowInvalid("hexadecimal digits are no integer")
     values = pc.cast(texts, arrow_type(kind))
     if kind == "float64" and not pc.all(pc.is_finite(values)).as_py():
         if len(values) > values.null_count:
             raise pa.ArrowInvalid("NaN and infinity have no form in JSON")
     return values
+
+
+def _has(texts: pa.Array, letter: str) -> bool:
+    return bool(pc.any(pc.match_substring(texts, letter)).as_py())
 
 
 def _moments(texts: pa.Array) -> pa.Array:
@@ -526,7 +569,7 @@ class CsvConnector:
             rows = _rows(snapshot.table.slice(row, self._source.page_rows))
             row += len(rows)
             after = {"file": snapshot.fingerprint, "row": row}
-            yield Page(rows, bad, cursor=after, start=start, origin=self._source.path)
+            yield Page(rows, bad, cursor=after, start=start, origin=self._source.path, finite=True)
             start, bad = after, []
 
     def count(self) -> int:
@@ -586,9 +629,8 @@ def _sorted(table: pa.Table, order_by: tuple[str, ...]) -> pa.Table:
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    names = table.column_names
-    columns = [column.to_pylist() for column in table.columns]
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    columns = [listed(column.combine_chunks()) for column in table.columns]
+    return dict_rows(table.column_names, columns)
 
 
 def _numbers(event: EventDeclaration | None) -> dict[str, str]:

@@ -36,12 +36,12 @@ from waybill.egress import EgressGuard, ForbiddenAddressError, guard_process
 from waybill.errors import InputError
 from waybill.events import dumps, loads
 from waybill.processing.sandbox import Confinement, Limits
-from waybill.settings import EgressSettings
 
 LENGTH_BYTES = 4
 _FLUSH_BYTES = 8 * 1024**2
 _MOST_STATE_BYTES = 4 * 1024**2
 _PLAIN = (str, int, bool, type(None))
+_PLAIN_KINDS, _TEXT_ONLY = frozenset({*_PLAIN, float}), frozenset({str})
 _SERVER_ERRORS = 500
 _TRY_AGAIN = frozenset({408, 425, 429})
 _REFUSED = frozenset({401, 403})
@@ -93,10 +93,7 @@ def main() -> NoReturn:
         os._exit(1)
     for lacks in missing:
         sys.stderr.write(f"this machine does not close the process in: no {lacks}\n")
-    settings = EgressSettings(
-        allowed_hosts=tuple(order.allowed_hosts), allowed_networks=tuple(order.allowed_networks)
-    )
-    guard_process(EgressGuard(settings))
+    guard_process(EgressGuard(order))
     status = 0
     try:
         _answer(order, output)
@@ -376,19 +373,27 @@ class _Reading:
                 if self._count() + _length(items) > self._order.page_rows:
                     self._flush()
                 for rows in _slices(items, self._order.page_rows):
-                    for row in rows:
-                        self._flush_full()
-                        self._add(table, row, marked)
+                    self._add_all(table, rows, marked)
                 if moves:
                     self._told = self._snapshot()
                 self._flush_full()
+
+    def _add_all(self, name: str, rows: Sequence[Any], deleting: tuple[str, bool] | None) -> None:
+        most = self._order.page_rows
+        page = self._page
+        for row in rows:
+            if page.bytes >= _FLUSH_BYTES or len(page.rows) + len(page.bad) >= most:
+                self._flush()
+                page = self._page
+            self._add(name, row, deleting)
 
     def _add(self, name: str, row: Any, deleting: tuple[str, bool] | None) -> None:
         number = self._numbers[name] = self._numbers.get(name, 0) + 1
         row = row if isinstance(row, dict) else _as_dict(row)
         try:
             is_delete = deleting is not None and _is_deleted(row, deleting[0], is_bool=deleting[1])
-            body = dumps([name, number, "delete" if is_delete else "upsert", plain(row)])
+            values = row if _is_plain(row) else plain(row)
+            body = dumps([name, number, "delete" if is_delete else "upsert", values])
         except (TypeError, ValueError, RecursionError) as error:
             raw = base64.b64encode(repr(row).encode("utf-8", "backslashreplace")).decode()
             bad = {"table": name, "number": number, "message": str(error)[:1000], "raw": raw}
@@ -493,6 +498,16 @@ def _deleting_column(resource: Any) -> tuple[str, bool] | None:
 def _is_deleted(row: Mapping[str, Any], column: str, *, is_bool: bool) -> bool:
     value = row.get(column)
     return value is True if is_bool or isinstance(value, bool) else value is not None
+
+
+def _is_plain(row: Mapping[Any, Any]) -> bool:
+    """Tell whether ``plain`` gives a row as it is."""
+    kinds = set(map(type, row.values()))
+    if not kinds <= _PLAIN_KINDS or not _TEXT_ONLY.issuperset(map(type, row)):
+        return False
+    return float not in kinds or all(
+        math.isfinite(value) for value in row.values() if type(value) is float
+    )
 
 
 def plain(value: Any) -> Any:

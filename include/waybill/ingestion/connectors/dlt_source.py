@@ -169,14 +169,18 @@ class DltConnector:
     def _page(
         self, frame: dict[str, Any], after: dict[str, Any], start: dict[str, Any] | None
     ) -> Page:
-        own = self._opening.source.event
-        rows: list[Row] = []
-        places: list[str] = []
-        for table, number, op, row in frame["rows"]:
-            event = self._event(table)
-            is_plain = event == own and op == "upsert"
-            rows.append(row if is_plain else Record(row, event=event, op=op))
-            places.append(f"resource {table}, record {number} of the run")
+        own, given = self._opening.source.event, frame["rows"]
+        events = {table: self._event(table) for table in {one[0] for one in given}}
+        rows: list[Row] = [
+            row
+            if op == "upsert" and events[table] == own
+            else Record(row, event=events[table], op=op)
+            for table, _, op, row in given
+        ]
+
+        def place(index: int) -> str:
+            return f"resource {given[index][0]}, record {given[index][1]} of the run"
+
         bad = [
             BadRow(
                 base64.b64decode(one["raw"]),
@@ -187,7 +191,7 @@ class DltConnector:
             )
             for one in frame["bad"]
         ]
-        return Page(rows, bad, cursor=after, start=start, place=places.__getitem__, origin="")
+        return Page(rows, bad, cursor=after, start=start, place=place, origin="", finite=True)
 
     def _require_keys(self, frame: dict[str, Any], seen: set[str]) -> None:
         """Refuse an event of which no row of its first page has a field of the key.

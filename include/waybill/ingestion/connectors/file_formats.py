@@ -11,6 +11,7 @@ import csv
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import IO, Any, ClassVar, Protocol
 
 import numpy as np
@@ -25,6 +26,9 @@ from waybill.ingestion.connectors.base import BadRow
 from waybill.ingestion.connectors.csv_file import (
     MAX_LINES,
     CsvRecord,
+    dict_rows,
+    is_listed,
+    listed,
     plain,
     read_records,
     typed,
@@ -33,7 +37,7 @@ from waybill.ingestion.connectors.file_text import PIECE, TextFile
 from waybill.ingestion.connectors.sql_values import json_value
 from waybill.pipelines import COLUMN_TYPES, hint, shown_name
 
-_TEXT_BYTES = 8 * PIECE
+_TEXT_BYTES = 2 * PIECE
 """Text of one piece, but for a record that is longer."""
 _RECORD_BYTES = 64 * PIECE
 _PARQUET_BYTES = 64 * PIECE
@@ -64,6 +68,8 @@ class Piece:
     end: Position
     last: bool
     """Nothing is behind it."""
+    finite: bool = False
+    """No number in ``rows`` is NaN or infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +175,7 @@ class _TextFormat(ABC):
         text.fill(1)
         good, bad, places = self._records(lines, position.line)
         self._position = Position(text.position, position.line + len(lines))
-        return Piece(good, bad, places, self._position, last=not text.buffer)
+        return Piece(good, bad, places, self._position, last=not text.buffer, finite=True)
 
     def _where(self, line: int) -> str:
         return f"{self._name}, line {line}"
@@ -329,16 +335,15 @@ class CsvFormat(_TextFormat):
             texts = column.combine_chunks() if column.num_chunks else pa.array([], pa.string())
             kind = self._wanted.declared.get(name) or self._wanted.mapped.get(name, "string")
             values, wrong = typed(texts, kind)
-            listed = plain(values).to_pylist()
+            cells = listed(plain(values))
             for row in wrong:
                 found = texts[row].as_py()
-                listed[row] = found
+                cells[row] = found
                 if name in self._wanted.declared:
                     said = f"column {name!r}: expected {kind}; found {found[:80]!r}"
                     offenders.setdefault(row, []).append(said)
-            columns.append(listed)
-        names = table.column_names
-        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+            columns.append(cells)
+        rows = dict_rows(table.column_names, columns)
         if not offenders:
             return rows, [], places
         bad = [
@@ -509,7 +514,7 @@ def _rows_of(batch: pa.RecordBatch) -> tuple[list[Row], dict[int, tuple[bytes, s
                     offenders.setdefault(row, []).append(said[:500])
                     listed.append(_bare(value))
             columns.append(listed)
-    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    rows = dict_rows(names, columns)
     return rows, {
         row: (repr(rows[row]).encode("utf-8", "backslashreplace"), "; ".join(said))
         for row, said in offenders.items()
@@ -526,9 +531,28 @@ def _listed_values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         texts = pc.cast(column.cast(pa.timestamp("ns", "UTC")), pa.string()).to_pylist()
         return [None if text is None else text.replace(" ", "T") for text in texts]
-    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
-        return column.to_pylist()  # type: ignore[no-any-return]
+    if is_listed(kind):
+        return listed(column)
+    if pa.types.is_timestamp(kind) and _is_of_four_digits(column):
+        return listed(plain(column.cast(_MICROS)))
     return [json_value(value) for value in column.to_pylist()]
+
+
+def _is_of_four_digits(moments: pa.Array) -> bool:
+    """Tell whether all years of times in s, ms or µs have four digits, whatever the zone."""
+    ends = pc.min_max(moments)
+    least, most = ends["min"].value, ends["max"].value
+    if least is None:
+        return True
+    per_s = _PER_S[moments.type.unit]
+    return bool(_YEAR_1001_S * per_s <= least and most < _YEAR_9999_S * per_s)
+
+
+_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000}
+_YEAR_1001_S, _YEAR_9999_S = (
+    int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (1001, 9999)
+)
+_MICROS = pa.timestamp("us", "UTC")
 
 
 def _listed(names: Sequence[str]) -> str:

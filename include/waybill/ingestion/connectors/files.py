@@ -224,7 +224,15 @@ def _page(
 
     is_cut = any(bad.code == "payload_too_large" for bad in piece.bad)  # others may begin like it
     origin = None if is_cut else file.shown
-    return Page(piece.rows, piece.bad, cursor=after, start=start, place=place, origin=origin)
+    return Page(
+        piece.rows,
+        piece.bad,
+        cursor=after,
+        start=start,
+        place=place,
+        origin=origin,
+        finite=piece.finite,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from waybill.errors import ParkError, WaybillError
 from waybill.ingestion.connectors.base import Record

@@ -33,6 +33,7 @@ from waybill.ingestion.connectors.postgres_cdc.pgoutput import (
     Truncate,
     Update,
     Values,
+    read_insert,
 )
 from waybill.ingestion.connectors.postgres_cdc.replication import lsn_text
 from waybill.ingestion.connectors.postgres_cdc.rows import UNREADABLE, PageRows, row_of, unreadable
@@ -52,6 +53,8 @@ class _Shape:
     table: SourceTable
     names: tuple[str, ...]
     converts: list[Convert]
+    columns: list[tuple[str, Convert]]
+    """Both."""
     page_key: tuple[int, ...]
     """Places of the columns by which the table is read."""
     key: tuple[int, ...]
@@ -129,7 +132,23 @@ class ChangeReader:
         page_key = tuple(names.index(part) for part in table.page_key if part in names)
         key = tuple(names.index(part) for part in table.key if part in names)
         identity = tuple(place for place, column in enumerate(columns) if column.in_identity)
-        self._shapes[relation.oid] = _Shape(table, names, converts, page_key, key, identity)
+        both = list(zip(names, converts, strict=True))
+        self._shapes[relation.oid] = _Shape(table, names, converts, both, page_key, key, identity)
+
+    def add_insert(self, page: ChangePage, data: bytes, lsn: int) -> bool:
+        """Add a new row, if its message is like most; False: nothing was added, ``add`` it.
+
+        Args:
+            page: where to.
+            data: the message, as ``decode`` takes it.
+            lsn: of what it tells, in the log.
+        """
+        shape = self._shapes.get(int.from_bytes(data[1:5]))
+        row = None if shape is None else read_insert(data, shape.columns)
+        if shape is None or row is None:
+            return False
+        page.records.append(Record(row, shape.table.event, "upsert", lsn))
+        return True
 
     def add(self, page: ChangePage, change: RowChange, lsn: int) -> None:
         """Add a change to a page."""

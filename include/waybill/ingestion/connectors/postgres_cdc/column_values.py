@@ -48,7 +48,7 @@ def _timestamp(text: bytes) -> str:
 
 def _timestamptz(text: bytes) -> str:
     said = text.decode()
-    if said.endswith("+00") and _is_plain(said[:-3]):
+    if said[-3:] == "+00" and said[10:11] == " " and said[4:5] == "-" and said[-5:-3] != "BC":
         return f"{said[:10]}T{said[11:-3]}Z"
     return said
 

@@ -14,7 +14,13 @@ from collections.abc import Generator, Iterator
 from waybill.errors import InputError
 from waybill.ingestion.connectors.base import Page, Patience
 from waybill.ingestion.connectors.postgres_cdc.changes import ChangePage, ChangeReader
-from waybill.ingestion.connectors.postgres_cdc.pgoutput import Begin, Commit, Relation, decode
+from waybill.ingestion.connectors.postgres_cdc.pgoutput import (
+    INSERT,
+    Begin,
+    Commit,
+    Relation,
+    decode,
+)
 from waybill.ingestion.connectors.postgres_cdc.position import Position
 from waybill.ingestion.connectors.postgres_cdc.replication import (
     Change,
@@ -92,12 +98,14 @@ class LogReader:
     def _messages(self) -> Generator[Page, None, bool]:
         """Read up to some number of messages, with full pages; returns whether that many came."""
         for _ in range(_MESSAGES):
-            message = self._stream.next(_LINGER_S if self._page else _WAIT_S)
+            page = self._page
+            message = self._stream.next(_LINGER_S if page.records or page.bad else _WAIT_S)
             if message is None:
                 return False
             if isinstance(message, Change):
                 self._change(message)
-                if len(self._page) >= self._page_rows or self._page.size >= PAGE_BYTES:
+                count = len(page.records) + len(page.bad)
+                if count >= self._page_rows or page.size >= PAGE_BYTES:
                     yield self._taken()
             else:
                 self._keepalive(message)
@@ -105,7 +113,13 @@ class LogReader:
         return True
 
     def _change(self, message: Change) -> None:
-        change = decode(message.payload)
+        payload, page = message.payload, self._page
+        if payload[0] == INSERT and self._count >= self._read:
+            if self._changes.add_insert(page, payload, message.lsn):
+                self._count += 1
+                page.size += len(payload)
+                return
+        change = decode(payload)
         if change is None:
             return
         if isinstance(change, Begin):
@@ -118,8 +132,8 @@ class LogReader:
         else:
             self._count += 1
             if self._count > self._read:
-                self._changes.add(self._page, change, message.lsn)
-                self._page.size += len(message.payload)
+                self._changes.add(page, change, message.lsn)
+                page.size += len(payload)
 
     def _begin(self, begin: Begin) -> None:
         at = self._at

@@ -12,6 +12,7 @@ import time
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import msgspec
 from psycopg import pq, sql
 from psycopg.errors import OperationalError
 from psycopg.pq import DiagnosticField, ExecStatus
@@ -21,12 +22,13 @@ from waybill.ingestion.connectors.postgres_cdc.errors import ServerError
 _CHANGE, _KEEPALIVE = ord("w"), ord("k")
 _HEADER = 25
 _UNIX_TO_POSTGRES_US = 946_684_800_000_000
+_position = struct.Struct(">Q").unpack_from
 _FEEDBACK = struct.Struct(">cqqqqb")
 FEEDBACK_S = 10.0
 """How often the server is told at least that this client lives; it gives up after a minute."""
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True):
     """A message of the output plugin."""
 
     lsn: int
@@ -97,7 +99,11 @@ class ReplicationStream:
         except OperationalError as error:
             raise ServerError(str(error)) from error
         if size > 0:
-            return self._read(bytes(data))
+            if data[0] != _CHANGE:
+                return self._read(bytes(data))
+            (lsn,) = _position(data, 1)
+            self._received = max(self._received, lsn)
+            return Change(lsn, bytes(data[_HEADER:]))
         if size == 0:
             return None
         result = self._connection.get_result()
@@ -111,11 +117,7 @@ class ReplicationStream:
         except OperationalError as error:
             raise ServerError(str(error)) from error
 
-    def _read(self, data: bytes) -> Change | Keepalive:
-        if data[0] == _CHANGE:
-            lsn = int.from_bytes(data[1:9])
-            self._received = max(self._received, lsn)
-            return Change(lsn, data[_HEADER:])
+    def _read(self, data: bytes) -> Keepalive:
         if data[0] == _KEEPALIVE:
             wanted = data[17] == 1
             if wanted:

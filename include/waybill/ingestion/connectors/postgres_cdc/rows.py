@@ -40,7 +40,8 @@ class PageRows:
             return f"{record.event}, log position {lsn_text(record.version or 0)}"
 
         rows: list[Row] = [*records]
-        return Page(rows, self.bad, cursor=position.cursor(), start=start, place=place)
+        cursor = position.cursor()
+        return Page(rows, self.bad, cursor=cursor, start=start, place=place, finite=True)
 
 
 def row_of(
