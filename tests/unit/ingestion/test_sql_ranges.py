@@ -267,7 +267,18 @@ def test_a_first_reading_says_how_many_ranges_are_left(database, connector):
         4,
         "key ranges",
     )
-    assert (marked.position, marked.behind) == ("at 99", 0)
+    assert marked == Standing("at 99")
+
+
+def test_a_source_is_not_asked_how_far_it_is_while_readers_of_ranges_have_all_connections(
+    database, connector, monkeypatch
+):
+    fill(database, *((n, n) for n in range(100)))
+    source = connector(**RANGES)
+    reading = (page for page in source.read(None) if page is not None)
+    last = next(page for page in reading if "mark" in page.cursor)
+    monkeypatch.setattr(source, "_engine", None)
+    assert source.standing(last.cursor) == Standing("at 99")
 
 
 def test_a_value_to_begin_at_is_refused_until_all_ranges_are_read(database, connector):

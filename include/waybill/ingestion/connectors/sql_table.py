@@ -319,8 +319,8 @@ class SqlConnector:
     def standing(self, cursor: Cursor) -> Standing | None:
         """Return the cursor's value, and how far below the column's greatest that is now.
 
-        None where there is no cursor's column. Cost: a connection, unless the limits leave none,
-        and a statement that an index on the column answers.
+        None where there is no cursor's column. Cost: a connection, unless the limits or readers of
+        ranges leave none, and a statement that an index on the column answers.
         """
         column = self._options.cursor
         if column is None:
@@ -335,7 +335,7 @@ class SqlConnector:
             return Standing(said, *behind(at, to))
         place = cursor.get("at") or [cursor[name] for name in ("from", "mark") if name in cursor]
         at = restored(place[0]) if place else None
-        if self._options.limits.max_connections == 1:
+        if "mark" in cursor or self._options.limits.max_connections == 1:
             return Standing(f"{column} {json_value(at)}")
         with self._said(), self._engine().connect() as session:
             table = sa.table(
