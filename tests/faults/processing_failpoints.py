@@ -78,8 +78,8 @@ class FailingTask(StageTask):
         sandbox = super().runner(settings)
         ask = type(sandbox).ask
 
-        def asking(process: Any, asked: Any, body: bytes) -> Any:
-            if str(SLEEPS).encode() in body:
+        def asking(process: Any, asked: Any, body: Any) -> Any:
+            if any(str(SLEEPS).encode() in part for part in body):
                 reached(ASLEEP, pid=process.pid)
             return ask(sandbox, process, asked, body)
 

@@ -18,6 +18,8 @@ _LOG = logging.getLogger(__name__)
 _FIRST_S, _LONGEST_S = 2.0, 60.0
 """Between two looks at a Kafka that does not answer: they double."""
 _FRESH_S = 1.0
+_MOST_AWAY_S = 300.0
+"""Whatever a clock says that was set back."""
 
 
 class SharedKafka:
@@ -91,7 +93,8 @@ class IngestTurnTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once."""
-        await asyncio.sleep(max(0.0, self.not_before_s - time.time()))
+        left_s = self.not_before_s - time.time()
+        await asyncio.sleep(min(max(0.0, left_s), _MOST_AWAY_S))
         while self.asks_kafka and not await KAFKA.answers():
             await asyncio.sleep(self.poll_s)
         yield TriggerEvent({})
