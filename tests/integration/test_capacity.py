@@ -272,6 +272,7 @@ def test_nodes_that_report_nothing_count_where_others_are_added(tracker):
     [reason, *_] = report.decisions["ingestion"].reasons
     assert "5 ingestion nodes report nothing" in reason
     assert report.decisions["ingestion"].action == "hold"
+    assert scaled(tracker, nodes).decisions["ingestion"].reasons[0] == reason, "until it is mended"
 
 
 def test_without_a_fresh_measurement_nothing_changes(tracker):

@@ -216,6 +216,8 @@ def _decide(tracker: TrackerStore, one: _Kind, present: Collection[str] | None) 
         decision, state = decide(before, seen, one.thresholds)
         if silent:
             decision = _beside_silent(decision, one, silent)
+            if decision.action == "hold":  # else they would be waited for once more
+                state = replace(state, grown_at_s=before.grown_at_s)
         if decision.action == "shrink" and one.backend.acts:
             chosen = _least_busy(nodes, present, decision.before - decision.after)
             drain_nodes(connection, [node.name for node in chosen])
