@@ -1,8 +1,9 @@
 """Waiting for a server that is being restarted: what a person started goes on, and says for what.
 
 Off by default: services and tasks are tried again by those who run them, and say so themselves. The
-command line switches it on for as long as a command runs. Only what may be done twice is waited
-for: a connection, a question, a write under a key.
+command line switches it on for as long as a command runs; a command that is a service switches it
+off again (``nobody_waiting``). Only what may be done twice is waited for: a connection, a question,
+a write under a key.
 """
 
 from __future__ import annotations
@@ -48,6 +49,16 @@ def waiting(limit_s: float, tell: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _now.remove(given)
+
+
+@contextmanager
+def nobody_waiting() -> Iterator[None]:
+    """Have ``answered`` wait for nothing inside the block: a service has tries of its own.
+
+    A try that waited as well would be as long as both, and be told of that late.
+    """
+    with waiting(0.0, lambda _line: None):
+        yield
 
 
 def answered(ask: Callable[[], T], *, kind: type[RetryError] = AwayError) -> T:

@@ -238,6 +238,14 @@ def test_what_a_backend_refuses_is_said_and_decided_anew(tracker):
     assert scaled(tracker, nodes).problems == (
         "no ingestion nodes are added: AWS refused set_desired_capacity: AccessDenied",
     )
+    status = capacity_status(tracker)
+    assert status.decisions == (), "nothing changed"
+    kept = status.last["ingestion"]
+    assert (kept["action"], kept["before"], kept["after"]) == ("hold", 1, 1)
+    assert kept["reasons"][0].startswith("no ingestion nodes are added: AWS refused")
+    assert "1200 unit seconds wait" in kept["reasons"][1], "why some were wanted stays"
+    shown = CliRunner().invoke(app, ["capacity", "show"]).output
+    assert "no ingestion nodes are added: AWS refused" in " ".join(shown.split())
     nodes.refuses = None
     assert scaled(tracker, nodes).problems == ()
     assert nodes.asked == [4]
@@ -249,6 +257,22 @@ def test_nodes_that_were_given_and_report_nothing_are_told_of(tracker):
     waits(tracker, 0)
     [problem] = scaled(tracker, nodes).problems
     assert "1 ingestion nodes report nothing for over 15 min" in problem
+    assert problem in capacity_status(tracker).last["ingestion"]["reasons"]
+
+
+def test_nodes_that_report_nothing_count_where_others_are_added(tracker):
+    nodes = Nodes("a", *(f"silent-{number}" for number in range(4)))
+    reports(tracker, BUSY, "a")
+    waits(tracker, 600, arrival=1.0)
+    report = scaled(tracker, nodes)
+    assert nodes.asked == [6], "max_nodes"
+    sql(tracker, "UPDATE capacity_rounds SET state = jsonb_set(state, '{grown_at_s}', '0')")
+    report = scaled(tracker, nodes)
+    assert nodes.asked == [6], "each round would add as many again"
+    [reason, *_] = report.decisions["ingestion"].reasons
+    assert "5 ingestion nodes report nothing" in reason
+    assert report.decisions["ingestion"].action == "hold"
+    assert scaled(tracker, nodes).decisions["ingestion"].reasons[0] == reason, "until it is mended"
 
 
 def test_without_a_fresh_measurement_nothing_changes(tracker):

@@ -57,7 +57,7 @@ while True:
     try:
         found["first"] = pool.read()
         break
-    except Exception as error:
+    except RetryError as error:
         assert time.monotonic() < until, error
 
 def settled(what, seconds=60):

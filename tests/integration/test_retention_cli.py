@@ -49,4 +49,5 @@ def test_what_is_shown_asked_and_trimmed(settings: Any, tmp_path: Path) -> None:
     topic = orders.topic_of(tmp_path / "pipelines")
     assert [(one["topic"], one["deleted"]) for one in report["topics"]] == [(topic, 0)]
     assert set(report["rows"].values()) == {0}
+    assert report["source_keys"] == {"deleted": 0, "bytes": 0, "kept": {}}
     assert runner.invoke(app, ["retention", "run", "--yes"]).exit_code == 0

@@ -6,16 +6,23 @@ moment of our choice, so a server that speaks just enough of Kafka's protocol do
 
 from __future__ import annotations
 
+import socket
 import socketserver
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+from waybill.errors import RetryError
+from waybill.settings import KafkaSettings
+from waybill.storage import open_log
+from waybill.waiting import waiting
 
 API_VERSIONS, METADATA = 18, 3
 UNSUPPORTED_VERSION = 35
@@ -80,3 +87,12 @@ def test_a_broker_that_names_no_broker_does_not_end_the_process(full: int, said:
         )
     assert child.returncode == 0, child.stderr
     assert child.stdout.startswith(said)
+
+
+def test_a_frozen_broker_is_waited_for_as_long_as_said_whatever_the_command_waits() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        log = open_log(KafkaSettings(bootstrap_servers=f"127.0.0.1:{frozen.getsockname()[1]}"))
+        began = time.monotonic()
+        with waiting(600, lambda _line: None), pytest.raises(RetryError):
+            log.wait_until_up(limit_s=2.0)
+        assert time.monotonic() - began < 60

@@ -6,7 +6,7 @@ import pytest
 
 from waybill import waiting as room
 from waybill.errors import AwayError, RetryError
-from waybill.waiting import answered, waiting
+from waybill.waiting import answered, nobody_waiting, waiting
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,14 @@ def test_a_server_that_stays_away_is_waited_for_no_longer_than_said(clock):
     assert 60 <= clock[0] < 65
     with pytest.raises(AwayError):
         answered(away_until(clock, 1000))
+
+
+def test_a_service_that_a_command_runs_has_its_own_tries_and_waits_for_nothing_more(clock):
+    with waiting(60, lambda _words: None):
+        with nobody_waiting(), pytest.raises(AwayError):
+            answered(away_until(clock, 40))
+        assert clock == [0.0]
+        assert answered(away_until(clock, 40)) == "here"
 
 
 def test_other_errors_are_waited_for_only_where_asked(clock):

@@ -3,8 +3,9 @@
 A round writes its decision first, in one transaction with the nodes that it drains and the version
 that announces them, and asks for nodes after that. Killed in between, the next round sees that
 there are fewer than were decided and decides anew; backends are told totals, so none is asked for
-twice. A node that drains is ended in a later round, once it says that nothing runs on it and the
-ledger knows no open write-ahead log of it.
+twice. Where a backend refuses, the decision is rewritten: nothing changes, and why is its reason. A
+node that drains is ended in a later round, once it says that nothing runs on it and the ledger
+knows no open write-ahead log of it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from waybill.capacity.records import (
     read_nodes,
     read_state,
     read_waits,
+    rewrite_decision,
     write_decision,
 )
 from waybill.capacity.thresholds import ThresholdStore, parse
@@ -144,20 +146,38 @@ def _round(
     if made is None:
         return None
     if made.silent:
-        problems.append(
-            f"{backend.name}: {made.silent} {one.kind} nodes report nothing for over "
-            f"{START_LIMIT_S / 60:.0f} min: see that `waybill capacity enhance` runs on them"
-        )
-    if made.decision.action == "grow":
-        try:
-            backend.resize(made.decision.after + made.draining + made.silent)
-        except (InputError, RetryError) as error:
-            problems.append(f"no {one.kind} nodes are added: {error}")
+        problems.append(_silence(one, made.silent))
+    if made.decision.action != "grow":
+        return made.decision
+    try:
+        backend.resize(made.decision.after + made.draining + made.silent)
+    except (InputError, RetryError) as error:
+        why = f"no {one.kind} nodes are added: {error}"
+        problems.append(why)
+        held = _held(made.decision, why)
+        with tracker.transaction() as connection:
+            rewrite_decision(connection, made.number, held)
+        return held
     return made.decision
+
+
+def _held(decision: Decision, why: str) -> Decision:
+    """Return a decision that nothing came of; why is its first reason."""
+    return replace(decision, action="hold", after=decision.before, reasons=(why, *decision.reasons))
+
+
+def _silence(one: _Kind, silent: int) -> str:
+    return (
+        f"{one.backend.name}: {silent} {one.kind} nodes report nothing for over "
+        f"{START_LIMIT_S / 60:.0f} min: see that their workers answer, and that "
+        "`waybill capacity enhance` runs on them"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
+    number: int
+    """By which the decision is kept."""
     decision: Decision
     draining: int
     silent: int
@@ -194,12 +214,31 @@ def _decide(tracker: TrackerStore, one: _Kind, present: Collection[str] | None) 
         if seen.at_s - before.grown_at_s > START_LIMIT_S:
             silent, seen = seen.starting, replace(seen, starting=0)
         decision, state = decide(before, seen, one.thresholds)
+        if silent:
+            decision = _beside_silent(decision, one, silent)
+            if decision.action == "hold":  # else they would be waited for once more
+                state = replace(state, grown_at_s=before.grown_at_s)
         if decision.action == "shrink" and one.backend.acts:
             chosen = _least_busy(nodes, present, decision.before - decision.after)
             drain_nodes(connection, [node.name for node in chosen])
-        write_decision(connection, one.kind, seen, decision, state)
+        number = write_decision(connection, one.kind, seen, decision, state)
         announce(connection)
-    return _Decided(decision, seen.draining, silent)
+    return _Decided(number, decision, seen.draining, silent)
+
+
+def _beside_silent(decision: Decision, one: _Kind, silent: int) -> Decision:
+    """Return a decision that says of silent nodes, and counts them where it adds some.
+
+    They are not waited for, and there all the same: what keeps them silent would have each round
+    add as many again, which nobody limits.
+    """
+    after = min(decision.after, max(decision.before, one.thresholds.max_nodes - silent))
+    if decision.action == "grow" and after <= decision.before:
+        return _held(decision, f"{_silence(one, silent)}; with them there are max_nodes")
+    reasons = (*decision.reasons, _silence(one, silent))
+    return replace(
+        decision, after=after if decision.action == "grow" else decision.after, reasons=reasons
+    )
 
 
 def observe(

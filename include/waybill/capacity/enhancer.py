@@ -12,7 +12,7 @@ run, and never below the number that is configured.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -256,9 +256,7 @@ class CeleryPool:
 
     def read(self) -> tuple[int, int]:
         """Return (processes, tasks that run or were taken)."""
-        found = self._asked("stats")
-        pool = found["pool"]
-        workers = len(pool.get("processes") or ()) or int(pool.get("max-concurrency", 0))
+        workers, _ = pool_size(self._asked("stats"))
         return workers, len(self._asked("active")) + len(self._asked("reserved"))
 
     def resize(self, workers: int, *, now: int) -> None:
@@ -267,7 +265,7 @@ class CeleryPool:
         None is taken away while one is starting: it would not heed the signal to end, and Celery
         would count it as gone.
         """
-        if workers < now and (starting := self._starting()):
+        if workers < now and (starting := pool_size(self._asked("stats"))[1]):
             raise RetryError(
                 f"Celery's worker {self._to[0]} keeps its {now} processes: "
                 f"{starting} of them still start"
@@ -287,20 +285,16 @@ class CeleryPool:
             cancel = partial(self._app.control.cancel_consumer, queue, destination=self._to)
             self._answered(cancel)
 
-    def _starting(self) -> int:
-        """Return how many processes take no task yet; 0 where the kind of pool does not say."""
-        pool = self._asked("stats")["pool"]
-        writes = pool.get("writes")
-        if not isinstance(writes, dict):
-            return 0
-        return max(0, len(pool.get("processes") or ()) - int(writes["inqueues"]["total"]))
-
     def _asked(self, method: str) -> Any:
         inspect = self._app.control.inspect(destination=self._to, timeout=_CELERY_ANSWER_S)
         answers = self._answered(getattr(inspect, method))
         if not answers or self._to[0] not in answers:
             raise RetryError(f"the Celery worker {self._to[0]} does not answer")
-        return answers[self._to[0]]
+        answer = answers[self._to[0]]
+        if isinstance(answer, Mapping) and "error" in answer:  # while it starts, or ends
+            why = f"{answer['error']!s:.200}"
+            raise RetryError(f"the Celery worker {self._to[0]} cannot say: {why}")
+        return answer
 
     def _answered(self, ask: Callable[[], Any]) -> Any:
         from kombu.exceptions import OperationalError
@@ -309,6 +303,32 @@ class CeleryPool:
             return ask()
         except (OperationalError, OSError, *self._away) as error:
             raise RetryError(f"Celery's broker does not answer: {error}") from error
+
+
+def pool_size(stats: object) -> tuple[int, int]:
+    """Return (processes of a Celery worker, those of them that take no task yet).
+
+    Args:
+        stats: that it answers. Where the kind of pool does not say who starts, nobody does.
+
+    Raises:
+        RetryError: it says nothing of a pool: it has none yet, or none any more.
+    """
+    pool = stats.get("pool") if isinstance(stats, Mapping) else None
+    if not isinstance(pool, Mapping):
+        raise RetryError(f"the Celery worker says nothing of its pool: {pool!r:.100}")
+    processes = len(pool.get("processes") or ())
+    try:
+        ready = int(pool["writes"]["inqueues"]["total"])
+    except (KeyError, TypeError, ValueError):  # another pool than Celery's own of processes
+        ready = processes
+    try:
+        workers = processes or int(pool.get("max-concurrency", 0))
+    except (TypeError, ValueError) as error:
+        raise RetryError(
+            f"the Celery worker does not say how large its pool is: {error}"
+        ) from error
+    return workers, max(0, processes - ready)
 
 
 class SparkWorker:

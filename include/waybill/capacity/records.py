@@ -209,17 +209,26 @@ def write_decision(
     seen: Observation,
     decision: Decision,
     state: PolicyState,
-) -> None:
-    """Keep a decision with what it was made of."""
-    connection.execute(
-        capacity_rounds.insert().values(
-            kind=kind,
-            action=decision.action,
-            observation=seen.to_json(),
-            decision=json_value(decision.to_json(), deepest=2, longest=_LONGEST),
-            state=state.to_json(),
-        )
+) -> int:
+    """Keep a decision with what it was made of; return the number by which it is kept."""
+    kept = connection.execute(
+        capacity_rounds.insert()
+        .values(observation=seen.to_json(), state=state.to_json(), kind=kind, **_values(decision))
+        .returning(capacity_rounds.c.id)
     )
+    return int(kept.scalar_one())
+
+
+def rewrite_decision(connection: Connection, number: int, decision: Decision) -> None:
+    """Keep another decision in place of one."""
+    connection.execute(
+        capacity_rounds.update().where(capacity_rounds.c.id == number).values(**_values(decision))
+    )
+
+
+def _values(decision: Decision) -> dict[str, Any]:
+    said = json_value(decision.to_json(), deepest=2, longest=_LONGEST)
+    return {"action": decision.action, "decision": said}
 
 
 def read_decisions(

@@ -119,13 +119,15 @@ def enhance() -> None:
 
     from waybill.services import run_enhancer
     from waybill.settings import Settings
+    from waybill.waiting import nobody_waiting
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     stopped = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: stopped.set())
-    run_enhancer(Settings(), is_stopped=stopped.is_set)
+    with nobody_waiting():
+        run_enhancer(Settings(), is_stopped=stopped.is_set)
 
 
 def _thresholds(text: str) -> Any:

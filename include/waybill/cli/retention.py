@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from waybill.cli.options import Yes
-from waybill.cli.output import print_json
+from waybill.cli.output import plain, print_json
 
 app = typer.Typer(
     no_args_is_help=True, help="Retention: show how long things are kept, and trim them."
@@ -49,8 +49,9 @@ def run(
         kept = settings.retention
         typer.echo(
             f"This deletes for good what is loaded or over, and older than: records in\n"
-            f"Kafka {kept.log_days:g} days, payloads {kept.payloads_days:g}, traces "
-            f"{kept.traces_days:g}, rows of the tracker {kept.books_days:g}",
+            f"Kafka {kept.log_days:g} days, payloads {kept.payloads_days:g}, keys that no pipeline "
+            f"compares with {kept.source_keys_days:g}, traces\n{kept.traces_days:g}, rows of the "
+            f"tracker {kept.books_days:g}",
             err=True,
         )
         typer.confirm("Go on?", abort=True, err=True)
@@ -71,6 +72,9 @@ def _print(report: dict[str, Any]) -> None:
     typer.echo(f"{report['payloads'].get('deleted', 0):,} payloads")
     for pipeline_id, why in report["payloads"].get("kept", {}).items():
         typer.echo(f"  {pipeline_id} keeps its payloads: {why}")
+    typer.echo(f"{report['source_keys'].get('deleted', 0):,} objects of known keys")
+    for folder, why in report["source_keys"].get("kept", {}).items():
+        typer.echo(f"  those of {plain(folder)} stay: {plain(why)}")
     typer.echo(f"{report['trace_objects']:,} objects of traces")
     for table, number in report["rows"].items():
         typer.echo(f"{number:,} rows of {table}")

@@ -28,6 +28,7 @@ def ship(
     from waybill.settings import Settings
     from waybill.storage import open_owned_objects, refuse_foreign_bucket
     from waybill.tracing import run_shipper
+    from waybill.waiting import nobody_waiting
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asked = threading.Event()
@@ -36,7 +37,8 @@ def ship(
     settings = Settings()
     refuse_foreign_bucket(settings)
     store = open_owned_objects(settings)
-    report = run_shipper(settings.traces, store, asked.is_set, drain_s=drain_s)
+    with nobody_waiting():
+        report = run_shipper(settings.traces, store, asked.is_set, drain_s=drain_s)
     counted = asdict(report)
     print_json({"traces": counted.pop("records"), **counted})
 

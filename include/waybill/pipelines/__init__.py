@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.column_types import widened as widened
     from waybill.pipelines.document import read_document as read_document
     from waybill.pipelines.document import yaml_text as yaml_text
+    from waybill.pipelines.folder import folder_names as folder_names
     from waybill.pipelines.folder import read_inside as read_inside
     from waybill.pipelines.form import CONNECTORS as CONNECTORS
     from waybill.pipelines.form import PUSHED as PUSHED
@@ -123,7 +124,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "widened",
         ],
         "document": ["read_document", "yaml_text"],
-        "folder": ["read_inside"],
+        "folder": ["folder_names", "read_inside"],
         "form": ["CONNECTORS", "PUSHED", "UNKNOWN_PIPELINE", "brought_connectors"],
         "index": ["SHARDS", "DeclarationIndex", "DeclaredPipeline", "shard_of"],
         "model": [

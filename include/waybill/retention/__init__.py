@@ -1,8 +1,9 @@
 """Retention: what grows is trimmed, by settings; what is kept for good is named.
 
-rows       rows of the tracker that nothing asks for any more; what each table grows by
-records    records in Kafka whose commits are loaded
-payloads   objects of large payloads that no event names any more
+rows         rows of the tracker that nothing asks for any more; what each table grows by
+records      records in Kafka whose commits are loaded
+payloads     objects of large payloads that no event names any more
+source_keys  keys of tables' rows that no deployed pipeline compares with any more
 
 (Traces are trimmed by ``waybill.tracing``, staged and parked objects by ``waybill.parking``.)
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from waybill.retention.rows import TRIMS as TRIMS
     from waybill.retention.rows import Growth as Growth
     from waybill.retention.rows import trim_rows as trim_rows
+    from waybill.retention.source_keys import SourceKeysReport as SourceKeysReport
+    from waybill.retention.source_keys import trim_source_keys as trim_source_keys
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -34,5 +37,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "payloads": ["PayloadReport", "trim_payloads"],
         "records": ["TopicTrim", "trim_log"],
         "rows": ["GROWTH", "Growth", "TRIMS", "trim_rows"],
+        "source_keys": ["SourceKeysReport", "trim_source_keys"],
     },
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from waybill.services.environment import kafka_config, node_of, open_recording
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
+from waybill.waiting import nobody_waiting
 
 if TYPE_CHECKING:
     from waybill.collector import Collector
@@ -60,21 +61,22 @@ def run_collector(settings: Settings) -> None:
     refuse_foreign_bucket(settings)
     signal.signal(signal.SIGTERM, _end)  # uvicorn raises it again once it has stopped
     own = settings.collector
-    uvicorn.run(
-        "waybill.services.collector:collector_application",
-        factory=True,
-        host=own.host,
-        port=own.port,
-        workers=own.workers,
-        http=LimitedProtocol,
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=own.connections,
-        h11_max_incomplete_event_size=own.header_bytes,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_GRACE_S + int(own.answer_s),
-        log_level="info",
-    )
+    with nobody_waiting():
+        uvicorn.run(
+            "waybill.services.collector:collector_application",
+            factory=True,
+            host=own.host,
+            port=own.port,
+            workers=own.workers,
+            http=LimitedProtocol,
+            ws="none",
+            lifespan="on",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=own.connections,
+            h11_max_incomplete_event_size=own.header_bytes,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_GRACE_S + int(own.answer_s),
+            log_level="info",
+        )

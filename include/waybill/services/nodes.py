@@ -63,7 +63,8 @@ def _celery(settings: Settings, node: str) -> NodeCommands:
         "queues": ",".join(own.celery_queues),
     }  # fmt: skip
     words = [_filled(word, values) for word in own.celery_command or _CELERY]
-    return NodeCommands(words, env, _ENHANCER, env)
+    setting = "WAYBILL_CAPACITY__CELERY_COMMAND" if own.celery_command else ""
+    return NodeCommands(words, env, _ENHANCER, env, setting=setting)
 
 
 def _filled(word: str, values: dict[str, str]) -> str:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
-from waybill.errors import RetryError, WaybillError
+from waybill.errors import InputError, RetryError, WaybillError
+from waybill.pipelines import folder_names
 from waybill.settings import Settings
-from waybill.storage import TrackerStore, open_log, open_owned_objects, open_tracker
+from waybill.storage import (
+    ObjectStore,
+    TrackerStore,
+    open_log,
+    open_owned_objects,
+    open_tracker,
+)
+
+if TYPE_CHECKING:
+    from waybill.retention import SourceKeysReport
 
 _DAY_S = 86_400.0
 
@@ -23,6 +37,7 @@ class RetentionReport:
     ended_topics: list[str] = field(default_factory=list)
     """Topics of generations that had ended: deleted from Kafka."""
     payloads: dict[str, Any] = field(default_factory=dict)
+    source_keys: dict[str, Any] = field(default_factory=dict)
     trace_objects: int = 0
     problems: list[str] = field(default_factory=list)
     """What could not be done now; the rest was."""
@@ -33,7 +48,7 @@ class RetentionReport:
 
 
 def apply_retention(settings: Settings) -> RetentionReport:
-    """Trim records in Kafka, payloads, traces, and the tracker's rows, each by its setting.
+    """Trim records in Kafka, payloads, known keys, traces, and rows of the tracker, by settings.
 
     One that cannot be done now does not hold the others up.
 
@@ -61,11 +76,14 @@ def apply_retention(settings: Settings) -> RetentionReport:
             done = trim_payloads(tracker, objects, kept_s=kept.payloads_days * _DAY_S)
             report.payloads = done.to_json()
 
+        def source_keys() -> None:
+            report.source_keys = _trim_known_keys(settings, tracker, objects).to_json()
+
         def traces() -> None:
             before = datetime.now(UTC) - timedelta(days=kept.traces_days)
             report.trace_objects = expire_traces(objects, before)
 
-        for work in (records, payloads, traces):
+        for work in (records, payloads, source_keys, traces):
             try:
                 work()
             except WaybillError as error:
@@ -84,6 +102,63 @@ def _topics(tracker: TrackerStore) -> dict[str, str]:
     with tracker.transaction() as connection:
         names = names_that_exist(connection, topics)
     return {name: topics[topic] for topic, own in names.items() for name in own}
+
+
+def _trim_known_keys(
+    settings: Settings, tracker: TrackerStore, objects: ObjectStore
+) -> SourceKeysReport:
+    """Delete known keys that no deployed pipeline compares with, by their setting."""
+    from waybill.retention import trim_source_keys
+
+    kept_s = settings.retention.source_keys_days * _DAY_S
+    return trim_source_keys(tracker, objects, _keys_in_use(settings, tracker), kept_s=kept_s)
+
+
+def _keys_in_use(settings: Settings, tracker: TrackerStore) -> Callable[[str], Collection[str]]:
+    """Return what tells which known keys below a pipeline's folder its declaration asks for."""
+    from waybill.deployment import active_heads, pipeline_of
+    from waybill.ingestion.connectors import KeyKeepingConnector, open_connector
+    from waybill.pipelines import CONNECTORS
+
+    @cache
+    def deployed() -> dict[str, str]:
+        heads = active_heads(tracker).items()
+        return {quote(one.name, safe=""): pipeline_id for pipeline_id, one in heads}
+
+    def in_use(folder: str) -> Collection[str]:
+        if folder not in deployed() or _is_gone(settings.pipelines_dir, unquote(folder)):
+            return ()
+        pipeline = pipeline_of(tracker, deployed()[folder])
+        connector = open_connector(
+            pipeline.source,
+            settings.pipelines_dir / pipeline.name,
+            settings.sources.roots,
+            events=pipeline.events,
+            settings=settings,
+        )
+        if isinstance(connector, KeyKeepingConnector):
+            prefix = connector.keys_prefix()
+            return () if prefix is None else (prefix,)
+        if pipeline.source.connector in CONNECTORS:
+            return ()
+        raise InputError(
+            f"connector {pipeline.source.connector!r} does not say which keys it keeps"
+        )
+
+    return in_use
+
+
+def _is_gone(pipelines: Path, name: str) -> bool:
+    """Tell whether a pipeline has no folder any more; where there is none at all, nobody knows.
+
+    Raises:
+        RetryError: the folders cannot be listed.
+    """
+    try:
+        names = folder_names(pipelines)
+    except OSError as error:
+        raise RetryError(f"the pipelines' folders cannot be listed: {error}") from error
+    return bool(names) and name not in names
 
 
 def retention_failed(report: RetentionReport) -> RetryError | None:

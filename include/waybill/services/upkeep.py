@@ -201,7 +201,8 @@ def _scale_nodes(settings: Settings) -> dict[str, Any]:
         if one.action != "hold"
     }
     counts = {"version": report.version, "removed": len(report.removed)}
-    return changes | counts | {"problems": len(report.problems)}
+    first = {"problem": report.problems[0]} if report.problems else {}
+    return changes | counts | {"problems": len(report.problems)} | first
 
 
 def _probe_held_pipelines(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]:

@@ -467,6 +467,9 @@ class RetentionSettings(Section):
     than ``staged_days``. A topic's newest records stay however old they are."""
     payloads_days: float = Field(30.0, ge=0)
     """How long objects under ``payloads/`` are kept at least; not less than ``log_days``."""
+    source_keys_days: float = Field(30.0, ge=0)
+    """How long the keys of a table's rows are kept (``deletes: compare``) that no deployed pipeline
+    compares with any more."""
     traces_days: float = Field(90.0, ge=1)
     """How long shipped traces are kept, by the hour of their events."""
     books_days: float = Field(90.0, ge=1)

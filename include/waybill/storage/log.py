@@ -172,15 +172,15 @@ class KafkaLog:
         """The client of now did: it is no slow start that one waits for."""
 
     def wait_until_up(self, *, limit_s: float) -> None:
-        """Wait for a broker.
+        """Wait for a broker, however long a command waits for servers: ``limit_s`` counts.
 
         Raises:
-            RetryError: none answered within ``limit_s``.
+            RetryError: none answered within ``limit_s``, or the 5 s that one question takes.
         """
         deadline = time.monotonic() + limit_s
         while True:
             try:
-                self.cluster_id()
+                self._ask_metadata(None, _SOON_S)
             except RetryError:
                 if time.monotonic() > deadline:
                     raise
@@ -197,7 +197,7 @@ class KafkaLog:
         Raises:
             RetryError: no broker answers.
         """
-        return str(self._metadata().cluster_id)
+        return str(self._metadata(limit_s=_SOON_S).cluster_id)
 
     def topics(self) -> set[str]:
         """Return the names of all topics."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from waybill.capacity import Enhancer, EnhancerLimits, EnhancerState, Usage, adjust
-from waybill.errors import InputError
+from waybill.capacity.enhancer import pool_size
+from waybill.errors import InputError, RetryError
 
 LIMITS = EnhancerLimits(configured=4, most=8)
 ROOM, FULL = Usage(0.2, 0.05, 0.4), Usage(0.97, 0.0, 0.4)
@@ -97,3 +98,24 @@ def test_a_task_that_comes_while_a_node_is_told_to_drain_is_counted():
             self.running = 1
 
     assert Enhancer(Late(4, 0), lambda: ROOM, LIMITS).look(drains=True).running == 1
+
+
+@pytest.mark.parametrize(
+    ("pool", "size"),
+    [
+        ({"processes": [1, 2, 3], "writes": {"inqueues": {"total": 2}}}, (3, 1)),
+        ({"processes": [1, 2], "writes": {"inqueues": {"total": 3}}}, (2, 0)),
+        ({"processes": [1, 2], "writes": {"total": 0}}, (2, 0)),
+        ({"processes": [1, 2], "writes": {"inqueues": {}}}, (2, 0)),
+        ({"processes": [1, 2], "writes": "N/A"}, (2, 0)),
+        ({"max-concurrency": 8}, (8, 0)),
+    ],
+)
+def test_what_a_celery_worker_says_of_its_pool_is_read_whatever_kind_it_is(pool, size):
+    assert pool_size({"pool": pool}) == size
+
+
+@pytest.mark.parametrize("stats", [{}, {"pool": "N/A"}, "", {"pool": {"max-concurrency": "N/A"}}])
+def test_a_celery_worker_without_a_pool_is_asked_again(stats):
+    with pytest.raises(RetryError, match="pool"):
+        pool_size(stats)

@@ -157,6 +157,14 @@ def test_a_file_that_is_being_written_waits(opened, tmp_path):
     assert read(opened(settle_s=0))[0] == [{"id": "1"}]
 
 
+def test_a_file_from_before_1970_is_read_once(opened, tmp_path):
+    file = put(tmp_path, "x.csv", "id\n1\n")
+    os.utime(file, (-5, -5))
+    rows, _, cursor = read(opened())
+    assert rows == [{"id": "1"}]
+    assert read(opened(), cursor)[0] == []
+
+
 def test_a_file_that_changes_between_list_and_open_is_for_the_next_run(opened, tmp_path):
     put(tmp_path, "a.csv", "id\n1\n", age_s=20)
     later = put(tmp_path, "b.csv", "id\n2\n", age_s=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.errors import InputError
-from waybill.ingestion.connectors import Page, Record
+from waybill.ingestion.connectors import Page, Record, singer_messages
 from waybill.ingestion.connectors.singer_messages import LARGEST_LINE_BYTES, SingerPages, lines_of
 
 
@@ -137,3 +138,31 @@ def test_lines_are_the_same_however_they_are_cut(lines, size):
     content = b"\n".join(lines)
     chunks = (content[at : at + size] for at in range(0, len(content), size))
     assert list(lines_of(chunks, "tap")) == lines
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"schema": [1]},
+        {"schema": "x"},
+        {"schema": {"properties": ["id"]}},
+        {"schema": {"properties": {"no": {}}}, "key_properties": [1, None]},
+        {"schema": {"properties": {"no": {}}}, "key_properties": 5},
+    ],
+)
+def test_a_schema_that_is_none_is_one_without_the_key(schema):
+    with pytest.raises(InputError, match="stream 'orders' has no field 'id'"):
+        read_pages(line(type="SCHEMA", stream="orders", **schema), orders=("id",))
+
+
+def test_a_tap_that_sends_no_rows_is_heard_of_each_second_so_that_it_can_be_stopped(monkeypatch):
+    now = iter(range(1000))
+    monkeypatch.setattr(singer_messages.time, "monotonic", lambda: float(next(now)))
+    endless = itertools.cycle([b"", state({"n": 1}), line(type="NOISE")])
+    read = SingerPages("tap small", 3, {}, lambda name: name, None).read(endless)
+    assert [next(read) for _ in range(100)] == [None] * 100
+
+
+def test_messages_of_unknown_types_do_not_fill_the_log(caplog):
+    assert read_pages(*(line(type=f"NOISE {number}") for number in range(1000))) == []
+    assert len(caplog.records) == 20

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from waybill.errors import InputError, RetryError
-from waybill.ingestion.connectors import Connections, Discovered, open_connector
+from waybill.ingestion.connectors import Connections, Discovered, open_connector, singer_tap
 from waybill.pipelines import Source
 from waybill.settings import Settings, SourceSettings
 
@@ -103,6 +103,44 @@ def test_the_catalog_tells_key_cursor_and_types(tmp_path, tap):
     )
     types = {"id": "int64", "at": "timestamp", "note": "string"}
     assert connector.discover() == [Discovered("orders", "order", ("id",), "at", types)]
+
+
+def test_what_is_no_catalog_is_refused_and_says_so(tmp_path, tap):
+    tap.write_text("print('[' * 100_000)")
+    with pytest.raises(InputError, match="tap small gives no catalog: what it says is no JSON"):
+        opened(tmp_path, tap, {}).discover()
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        "orders",
+        {"metadata": {"breadcrumb": []}},
+        {"metadata": ["orders"]},
+        {"metadata": [{"metadata": 5}]},
+        {"schema": ["id"]},
+        {"schema": {"properties": ["id"]}},
+    ],
+)
+def test_a_stream_of_a_catalog_that_is_none_is_known(stream):
+    assert not singer_tap._is_stream(stream)
+    assert singer_tap._is_stream({"stream": "orders", "metadata": None, "schema": {}})
+
+
+def test_a_tap_that_reads_its_source_when_it_is_asked_for_a_catalog_is_ended(
+    tmp_path, tap, monkeypatch
+):
+    monkeypatch.setattr(singer_tap, "LARGEST_LINE_BYTES", 1_000_000)
+    tap.write_text('while True: print(\'{"type": "RECORD"}\')')
+    with pytest.raises(InputError, match=r"too long to be one.*discover: false"):
+        opened(tmp_path, tap, {}).discover()
+
+
+def test_types_of_a_catalog_that_are_none_are_json():
+    types = {"a": [["x"]], "b": 5, "c": ["null", "integer"], "d": []}
+    properties = {name: {"type": given} for name, given in types.items()}
+    found = singer_tap._types({"schema": {"properties": properties}})
+    assert found == {"a": "json", "b": "json", "c": "int64", "d": "json"}
 
 
 def test_only_taps_of_the_operator_run(tmp_path, tap):

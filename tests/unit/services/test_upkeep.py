@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from waybill import services
+from waybill.capacity import CapacityReport, Decision
 from waybill.clusters import CapacityDemand, CoordinatorReport, Move, TopicGrowth
 from waybill.errors import RetryError, StopError
 from waybill.notices import SendReport
@@ -108,6 +109,17 @@ def test_a_round_of_the_coordinator_is_counted_and_what_it_could_not_do_logged(a
     assert counts == {"version": 7, "moves": 1, "growths": 1, "problems": 1}
     assert "cluster a is over its limits" in caplog.text
     assert "topic events.red.warehouse: 2 -> 4 partitions" in caplog.text
+
+
+def test_a_round_of_capacity_is_counted_and_says_the_first_thing_that_it_could_not_do(answers):
+    added = Decision("grow", 1, 3, 3, ("60 tasks wait",))
+    answers("scale_nodes", CapacityReport({"spark": added}, 7, (), ()))
+    done = {"spark": "1 -> 3", "version": 7, "removed": 0, "problems": 0}
+    assert upkeep._scale_nodes(None) == done
+    problems = ("no ingestion nodes are added: AWS refused", "node a is gone")
+    answers("scale_nodes", CapacityReport({"spark": added}, 7, (), problems))
+    told = {"problems": 2, "problem": problems[0]}
+    assert upkeep._scale_nodes(None) == done | told
 
 
 def test_an_audit_whose_trace_store_is_away_succeeds_and_says_so(answers):

@@ -1,10 +1,12 @@
-"""N1-N4 of waybill.stack.nodes, on real processes."""
+"""N1-N4 and N6 of waybill.stack.nodes, on real processes."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from tests.servers import wait_for
 from tests.support import children
 
+from waybill.errors import InputError
 from waybill.stack import LoopbackNodes, NodeCommands, processes, read_record
 from waybill.stack.processes import ProcessRecord
 
@@ -31,11 +34,10 @@ def home(tmp_path: Path) -> Iterator[Path]:
         processes.end(record, grace_s=0)
 
 
-def nodes(home: Path, worker: list[str] = WORKS, **given: float) -> LoopbackNodes:
+def nodes(home: Path, worker: list[str] = WORKS, setting: str = "") -> LoopbackNodes:
     env = dict(os.environ)
-    return LoopbackNodes(
-        "ingestion", home, lambda _node: NodeCommands(worker, env, WORKS, env), **given
-    )
+    commands = NodeCommands(worker, env, WORKS, env, setting=setting)
+    return LoopbackNodes("ingestion", home, lambda _node: commands)
 
 
 def record(home: Path, name: str) -> ProcessRecord:
@@ -132,9 +134,52 @@ def test_killed_while_a_node_is_removed_leaves_no_half_of_it(home, number):
     assert (nodes(home).nodes(), living(home)) == ([], [])
 
 
-def test_a_worker_whose_command_is_not_there_is_no_node_and_its_log_says_why(home):
-    nodes(home, ["/no/such/worker"]).resize(1)
+def test_a_command_that_is_not_there_is_refused_before_a_process_is_started(home):
+    for command in (["no-such-worker"], ["/no/such/worker"], ["./worker"], []):
+        with pytest.raises(InputError, match="there is no such program"):
+            nodes(home, command).resize(1)
+    assert living(home) == []
+    assert not (home / "logs").exists()
+
+
+def ended(home: Path) -> None:
+    wait_for(lambda: not [name for name in living(home) if not name.endswith("-enhancer")])
+
+
+def passes(home: Path, seconds: float) -> None:
+    """Have the last failure be older."""
+    path = home / "run" / "loopback-ingestion.failures"
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps(kept | {"at_s": kept["at_s"] - seconds}))
+
+
+def test_a_command_whose_workers_end_at_once_is_said_and_tried_less_and_less_often(
+    home, monkeypatch
+):
+    fails = [sys.executable, "-c", "raise SystemExit('no module named tasks')"]
+    for _ in range(2):
+        nodes(home, fails).resize(1)
+        ended(home)
+        assert nodes(home, fails).nodes() == []
+    assert living(home) == [], "their enhancers are ended"
+    with pytest.raises(InputError, match="2 times in a row .* by A_SETTING, .* next try") as told:
+        nodes(home, fails, setting="A_SETTING").resize(1)
     [log] = (home / "logs").glob("loopback-ingestion-????????.log")
-    wait_for(lambda: "No such file" in log.read_text())
-    wait_for(lambda: nodes(home).nodes() == [])
-    assert living(home) == [], "its enhancer is ended"
+    assert str(log) in str(told.value), "the logs of those before are gone"
+    assert "no module named tasks" in log.read_text()
+    assert living(home) == [], "none was started"
+
+    passes(home, 61)
+    nodes(home, fails).resize(1)
+    ended(home)
+    assert nodes(home, fails).nodes() == []
+    passes(home, 61)
+    with pytest.raises(InputError, match=r"3 times in a row .* next try is in 5\d s"):
+        nodes(home, fails).resize(1)
+
+    nodes(home).resize(1)
+    assert len(nodes(home).nodes()) == 1, "another command is tried at once"
+    later = time.time() + 200
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert len(nodes(home).nodes()) == 1
+    assert not (home / "run" / "loopback-ingestion.failures").exists(), "one that stays ends it"

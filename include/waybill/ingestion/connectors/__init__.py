@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import DiscoveringConnector as DiscoveringConnector
     from waybill.ingestion.connectors.base import HeldLog as HeldLog
     from waybill.ingestion.connectors.base import HoldingConnector as HoldingConnector
+    from waybill.ingestion.connectors.base import KeyKeepingConnector as KeyKeepingConnector
     from waybill.ingestion.connectors.base import NotingConnector as NotingConnector
     from waybill.ingestion.connectors.base import Page as Page
     from waybill.ingestion.connectors.base import Patience as Patience
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.connections import Lookup as Lookup
     from waybill.ingestion.connectors.csv_file import CsvConnector as CsvConnector
     from waybill.ingestion.connectors.http_source import HttpSource as HttpSource
+    from waybill.ingestion.connectors.known_keys import KEYS_PREFIX as KEYS_PREFIX
     from waybill.ingestion.connectors.opening import Opening as Opening
     from waybill.ingestion.connectors.opening import Options as Options
     from waybill.ingestion.connectors.registry import closing_connector as closing_connector
@@ -70,6 +72,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "DiscoveringConnector",
             "HeldLog",
             "HoldingConnector",
+            "KeyKeepingConnector",
             "Page",
             "Patience",
             "NotingConnector",
@@ -86,6 +89,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "connections": ["Connection", "Connections", "Lookup"],
         "csv_file": ["CsvConnector"],
         "http_source": ["HttpSource"],
+        "known_keys": ["KEYS_PREFIX"],
         "opening": ["Opening", "Options"],
         "registry": ["closing_connector", "open_connector"],
     },

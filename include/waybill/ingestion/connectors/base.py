@@ -126,6 +126,15 @@ class StandingConnector(Protocol):
 
 
 @runtime_checkable
+class KeyKeepingConnector(Protocol):
+    """A source that keeps keys in the object store, to find those that are gone."""
+
+    def keys_prefix(self) -> str | None:
+        """Return what the names of their objects begin with; None: it keeps none, as declared."""
+        ...
+
+
+@runtime_checkable
 class SeekingConnector(Protocol):
     """A source that can be read from a value on that people know, such as a time."""
 

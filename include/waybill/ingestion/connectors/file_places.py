@@ -125,7 +125,7 @@ class Folder:
         changed = max(status.st_ctime, min(status.st_mtime, now))
         if not stat.S_ISREG(status.st_mode) or now - changed < self._settle_s:
             return None
-        return FoundFile(status.st_mtime_ns // 1000, str(path), status.st_size)
+        return FoundFile(_changed_us(status), str(path), status.st_size)
 
     def open(self, found: FoundFile) -> IO[bytes]:
         """See ``Place``."""
@@ -137,10 +137,15 @@ class Folder:
         except OSError as error:
             raise RetryError(f"source file {found.shown!r} cannot be opened: {error}") from error
         status = os.fstat(stream.fileno())
-        if (status.st_size, status.st_mtime_ns // 1000) != (found.size, found.modified_us):
+        if (status.st_size, _changed_us(status)) != (found.size, found.modified_us):
             stream.close()
             raise RetryError(f"source file {found.shown!r} is being written; the next run reads it")
         return stream
+
+
+def _changed_us(status: os.stat_result) -> int:
+    """Return when a file was changed; one from before 1970 would be behind every cursor."""
+    return max(0, status.st_mtime_ns // 1000)
 
 
 class Bucket:

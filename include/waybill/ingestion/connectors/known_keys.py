@@ -30,6 +30,7 @@ import zstandard
 from waybill.errors import InputError
 from waybill.storage import ObjectMissingError, ObjectStore
 
+KEYS_PREFIX = "source-keys/"
 _BUCKETS = 64
 _OBJECT_BYTES = 16 << 20
 _BUFFER_BYTES = 8 << 20
@@ -100,7 +101,7 @@ class KnownKeys:
     """The keys that are known of one pipeline's source."""
 
     def __init__(self, objects: ObjectStore, folder: str) -> None:
-        self._objects, self._prefix = objects, f"source-keys/{folder}/"
+        self._objects, self._prefix = objects, f"{KEYS_PREFIX}{folder}/"
 
     def add(self, keys: Sequence[bytes], version: int) -> None:
         """Take note of keys, before rows of them are sent with up to a version."""

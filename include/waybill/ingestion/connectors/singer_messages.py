@@ -10,6 +10,7 @@ Source: Singer's specification (SPEC.md), and the BATCH and ACTIVATE_VERSION mes
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,10 @@ LARGEST_LINE_BYTES = 128 * 1024**2
 _SMALL_PAGE = 1000
 """Rows of a page that a STATE ends; fewer wait for the next one."""
 _PAGE_BYTES = 16 * 1024**2
+_TURN_S = 1.0
+"""So often whoever reads the pages hears of a tap that sends no rows, and may stop it."""
+_MOST_WARNINGS = 20
+"""Of messages that are left out."""
 _DELETED = "_sdc_deleted_at"
 """When the row was deleted at its source, as the SDKs and most taps name it."""
 
@@ -78,20 +83,24 @@ class SingerPages:
     _bad: list[BadRow] = field(default_factory=list)
     _bytes: int = 0
     _line: int = 0
+    _left_out: int = 0
     _state: Any = None
 
     def __post_init__(self) -> None:
         self._state = None if self.start is None else self.start.get("state")
 
     def read(self, lines: Iterator[bytes | None]) -> Iterator[Page | None]:
-        """Yield pages; the last one holds what came behind the last STATE.
+        """Yield pages, and None now and then; the last page holds what came behind the last STATE.
 
         Raises:
             InputError: a stream lacks a field of the declared key, or sends files.
         """
+        told = time.monotonic()
         for line in lines:
-            if line is None:
+            if line is None or time.monotonic() - told >= _TURN_S:
                 yield None
+                told = time.monotonic()
+            if line is None:
                 continue
             self._line += 1
             if not line.strip():
@@ -162,11 +171,11 @@ class SingerPages:
             _LOG.warning("%s: the schema of stream %s changed while it was read", self.name, stream)
         event = self.event_of(stream)
         if lacking := [one for one in self.keys.get(event, ()) if one not in fields]:
-            own = ", ".join(message.get("key_properties") or ()) or "none"
+            own = f"{message.get('key_properties')!s:.200}"
+            has = ", ".join(sorted(fields)[:20]) or "none"
             raise InputError(
                 f"{self.name}: stream {stream!r} has no field {lacking[0]!r}, which the key of"
-                f" event {event!r} names; it has {', '.join(sorted(fields)[:20])}, and its own key"
-                f" is {own}"
+                f" event {event!r} names; it has {has}, and its own key is {own}"
             )
 
     def _other(self, kind: Any, message: Mapping[str, Any]) -> None:
@@ -179,7 +188,8 @@ class SingerPages:
                 "%s: stream %s was read whole (version %s); rows that are gone from it stay",
                 *(self.name, message.get("stream"), message.get("version")),
             )
-        else:
+        elif self._left_out < _MOST_WARNINGS:
+            self._left_out += 1
             _LOG.warning("%s: a message of type %s is left out", self.name, ascii(kind)[:100])
 
 
@@ -193,5 +203,6 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 
 def _fields(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties = (schema.get("schema") or {}).get("properties")
+    whole = schema.get("schema")
+    properties = whole.get("properties") if isinstance(whole, dict) else None
     return properties if isinstance(properties, dict) else {}

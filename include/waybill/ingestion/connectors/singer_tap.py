@@ -31,7 +31,11 @@ from waybill.ingestion.connectors.base import Cursor, Discovered, Page
 from waybill.ingestion.connectors.opening import Opening, Options, with_options
 from waybill.ingestion.connectors.references import filled_in, has_references
 from waybill.ingestion.connectors.singer_launcher import Places
-from waybill.ingestion.connectors.singer_messages import SingerPages, lines_of
+from waybill.ingestion.connectors.singer_messages import (
+    LARGEST_LINE_BYTES,
+    SingerPages,
+    lines_of,
+)
 from waybill.ingestion.connectors.source_process import SourceProcess, new_source_folder
 from waybill.settings import Settings
 
@@ -135,17 +139,25 @@ class SingerConnector:
         folder = new_source_folder()
         config = self._write(folder, "config.json", self._config())
         with closing(self._started(folder, ["--config", config, "--discover"])) as process:
-            chunks = process.chunks(self._settings.sources.quiet_s)
-            text = b"\n".join(line for line in lines_of(chunks, self._name) if line is not None)
+            text = bytearray()
+            for chunk in process.chunks(self._settings.sources.quiet_s):
+                text += chunk or b""
+                if len(text) > LARGEST_LINE_BYTES:  # it may be reading its source
+                    raise self._no_catalog("what it says is too long to be one")
             self._require_end(process)
         try:
-            streams = loads(text)["streams"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{self._name} gives no catalog; where it knows no --discover, declare"
-                " source.options.discover: false"
-            ) from error
-        return list(streams)
+            streams = loads(bytes(text))["streams"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise self._no_catalog("what it says is no JSON with streams") from error
+        if not isinstance(streams, list) or not all(map(_is_stream, streams)):
+            raise self._no_catalog("a stream is not what Singer says of it")
+        return streams
+
+    def _no_catalog(self, why: str) -> InputError:
+        return InputError(
+            f"{self._name} gives no catalog: {why}; where it knows no --discover, declare"
+            " source.options.discover: false"
+        )
 
     def _catalog(self) -> dict[str, Any]:
         """Return the tap's catalog with the wanted streams selected, and no others."""
@@ -256,6 +268,20 @@ def _checked(cursor: Cursor | None) -> dict[str, Any] | None:
     return dict(cursor)
 
 
+def _is_stream(stream: Any) -> bool:
+    """Tell whether a stream of a catalog has the form that it is read by."""
+    if not isinstance(stream, dict):
+        return False
+    facts, schema = stream.get("metadata") or [], stream.get("schema") or {}
+    return (
+        isinstance(facts, list)
+        and all(isinstance(one, dict) for one in facts)
+        and all(isinstance(one.get("metadata") or {}, dict) for one in facts)
+        and isinstance(schema, dict)
+        and isinstance(schema.get("properties") or {}, dict)
+    )
+
+
 def _stream_id(stream: Mapping[str, Any]) -> str:
     return str(stream.get("tap_stream_id") or stream.get("stream"))
 
@@ -289,7 +315,8 @@ def _types(stream: Mapping[str, Any]) -> dict[str, str]:
 
 def _type(schema: Mapping[str, Any]) -> str:
     given = schema.get("type", "string")
-    kinds = [kind for kind in ([given] if isinstance(given, str) else given) if kind != "null"]
+    listed = given if isinstance(given, list) else [given]
+    kinds = [kind for kind in listed if isinstance(kind, str) and kind != "null"]
     if kinds == ["string"] and schema.get("format") in ("date-time", "date"):
         return "timestamp" if schema["format"] == "date-time" else "date"
     names = {"integer": "int64", "number": "float64", "boolean": "bool", "string": "string"}

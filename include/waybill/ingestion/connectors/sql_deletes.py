@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from waybill.errors import InputError, ParkError
 from waybill.events import dumps, loads, source_version
 from waybill.ingestion.connectors.base import Cursor, Page, Record
-from waybill.ingestion.connectors.known_keys import Gone, KnownKeys
+from waybill.ingestion.connectors.known_keys import KEYS_PREFIX, Gone, KnownKeys
 from waybill.ingestion.connectors.opening import Opening
 from waybill.ingestion.connectors.sql_values import json_value
 from waybill.settings import Settings
@@ -227,15 +227,21 @@ class TableDeletes:
     @property
     def _known(self) -> KnownKeys:
         if self._opened is None:
-            opening = self._opening
-            of = dumps(
-                [opening.source.event, self._table.schema, self._table.name, *self._table.key]
-            )
-            digest = hashlib.blake2b(of, digest_size=8).hexdigest()
-            folder = f"{quote(opening.folder.name, safe='')}/{digest}"
-            objects = open_owned_objects(opening.settings or Settings())
-            self._opened = KnownKeys(objects, folder)
+            objects = open_owned_objects(self._opening.settings or Settings())
+            self._opened = KnownKeys(objects, self._folder)
         return self._opened
+
+    @property
+    def prefix(self) -> str:
+        """Return what the names of the objects with the known keys begin with."""
+        return f"{KEYS_PREFIX}{self._folder}/"
+
+    @property
+    def _folder(self) -> str:
+        source, table = self._opening.source, self._table
+        of = dumps([source.event, table.schema, table.name, *table.key])
+        digest = hashlib.blake2b(of, digest_size=8).hexdigest()
+        return f"{quote(self._opening.folder.name, safe='')}/{digest}"
 
 
 def _told(gone: Gone, began: int, at: tuple[int, int]) -> dict[str, Any]:

@@ -551,6 +551,10 @@ class SqlConnector:
         place = partial(_place, self._options.table, reading.order, made)
         return Page(made, [], cursor=after, start=start, place=place)
 
+    def keys_prefix(self) -> str | None:
+        """Return what the names of the objects with known keys begin with; None: it keeps none."""
+        return None if self._deletes is None else self._deletes.prefix
+
     def _table_deletes(self) -> TableDeletes:
         options, event = self._options, self._opening.event
         if options.cursor is None:
