@@ -433,7 +433,7 @@ class Bare:
             "acks": "all",
             "enable.idempotence": True,
             "queue.buffering.max.messages": WalSettings().max_in_flight,
-            "queue.buffering.max.kbytes": 256 * 1024,
+            "queue.buffering.max.kbytes": 64 * 1024,
             "message.max.bytes": 2 * 1024**2,
             "message.timeout.ms": 0,
             "log_level": 3,
