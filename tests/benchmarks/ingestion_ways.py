@@ -598,13 +598,15 @@ _IMPORTED = {
     "cdc": ("confluent_kafka", "psycopg2.extras"),
 }
 _IMPORTED_BY_ALL = (
+    "confluent_kafka.admin",
     "pandas",  # by pyarrow, at the first array that it makes
+    "psycopg",  # for the tracker
     "pyarrow.compute",
     "pyarrow.parquet",
     "waybill.ingestion.run",
 )
 _IMPORTED_BY_OURS = {
-    "sql": ("waybill.ingestion.connectors.sql_table", "psycopg"),
+    "sql": ("waybill.ingestion.connectors.sql_table",),
     "files": ("waybill.ingestion.connectors.files",),
     "large": ("waybill.ingestion.connectors.files",),
     "dlt": ("waybill.ingestion.connectors.dlt_source",),
