@@ -18,12 +18,13 @@ to tell (``TOLD_BY_QUICK``): some seconds of reading are for a good part the beg
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,19 @@ class Size:
     """Of each source, for each side and round."""
     rounds: int
     file_mb: int
+    warm_up: int
+    """Messages that the broker is given first, and which count for nobody."""
     at_once: int
-    """Parts on servers that run beside one another: a quick run's time is that of beginnings."""
+    """Parts on servers that run beside one another, and beside those without, if it is more than
+    one: a quick run's time is that of beginnings."""
 
 
-FULL = Size(5, 30, 60, seeds=5, node_s=20, rows=300_000, rounds=5, file_mb=5_000, at_once=1)
-QUICK = Size(0.5, 1.5, 1.5, seeds=1, node_s=2, rows=4_000, rounds=1, file_mb=16, at_once=3)
+FULL = Size(
+    5, 30, 60, seeds=5, node_s=20, rows=300_000, rounds=5, file_mb=5_000, warm_up=50_000, at_once=1
+)
+QUICK = Size(
+    0.5, 1.5, 1.5, seeds=1, node_s=2, rows=4_000, rounds=1, file_mb=16, warm_up=2_000, at_once=3
+)
 
 
 @dataclass(frozen=True)
@@ -193,6 +201,27 @@ ON_SERVERS: dict[str, Callable[[Bench], Figures]] = {
 }
 
 
+def without_servers(names: list[str], size: Size) -> Figures:
+    """Run the parts that need none; return their figures."""
+    report: Figures = {}
+    for name in names:
+        report |= WITHOUT_SERVERS[name](size)
+    return report
+
+
+def all_parts(wanted: list[str], size: Size) -> Figures:
+    """Run parts, each kind in the order that is declared; return their figures."""
+    first = [name for name in WITHOUT_SERVERS if name in wanted]
+    rest = [name for name in ON_SERVERS if name in wanted]
+    if size.at_once == 1 or not (first and rest):
+        return without_servers(first, size) | on_servers(rest, size)
+    spawned = multiprocessing.get_context("spawn")  # the enhancer looks at its process's children
+    with ProcessPoolExecutor(1, mp_context=spawned) as pool:
+        beside = pool.submit(without_servers, first, size)
+        report = on_servers(rest, size)
+        return beside.result() | report
+
+
 def on_servers(names: list[str], size: Size) -> Figures:
     """Run the parts that need servers; return their figures."""
     if not names:
@@ -202,7 +231,7 @@ def on_servers(names: list[str], size: Size) -> Figures:
         from tests import servers
 
         parts = all_started(servers, home, stack)
-        warm_up(parts[1].bootstrap_servers)
+        warm_up(parts[1].bootstrap_servers, size.warm_up)
         benches = []
         for name in names:
             work = home / name
@@ -218,11 +247,11 @@ def on_servers(names: list[str], size: Size) -> Figures:
     return report
 
 
-def warm_up(kafka: str) -> None:
+def warm_up(kafka: str, messages: int) -> None:
     """Send what counts for nobody: the broker's Java compiles its hot paths."""
     from tests.benchmarks import producer_runs
 
-    values = producer_runs.values_of(512, 50_000)
+    values = producer_runs.values_of(512, messages)
     with producer_runs.fresh_topic(kafka) as topic:
         producer_runs.run_bare(kafka, topic, values, 1_000)
 
@@ -253,11 +282,7 @@ def main() -> None:
     quick = os.environ.pop("QUICK", "") == "1"
     size = QUICK if quick else FULL
     wanted = chosen(os.environ.pop("PARTS", None))
-    report: Figures = {}
-    for name, measured in WITHOUT_SERVERS.items():
-        if name in wanted:
-            report |= measured(size)
-    report |= on_servers([name for name in ON_SERVERS if name in wanted], size)
+    report = all_parts(wanted, size)
     report["load_average"] = round(os.getloadavg()[0], 2)
     width = max(map(len, report))
     for name, value in report.items():

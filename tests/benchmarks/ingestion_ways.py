@@ -433,7 +433,7 @@ class Bare:
             "acks": "all",
             "enable.idempotence": True,
             "queue.buffering.max.messages": WalSettings().max_in_flight,
-            "queue.buffering.max.kbytes": 256 * 1024,
+            "queue.buffering.max.kbytes": 64 * 1024,
             "message.max.bytes": 2 * 1024**2,
             "message.timeout.ms": 0,
             "log_level": 3,
@@ -598,13 +598,15 @@ _IMPORTED = {
     "cdc": ("confluent_kafka", "psycopg2.extras"),
 }
 _IMPORTED_BY_ALL = (
+    "confluent_kafka.admin",
     "pandas",  # by pyarrow, at the first array that it makes
+    "psycopg",  # for the tracker
     "pyarrow.compute",
     "pyarrow.parquet",
     "waybill.ingestion.run",
 )
 _IMPORTED_BY_OURS = {
-    "sql": ("waybill.ingestion.connectors.sql_table", "psycopg"),
+    "sql": ("waybill.ingestion.connectors.sql_table",),
     "files": ("waybill.ingestion.connectors.files",),
     "large": ("waybill.ingestion.connectors.files",),
     "dlt": ("waybill.ingestion.connectors.dlt_source",),

@@ -20,7 +20,8 @@ from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
-from waybill.ingestion import Turn, run_progress
+from waybill.ingestion import Turn, run, run_progress
+from waybill.ingestion.connectors.csv_file import CsvConnector
 from waybill.ledger import (
     AskedOfRun,
     RunFigures,
@@ -29,6 +30,7 @@ from waybill.ledger import (
     ask_stop,
     begin_run,
     end_run,
+    read_position,
     read_sources,
     tell_run,
 )
@@ -108,6 +110,24 @@ def ids_in_kafka(settings: Settings) -> list[str]:
     log = open_log(settings.kafka)
     topic = log.describe(orders.topic_of(settings.pipelines_dir))
     return [decode(value).id for value in log.read(topic.name, log.watermarks(topic))]
+
+
+def test_a_page_waits_until_what_is_on_its_way_leaves_room_for_bytes(
+    settings: Settings, tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for less than a page, each goes alone: all before it are committed."""
+    real, ahead = CsvConnector.read, []
+
+    def read(self: Any, cursor: Any) -> Iterator[Any]:
+        for number, page in enumerate(real(self, cursor)):
+            ahead.append(number * PAGE_ROWS - read_position(tracker, ID).rows_read)
+            yield page
+
+    monkeypatch.setattr(CsvConnector, "read", read)
+    monkeypatch.setattr(run, "_MOST_BYTES_IN_FLIGHT", 1)
+    assert services.run_ingest(settings, NAME).read == ROWS
+    assert ahead == [0] * (ROWS // PAGE_ROWS)
+    assert len(set(ids_in_kafka(settings))) == len(ids_in_kafka(settings)) == ROWS
 
 
 def test_a_run_is_seen_while_it_goes_is_stopped_at_a_page_and_the_next_one_reads_the_rest(

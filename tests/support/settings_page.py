@@ -57,7 +57,9 @@ WORDS = {
     "tracker.dsn": "PostgreSQL database of the books, `postgresql://…`. `waybill up` sets it.",
     "tracker.pool_size": "Connections that one process keeps open.",
     "wal.dir": "Folder of the write-ahead logs, on a local disk; one folder a log inside.",
-    "wal.segment_bytes": "Size that a segment is allocated to.",
+    "wal.segment_bytes": (
+        "Size that a segment is allocated to; in the logs of ingestion and of replays at most 16 MiB."
+    ),
     "wal.durability": "What an accepted message survives. `process`: the death of the process. "
     "`group`: also a power cut, but for the last `group_commit_ms`. `each`: also a power cut, each message.",
     "wal.group_commit_ms": "With durability `group`: time between two syncs to disk.",

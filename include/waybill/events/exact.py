@@ -90,8 +90,9 @@ def dumps_read(value: Any) -> bytes:
         ValueError: an integer of over 4,300 digits.
     """
     try:
-        return _plain(value)
-    except TypeError:
+        return orjson.dumps(value, default=_fragment, option=_OPTIONS)
+    except TypeError as error:
+        _refuse_recursion(error)
         return _plain(_with_fragments(value))
 
 

@@ -207,8 +207,11 @@ class IntakeClock:
             Exception: what ``reserve`` raises; no version was given.
         """
         taken = self._now_us()
-        taken = self._taken = max(taken, self._taken)
-        version = max(self._last + 1, taken)
+        if taken > self._taken:
+            self._taken = taken
+        else:
+            taken = self._taken
+        version = taken if taken > self._last else self._last + 1
         if version > self.reserved and self._reserve is not None:
             self.reserved = self._reserve(version)
         self._last = version

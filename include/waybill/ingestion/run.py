@@ -4,7 +4,8 @@ A page: read at the cursor; its events appended; their traces written; then one 
 with the cursor behind it, its counts and what it parked. The next pages are read while Kafka takes
 it. Once all before the mark is acknowledged, or parked: the tracker, by compare-and-set, under the
 lease of the source; then the mark is confirmed. So the cursor follows delivery, in order, and lags
-behind the log by ``_MOST_IN_FLIGHT`` pages at most.
+behind the log by ``_MOST_IN_FLIGHT`` pages at most, and few MiB: what a run has in memory does not
+depend on how large its source is.
 
 Who dies when, and the log is there: before the mark, the log holds the beginning of a page; the
 next run reads the page again (a connector gives the same page at the same cursor), appends only
@@ -98,7 +99,9 @@ from waybill.tracing import Recorder
 _LOG = logging.getLogger(__name__)
 _STORE_AWAY_LIMIT_S = 600.0
 _MOST_IN_FLIGHT = 32
-"""Pages in the log of which Kafka has not acknowledged all."""
+"""Pages in the log of which Kafka has not acknowledged all,"""
+_MOST_BYTES_IN_FLIGHT = 32 * 1024**2
+"""and bytes of their messages, but for one page that is larger."""
 _ADOPTED_PAGES = 100
 """Pages in which events of an unfinished page are looked for that its first page did not hold."""
 _CONFIRM_EVERY = 16
@@ -127,6 +130,7 @@ class _Marked(NamedTuple):
     """Of the topic: nothing behind the mark stands before them."""
     least_minute: int | None
     events: int
+    message_bytes: int
 
 
 class _Left(NamedTuple):
@@ -211,6 +215,8 @@ class _Run:
         self._waiting: deque[_Marked] = deque()
         self._in_log = 0
         """Events in the log whose page is not committed."""
+        self._page_bytes = 0
+        """Of the messages of the page whose mark is not written yet."""
         self._page_minute: int | None = None
         """When the page was begun whose mark is not written yet."""
         self._elsewhere: list[InKafka] = []
@@ -363,7 +369,7 @@ class _Run:
         for lsn, payload in self._intake.producer.recovered.marks:
             mark = orjson.loads(payload)
             done = self._commit(
-                _Marked(lsn, mark, {}, None, 0), self._settling.recovered(mark["counts"])
+                _Marked(lsn, mark, {}, None, 0, 0), self._settling.recovered(mark["counts"])
             )
             self._intake.producer.confirm(lsn)
             if self._before is not None and done:
@@ -449,12 +455,16 @@ class _Run:
             connector.confirm(cursor)
 
     def _wait_for_room(self) -> None:
-        """Wait while too many pages are in flight."""
+        """Wait while too much is in flight."""
         patience = self._patience()
-        while (left := len(self._waiting)) > _MOST_IN_FLIGHT:
-            patience.check(left)
+        while self._is_full():
+            patience.check(len(self._intake.producer))
             self._intake.producer.poll(_POLL_S)
             self._commit_delivered()
+
+    def _is_full(self) -> bool:
+        in_flight = sum(page.message_bytes for page in self._waiting)
+        return len(self._waiting) > _MOST_IN_FLIGHT or in_flight > _MOST_BYTES_IN_FLIGHT
 
     def _deliver_all(self) -> None:
         """Wait until Kafka has all that is in the log, and commit all pages."""
@@ -490,6 +500,7 @@ class _Run:
             self._deliver_all()
             lsn = producer.produce(self._topic, value, key)
         self._in_log += 1
+        self._page_bytes += len(value)
         return lsn
 
     def _mark(self, payload: bytes) -> int:
@@ -509,7 +520,7 @@ class _Run:
         counts = Counts()
         passed = TracesByName()
         packer = Packer()
-        self._page_minute = self._clock.minute()
+        self._page_minute, self._page_bytes = self._clock.minute(), 0
         known_before = self._known
         self._forget_adopted()
         self._take_in(page, passed, unfinished, counts, packer)
@@ -535,7 +546,8 @@ class _Run:
         lsn = self._mark(orjson.dumps(mark))
         events = counts.total("passed")
         offsets = dict(intake.producer.offsets.get(self._topic, {}))
-        self._waiting.append(_Marked(lsn, mark, offsets, least_minute(mark["counts"]), events))
+        least = least_minute(mark["counts"])
+        self._waiting.append(_Marked(lsn, mark, offsets, least, events, self._page_bytes))
         self._page_minute = None
         self._accepted += events + known
         self._parked += counts.total("parked")

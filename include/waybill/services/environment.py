@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 KAFKA_WAIT_S = 120.0
 """Longest that a use case waits for Kafka to come up."""
+_RUN_SEGMENT_BYTES = 16 * 1024**2
+"""Largest segment of a run's log, and"""
+_RUN_QUEUE_KB = 64 * 1024
+"""librdkafka's queue of a run, in KiB: several times what a broker takes while a page is read."""
 
 
 def current_user() -> str:
@@ -87,7 +91,8 @@ def open_producer(
 ) -> LosslessProducer:
     """Return the producer of a run: what Kafka refuses is parked, and ``claim`` takes the log.
 
-    Its waits for Kafka, also while it opens, end as ``wait`` says; None: they do not.
+    Its waits for Kafka, also while it opens, end as ``wait`` says; None: they do not. Its memory is
+    kept small: what waits for Kafka is in mapped segments of the log and in librdkafka's queue.
     """
     from waybill.producer import LosslessProducer
 
@@ -96,9 +101,10 @@ def open_producer(
             if wait is not None:
                 wait.check(mark)
 
+    segment_bytes = min(settings.wal.segment_bytes, _RUN_SEGMENT_BYTES)
     return RunProducer(
-        settings.wal,
-        kafka_config(settings),
+        settings.wal.model_copy(update={"segment_bytes": segment_bytes}),
+        {"queue.buffering.max.kbytes": _RUN_QUEUE_KB, **kafka_config(settings)},
         name=name,
         on_undeliverable=refused.park,
         was_taken=refused.taken,
