@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from waybill.errors import RetryError
-from waybill.services.nodes import spark_cores
+from waybill.services.spark_nodes import spark_worker
 from waybill.settings import CapacitySettings, Settings
 
 
@@ -34,7 +34,7 @@ def page() -> Iterator[ThreadingHTTPServer]:
 
 def worker(page):
     url = f"http://127.0.0.1:{page.server_address[1]}/"
-    return spark_cores(Settings(capacity=CapacitySettings(spark_worker_url=url)), 4)
+    return spark_worker(Settings(capacity=CapacitySettings(spark_worker_url=url, cores=4)))
 
 
 def test_the_cores_that_executors_have_are_those_that_run(page):

@@ -71,6 +71,8 @@ def open_session(
     else:
         options["spark.master"] = master
         conf = {**_java_options(conf or {}, is_light=is_light), **(conf or {})}
+    if master.startswith("spark://"):  # else executors stay on a node that drains
+        options["spark.decommission.enabled"] = "true"
     builder = SparkSession.builder.appName(name).config(map={**(conf or {}), **options})
     try:
         session = builder.getOrCreate()
