@@ -1,7 +1,7 @@
 """The policy: what was seen and remembered, and the thresholds, give a decision. Pure.
 
 Nodes are wanted for what comes in (``demand`` over ``busy_target``) and for what waits (worked off
-within ``drain_s``). More are asked for as soon as tasks wait too long or nearly all units are busy:
+within ``drain_s``), and by Spark for its consumers, whatever comes in. More are asked for as soon as tasks wait too long or nearly all units are busy:
 all that are missing at once, as far as the step allows, those that start counted. Fewer only after
 ``shrink_after_s`` in which never more were wanted: the peak of that time is what is kept, as the
 stabilisation window of Kubernetes' Horizontal Pod Autoscaler does it. So a step up is answered once
@@ -49,6 +49,8 @@ def decide(
     state = _remember(state, seen, thresholds, wanted)
     if seen.nodes < thresholds.min_nodes:
         decision = _grow(state, seen, thresholds, wanted, f"fewer than min_nodes; {words}")
+    elif seen.nodes < min(seen.consumer_nodes, thresholds.max_nodes):
+        decision = _grow(state, seen, thresholds, wanted, f"too few for the consumers; {words}")
     elif seen.nodes < wanted and seen.nodes <= thresholds.max_nodes:
         decision = _more(state, seen, thresholds, wanted, words)
     else:
@@ -67,7 +69,9 @@ def _wanted(seen: Observation, thresholds: Thresholds) -> tuple[int, str]:
         f"{seen.demand:.1f} units for what comes in, {seen.backlog_unit_s:.0f} unit seconds wait, "
         f"p95 {seen.p95_s:.0f} s: {nodes} nodes of {seen.units_per_node:g}"
     )
-    return nodes, words
+    if seen.consumer_nodes > 0:
+        words += f"; consumers want {seen.consumer_nodes}"
+    return max(nodes, seen.consumer_nodes), words
 
 
 def _remember(

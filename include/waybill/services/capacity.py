@@ -6,6 +6,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +176,7 @@ def run_enhancer(settings: Settings, *, is_stopped: Callable[[], bool] = lambda:
 
     node, kind = node_of(settings), settings.capacity.node_kind
     enhancer, units = _enhancer(settings), _units(settings, kind)
+    consumers = settings.capacity.consumers if kind == "spark" else 0
     drains = False
     with (
         open_tracker(settings.tracker) as tracker,
@@ -182,7 +184,7 @@ def run_enhancer(settings: Settings, *, is_stopped: Callable[[], bool] = lambda:
     ):
         while not is_stopped():
             try:
-                report = enhancer.look(drains=drains)
+                report = replace(enhancer.look(drains=drains), consumers=consumers)
                 with tracker.transaction() as connection:
                     state = write_report(connection, node, kind, units, report)
                 drains = state == "draining"

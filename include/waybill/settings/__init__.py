@@ -327,6 +327,9 @@ class CapacitySettings(Section):
     `WAYBILL_AIRFLOW__INGEST_SLOTS`."""
     cores: int = Field(0, ge=0, le=10_000)
     """Capacity of a Spark node. 0: the machine's."""
+    consumers: int = Field(0, ge=0, le=100_000)
+    """Capacity of a Spark node beside its cores: consumers (topics and destinations) that it
+    serves. 0: only cores count."""
     max_workers: int = Field(64, ge=1, le=10_000)
     """To so many `waybill capacity enhance` goes where tasks wait for a network or a disk."""
     look_s: float = Field(10.0, ge=1, le=60)
