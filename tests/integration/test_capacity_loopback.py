@@ -1,4 +1,4 @@
-"""Nodes on loopback, grown and drained for real: Celery workers with Redis, Spark workers.
+"""Nodes on loopback, grown and drained for real: Celery workers with Redis.
 
 Celery is no requirement of Waybill; ``make celery`` brings it. The infra coordinator is the product's
 own (``services.scale_nodes``), as are the enhancers that it starts; the tracker is a real one.
@@ -19,7 +19,6 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 from tests import servers
-from tests.faults.standalone_campaign import SparkCluster
 from tests.support.books import open_books
 from tests.support.real_airflow import CELERY, _Redis, fetch_celery
 
@@ -28,7 +27,6 @@ from waybill.capacity import DelayReport, read_nodes, write_waits
 from waybill.settings import (
     CapacitySettings,
     Settings,
-    SparkSettings,
     TrackerSettings,
     WalSettings,
 )
@@ -59,25 +57,6 @@ OPEN_LOG = (
     "rereadable, state) VALUES (repeat('a', 32), 'p', 'ingestion', 'p', :node, '/wal', 't', "
     "false, 'open')"
 )
-APPLICATION = """
-import pathlib, sys, time
-from pyspark.sql import SparkSession
-master, folder = sys.argv[1], pathlib.Path(sys.argv[2])
-spark = (SparkSession.builder.master(master).config("spark.cores.max", "1")
-  .config("spark.executor.memory", "512m").config("spark.ui.enabled", "false")
-  .config("spark.decommission.enabled", "true")
-  .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-  .getOrCreate())
-def wait(number):
-    (folder / "began").write_text("")
-    while not (folder / "go").exists():
-        time.sleep(0.1)
-    return number + 1
-print(spark.sparkContext.parallelize([1], 1).map(wait).collect(), flush=True)
-while not (folder / "end").exists():
-    time.sleep(0.2)
-spark.stop()
-"""
 
 
 @pytest.fixture
@@ -94,7 +73,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def settings(tracker: TrackerStore, home: Path, kind: str, **given: Any) -> Settings:
-    spark = {"spark": given.pop("spark")} if "spark" in given else {}
     thresholds = {kind: POLICY | given.pop("thresholds")}
     own = CapacitySettings(loopback=(kind,), thresholds=thresholds, look_s=1, **given)
     return Settings(
@@ -102,7 +80,6 @@ def settings(tracker: TrackerStore, home: Path, kind: str, **given: Any) -> Sett
         tracker=TrackerSettings(dsn=tracker.dsn),
         wal=WalSettings(dir=home / "wal"),
         capacity=own,
-        **spark,
     )
 
 
@@ -223,60 +200,3 @@ def test_celery_nodes_grow_one_that_dies_is_replaced_and_one_drains_with_its_tas
     assert scaled(one).removed == (drained,)
     assert living(home, "ingestion") == [name for name in second if name != drained]
     assert not [p for p in processes.read_registry(home / "run") if p.name.startswith(drained)]
-
-
-def test_a_spark_node_says_which_cores_are_in_use_and_goes_once_its_executors_are_gone(
-    tracker, home, monkeypatch
-):
-    cluster = SparkCluster(home / "master", 1)
-    cluster.start_master()
-    spark = SparkSettings(master=cluster.url, work_dir=home / "spark")
-    (home / "marks").mkdir()
-    script = home / "application.py"
-    script.write_text(APPLICATION)
-    application = None
-    try:
-        given = {"cores": 1, "spark": spark, "spark_worker_memory": "1g"}
-        own = settings(tracker, home, "spark", thresholds={"min_nodes": 2}, **given)
-        monkeypatch.setattr("waybill.capacity.coordinator._spark", lambda *_: {"measured_s": 0.0})
-        services.scale_nodes(own)
-        until(lambda: len(reported(tracker)) == 2, "both nodes report")
-        assert {node.report.running for node in reported(tracker).values()} == {0}
-
-        env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-        application = subprocess.Popen(
-            [sys.executable, str(script), cluster.url, str(home / "marks")],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        until((home / "marks" / "began").exists, "a task runs")
-        busy = until(
-            lambda: [n.name for n in reported(tracker).values() if n.report.running == 1],
-            "a node says that a core is in use",
-        )
-        assert len(busy) == 1
-        with tracker.transaction() as connection:
-            connection.execute(
-                text("UPDATE capacity_nodes SET state = 'draining', draining_at = now() "
-                     "WHERE name = :name"), {"name": busy[0]},
-            )  # fmt: skip
-        one = own.model_copy(
-            update={
-                "capacity": own.capacity.model_copy(
-                    update={"thresholds": {"spark": POLICY | {"min_nodes": 1}}}
-                )
-            }
-        )
-        until(lambda: reported(tracker)[busy[0]].report.drains, "it is decommissioned")
-        time.sleep(3)
-        assert services.scale_nodes(one).removed == (), "an executor has a task"
-        (home / "marks" / "go").write_text("")
-        assert application.stdout.readline().strip() == "[2]", "its task went to its end"
-        until(lambda: reported(tracker)[busy[0]].report.running == 0, "its executor is gone")
-        until(lambda: services.scale_nodes(one).removed == (busy[0],), "it is ended")
-        assert busy[0] not in living(home, "spark")
-    finally:
-        (home / "marks" / "end").write_text("")
-        if application is not None:
-            application.kill()
-            application.wait(60)
-        cluster.close()

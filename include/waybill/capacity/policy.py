@@ -1,11 +1,12 @@
 """The policy: what was seen and remembered, and the thresholds, give a decision. Pure.
 
 Nodes are wanted for what comes in (``demand`` over ``busy_target``) and for what waits (worked off
-within ``drain_s``), and by Spark for its consumers, whatever comes in. More are asked for as soon as tasks wait too long or nearly all units are busy:
-all that are missing at once, as far as the step allows, those that start counted. Fewer only after
-``shrink_after_s`` in which never more were wanted: the peak of that time is what is kept, as the
-stabilisation window of Kubernetes' Horizontal Pod Autoscaler does it. So a step up is answered once
-and what was added for the backlog goes once.
+within ``drain_s``); of Spark for its consumers as well, whatever comes in. More are asked for as
+soon as tasks wait too long, nearly all units are busy or consumers want them: all that are missing
+at once, as far as the step allows, those that start counted. Fewer only after ``shrink_after_s`` in
+which never more were wanted: the peak of that time is what is kept, as the stabilisation window of
+Kubernetes' Horizontal Pod Autoscaler does it. So a step up is answered once and what was added for
+the backlog goes once.
 
 What is not known changes nothing: no measurement, no thresholds, or one that is old. A clock that
 steps back begins the window anew, and no cool-down lasts longer for it.

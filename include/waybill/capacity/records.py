@@ -39,7 +39,7 @@ _OLD = (
     "DELETE FROM capacity_nodes WHERE gone_at < clock_timestamp() - interval '3 days' "
     "OR reported_at < clock_timestamp() - interval '3 days'",
     "DELETE FROM capacity_acks WHERE at < clock_timestamp() - interval '3 days' "
-    "AND version < (SELECT coalesce(max(version), 0) FROM capacity_versions)",
+    "AND version IS DISTINCT FROM (SELECT max(version) FROM capacity_versions)",
 )
 _OLD_VERSIONS = text(
     "DELETE FROM capacity_versions "

@@ -328,8 +328,8 @@ class CapacitySettings(Section):
     cores: int = Field(0, ge=0, le=10_000)
     """Capacity of a Spark node. 0: the machine's."""
     consumers: int = Field(0, ge=0, le=100_000)
-    """Capacity of a Spark node beside its cores: consumers (topics and destinations) that it
-    serves. 0: only cores count."""
+    """Capacity of a Spark node beside its cores: consumers (topics that are processed) that it
+    serves. 0, on any node: only cores count."""
     max_workers: int = Field(64, ge=1, le=10_000)
     """To so many `waybill capacity enhance` goes where tasks wait for a network or a disk."""
     look_s: float = Field(10.0, ge=1, le=60)

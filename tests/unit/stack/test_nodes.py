@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -31,7 +32,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
         processes.end(record, grace_s=0)
 
 
-def nodes(home: Path, worker: list[str] = WORKS, **given: float) -> LoopbackNodes:
+def nodes(home: Path, worker: list[str] = WORKS, **given: Any) -> LoopbackNodes:
     env = dict(os.environ)
     return LoopbackNodes(
         "ingestion", home, lambda _node: NodeCommands(worker, env, WORKS, env), **given
@@ -138,3 +139,19 @@ def test_a_worker_whose_command_is_not_there_is_no_node_and_its_log_says_why(hom
     wait_for(lambda: "No such file" in log.read_text())
     wait_for(lambda: nodes(home).nodes() == [])
     assert living(home) == [], "its enhancer is ended"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_folder_of_a_node_goes_with_it_whoever_dies_meanwhile(home, number):
+    folders = home / "nodes"
+    loopback = nodes(home, folders=folders)
+    loopback.resize(2)
+    names = loopback.nodes()
+    for name in (*names, "of-somebody-else"):
+        (folders / name / "executor").mkdir(parents=True)
+    assert loopback.nodes() == names
+    gone = names[0]
+    children.killed((processes, "end", number), lambda: loopback.remove(gone))
+    loopback.nodes()
+    loopback.remove(gone)
+    assert sorted(one.name for one in folders.iterdir()) == sorted([names[1], "of-somebody-else"])
