@@ -28,7 +28,7 @@ from waybill.stack import LoopbackNodes, processes, read_record
 
 pytestmark = [pytest.mark.serves, pytest.mark.campaign, pytest.mark.timeout(3600)]
 ROWS = 8_000
-LIMIT_S = 600.0
+LIMIT_S = 900.0
 LIMITS = {"grow_every_s": 0, "shrink_after_s": 0, "wait_objective_s": 1, "min_nodes": 1}
 SLOW = f"import time\n{orders.FIRST}".replace(
     "    order = event.data", "    time.sleep(0.05)\n    order = event.data"

@@ -571,10 +571,10 @@ def test_an_application_whose_loop_hangs_reports_and_is_named_as_late(tracker):
                        if one.name != "enhancer of a"), "it was started a second ago"  # fmt: skip
         sql(tracker, "UPDATE applications SET started_at = started_at - interval '90 seconds'")
         problems = scaled(tracker, Nodes("a")).problems
-        words = f"processing of default has not acknowledged version {version} of the nodes for 9"
+        words = f"processing of default has not acknowledged version {version} of the nodes for "
         assert any(one.startswith(words) for one in problems), problems
         shown = CliRunner().invoke(app, ["capacity", "show"], env={"COLUMNS": "200"}).output
-        assert "processing of default (version 0, late: 9" in shown
+        assert "processing of default (version 0, late: " in shown
     sql(tracker, "UPDATE applications SET heartbeat_at = now() - interval '1 minute'")
     assert "processing of default" not in versions(tracker), "who is dead acknowledges nothing"
 
