@@ -29,7 +29,6 @@ SET_BY_WAYBILL: Mapping[str, str] = {
     "spark.scheduler.mode": "",
     "spark.speculation": "",
     "spark.task.maxFailures": "",
-    "spark.decommission.enabled": "",
     "spark.python.daemon.module": "",
     "spark.python.worker.reuse": "",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "",
