@@ -125,7 +125,7 @@ def acknowledged(settings: Settings) -> bool:
     found = status(settings)
     known = {one.name: one.version for one in found.followers}
     mine = [known.get(f"{kind} of default") for kind in applications.KINDS]
-    return mine == [found.version] * 2
+    return found.version > 0 and mine == [found.version] * 2
 
 
 def is_gone(settings: Settings, name: str, before: list[psutil.Process]) -> bool:
@@ -156,6 +156,7 @@ def test_spark_nodes_grow_for_what_waits_drain_behind_their_tasks_and_events_sta
     scaled(settings, max_nodes=1)
     [first] = until(lambda: reported(settings), "the first node reports")
     assert list(workers(settings)) == [first]
+    assert scaled(settings, max_nodes=1).version == 1, "it is announced"
     local = settings.spark.model_copy(update={"master": "local[1]"})
     services.start_application(settings.model_copy(update={"spark": local}), "loading", "default")
     services.start_application(settings, "processing", "default")
