@@ -84,7 +84,7 @@ class Nodes:
         self.refuses: Exception | None = None
 
     def nodes(self) -> Collection[str]:
-        return self.names
+        return list(self.names)
 
     def resize(self, total: int) -> None:
         if self.refuses:
@@ -174,8 +174,9 @@ def test_a_node_drains_until_nothing_runs_and_no_log_is_open_and_then_it_is_ende
     [problem] = scaled(tracker, nodes).problems
     assert "node b drains for 120 min and is not ended: 1 write-ahead logs are open" in problem
     sql(tracker, "UPDATE write_ahead_logs SET state = 'closed'")
-    assert scaled(tracker, nodes).removed == ("b",)
-    assert nodes.names == ["a"]
+    last = scaled(tracker, nodes)
+    assert (last.removed, nodes.names) == (("b",), ["a"])
+    assert last.decisions["ingestion"].before == 1, "what was ended just now does not start"
 
 
 def test_a_node_that_drains_and_reports_nothing_is_never_ended(tracker):

@@ -154,7 +154,9 @@ def _round(
         return None
     if backend.acts:
         _forget_gone(tracker, one, present, problems)
-        removed += _end_drained(tracker, one, problems)
+        ended = _end_drained(tracker, one, problems)
+        removed += ended
+        present = present and [name for name in present if name not in ended]
     made = _decide(tracker, one, present)
     if made is None:
         return None
