@@ -36,7 +36,9 @@ from waybill.capacity import (
 )
 from waybill.capacity.records import drain_nodes, read_nodes
 from waybill.cli import app
+from waybill.clusters import ApplicationLease, Heartbeat
 from waybill.errors import AwayError, InputError, RetryError
+from waybill.ledger import FencedError
 from waybill.settings import CapacitySettings, Settings, TrackerSettings, WalSettings
 from waybill.storage import TrackerStore
 
@@ -48,7 +50,7 @@ IDLE, BUSY = NodeReport(4, 0, 0.1, 0.0, 0.3), NodeReport(4, 4, 0.5, 0.1, 0.3)
 DRAINED = replace(IDLE, drains=True)
 TABLES = (
     "capacity_nodes", "task_waits", "capacity_rounds", "capacity_versions", "capacity_acks",
-    "capacity_thresholds", "cluster_loads", "write_ahead_logs",
+    "capacity_thresholds", "cluster_loads", "write_ahead_logs", "applications", "team_loads",
 )  # fmt: skip
 
 
@@ -82,7 +84,7 @@ class Nodes:
         self.refuses: Exception | None = None
 
     def nodes(self) -> Collection[str]:
-        return self.names
+        return list(self.names)
 
     def resize(self, total: int) -> None:
         if self.refuses:
@@ -172,8 +174,9 @@ def test_a_node_drains_until_nothing_runs_and_no_log_is_open_and_then_it_is_ende
     [problem] = scaled(tracker, nodes).problems
     assert "node b drains for 120 min and is not ended: 1 write-ahead logs are open" in problem
     sql(tracker, "UPDATE write_ahead_logs SET state = 'closed'")
-    assert scaled(tracker, nodes).removed == ("b",)
-    assert nodes.names == ["a"]
+    last = scaled(tracker, nodes)
+    assert (last.removed, nodes.names) == (("b",), ["a"])
+    assert last.decisions["ingestion"].before == 1, "what was ended just now does not start"
 
 
 def test_a_node_that_drains_and_reports_nothing_is_never_ended(tracker):
@@ -313,7 +316,8 @@ def test_new_nodes_are_announced_and_applications_acknowledge_the_version(tracke
         assert came == [True]
         assert watcher.read()
         assert watcher.nodes == {"a": {"kind": "ingestion", "state": "active", "units": 4}}
-    assert capacity_status(tracker).acknowledged == {"enhancer of a": 0, "loader": version}
+    known = {one.name: one.version for one in capacity_status(tracker).followers}
+    assert known == {"enhancer of a": 0, "loader": version}
     assert scaled(tracker, Nodes("a")).version == version, "nothing new is not announced"
 
 
@@ -533,13 +537,113 @@ def test_who_did_not_acknowledge_the_announced_nodes_is_named_and_who_is_gone_is
         scaled(tracker, Nodes("a", "b", "gone"))
         assert one.read()
         found = capacity_status(tracker)
-        assert found.behind == {"enhancer of b": 0, "lake": found.version - 1}
-        assert found.acknowledged["enhancer of a"] == found.version
-        assert "enhancer of gone" not in found.acknowledged
+        behind = {one.name: one.version for one in found.behind}
+        assert behind == {"enhancer of b": 0, "lake": found.version - 1}
+        known = {one.name: one.version for one in found.followers}
+        assert known["enhancer of a"] == found.version
+        assert "enhancer of gone" not in known
         shown = CliRunner().invoke(app, ["capacity", "show"], env={"COLUMNS": "200"}).output
         assert (
             "acknowledged by 1 of 3 applications; not by enhancer of b (version 0), lake" in shown
         )
+
+
+def versions(tracker: TrackerStore) -> dict[str, int]:
+    return {one.name: one.version for one in capacity_status(tracker).followers}
+
+
+def application(tracker: TrackerStore, epoch: int | None = None) -> ApplicationLease:
+    return ApplicationLease.acquire(tracker, "processing", "default", epoch=epoch)
+
+
+def test_an_application_acknowledges_announced_nodes_and_one_started_anew_does_so_again(tracker):
+    older = application(tracker)
+    with Heartbeat(older, every_s=0.05) as heartbeat:
+        heartbeat.beat()
+        assert versions(tracker) == {"processing of default": 0}, "there is nothing to acknowledge"
+        assert capacity_status(tracker).behind == ()
+        reports(tracker, IDLE, "a")
+        version = scaled(tracker, Nodes("a")).version
+        time.sleep(0.06)
+        heartbeat.beat()
+        assert versions(tracker)["processing of default"] == version
+        [one] = [f for f in capacity_status(tracker).followers if f.name != "enhancer of a"]
+        assert (one.version, one.waits_s, one.is_late) == (version, 0.0, False)
+        assert one.at is not None
+    newer = application(tracker)
+    assert versions(tracker)["processing of default"] == 0, "that was another start of it"
+    reports(tracker, IDLE, "b")
+    version = scaled(tracker, Nodes("a", "b")).version
+    with pytest.raises(FencedError):
+        older.acknowledge_nodes()
+    newer.acknowledge_nodes()
+    assert versions(tracker)["processing of default"] == version
+    sql(tracker, "DELETE FROM capacity_acks")  # the tracker was restored
+    newer.acknowledge_nodes()
+    assert versions(tracker)["processing of default"] == version
+
+
+def test_an_application_whose_loop_hangs_reports_and_is_named_as_late(tracker):
+    with Heartbeat(application(tracker), every_s=0.05) as heartbeat:
+        heartbeat.beat()
+        reports(tracker, IDLE, "a")
+        version = scaled(tracker, Nodes("a")).version
+        time.sleep(0.3)  # its thread reports meanwhile
+        [soon] = [f for f in capacity_status(tracker).behind if f.name != "enhancer of a"]
+        assert not soon.is_late
+        sql(tracker, "UPDATE capacity_versions SET at = at - interval '2 minutes'")
+        assert not any(one.is_late for one in capacity_status(tracker).behind
+                       if one.name != "enhancer of a"), "it was started a second ago"  # fmt: skip
+        sql(tracker, "UPDATE applications SET started_at = started_at - interval '90 seconds'")
+        problems = scaled(tracker, Nodes("a")).problems
+        words = f"processing of default has not acknowledged version {version} of the nodes for "
+        assert any(one.startswith(words) for one in problems), problems
+        shown = CliRunner().invoke(app, ["capacity", "show"], env={"COLUMNS": "200"}).output
+        assert "processing of default (version 0, late: " in shown
+    sql(tracker, "UPDATE applications SET heartbeat_at = now() - interval '1 minute'")
+    assert "processing of default" not in versions(tracker), "who is dead acknowledges nothing"
+
+
+def test_who_acknowledged_the_newest_nodes_long_ago_still_has(tracker):
+    reports(tracker, IDLE, "a")
+    version = scaled(tracker, Nodes("a")).version
+    with CapacityWatcher(tracker, "enhancer of a") as watcher:
+        watcher.read()
+    sql(tracker, "UPDATE capacity_acks SET at = at - interval '5 days'")
+    sql(tracker, "UPDATE capacity_versions SET at = at - interval '5 days'")
+    waits(tracker, 0)  # with it goes what is old
+    reports(tracker, IDLE, "a")
+    assert versions(tracker) == {"enhancer of a": version}
+    assert capacity_status(tracker).behind == ()
+
+
+def test_spark_nodes_are_as_many_as_consumers_want_whatever_comes_in(tracker):
+    serves = NodeReport(4, 0, 0.1, 0, 0.3, consumers=50)
+    with tracker.transaction() as connection:
+        write_report(connection, "spark-1", "spark", 4, serves)
+    sql(
+        tracker,
+        "INSERT INTO cluster_loads (cluster, teams, needed_cores, demand_cores, forecast_cores, "
+        "lag_s) VALUES ('default', 3, 1, 0, 0, 0)",
+    )
+    for at, consumers in (("5 minutes", 400), ("1 minute", 60)):
+        sql(
+            tracker,
+            "INSERT INTO team_loads (team, at, consumers, written, read, lag_s, batches, "
+            "batch_events, core_s) SELECT team, now() - CAST(:at AS interval), :consumers, "
+            "0, 0, 0, 0, 0, 0 FROM (VALUES ('a'), ('b')) AS t (team)",
+            at=at,
+            consumers=consumers,
+        )
+    store = FixedThresholds({"spark": LIMITS})
+    decision = scaled(tracker, DryRunNodes(), store).decisions["spark"]
+    assert (decision.action, decision.after) == ("grow", 3), "120 consumers, 50 a node"
+    assert "consumers want 3" in decision.reasons[0]
+    with tracker.transaction() as connection:
+        write_report(connection, "spark-2", "spark", 4, replace(serves, consumers=0))
+    decision = scaled(tracker, DryRunNodes(), store).decisions["spark"]
+    assert decision.wanted == 1, "a node that does not say how many serves as many as come"
+    assert "consumers" not in decision.reasons[0]
 
 
 def test_a_node_that_its_backend_has_not_and_that_says_nothing_is_gone_and_told_of_once(tracker):

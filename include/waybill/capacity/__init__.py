@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from waybill.capacity.enhancer import Usage as Usage
     from waybill.capacity.enhancer import WorkerPool as WorkerPool
     from waybill.capacity.enhancer import adjust as adjust
+    from waybill.capacity.followers import Follower as Follower
     from waybill.capacity.history import CapacityHistory as CapacityHistory
     from waybill.capacity.history import HistorySpan as HistorySpan
     from waybill.capacity.history import capacity_history as capacity_history
@@ -97,6 +98,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "WorkerPool",
             "adjust",
         ],
+        "followers": ["Follower"],
         "history": ["CapacityHistory", "HistorySpan", "capacity_history"],
         "model": ["KINDS", "Decision", "NodeKind", "Observation", "PolicyState", "Thresholds"],
         "plot": ["png_plot", "svg_plot", "terminal_plot"],

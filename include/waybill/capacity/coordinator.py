@@ -14,11 +14,13 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
 from sqlalchemy import Connection
 
 from waybill.capacity.backends import NodeBackend
+from waybill.capacity.followers import read_followers
 from waybill.capacity.model import (
     KINDS,
     Decision,
@@ -43,7 +45,7 @@ from waybill.capacity.records import (
     write_decision,
 )
 from waybill.capacity.thresholds import ThresholdStore, parse
-from waybill.clusters import read_capacities
+from waybill.clusters import read_capacities, read_consumers
 from waybill.errors import InputError, RetryError
 from waybill.ledger import LogLine, read_logs
 from waybill.storage import AdvisoryLock, TrackerStore
@@ -52,6 +54,7 @@ _LOG = logging.getLogger(__name__)
 START_LIMIT_S = 900.0
 """A node that was asked for and reports nothing for so long is not waited for any more."""
 _WAITS_S = 900.0
+_MOST_TOLD = 10
 _NEVER_S = 1e6
 
 
@@ -105,6 +108,18 @@ def scale(
             decisions[kind] = made
     with _alone(tracker) as connection:
         version = announce(connection)
+        late = [
+            one
+            for one in read_followers(connection, read_nodes(connection), version)
+            if one.is_late
+        ]
+    problems += [
+        f"{one.name} has not acknowledged version {version} of the nodes for "
+        f"{one.waits_s:.0f} s: see that it is at work"
+        for one in late[:_MOST_TOLD]
+    ]
+    if len(late) > _MOST_TOLD:
+        problems.append(f"{len(late) - _MOST_TOLD} more have not: `waybill capacity show`")
     for kind, decision in decisions.items():
         if decision.action != "hold":
             before, after = decision.before, decision.after
@@ -141,7 +156,9 @@ def _round(
         return None
     if backend.acts:
         _forget_gone(tracker, one, present, problems)
-        removed += _end_drained(tracker, one, problems)
+        ended = _end_drained(tracker, one, problems)
+        removed += ended
+        present = present and [name for name in present if name not in ended]
     made = _decide(tracker, one, present)
     if made is None:
         return None
@@ -268,7 +285,9 @@ def observe(
         utilisation=sum(r.cpu for r in reports) / len(reports) if reports else None,
     )
     if one.kind == "spark":
-        return replace(seen, **_spark(connection, one.thresholds))
+        own = [report.consumers for report in reports if report.consumers > 0]
+        each = sum(own) / len(own) if len(own) == len(reports) and own else 0.0
+        return replace(seen, **_spark(connection, one.thresholds, each))
     return replace(seen, **_ingestion(connection))
 
 
@@ -293,22 +312,29 @@ def _ingestion(connection: Connection) -> dict[str, Any]:
     }
 
 
-def _spark(connection: Connection, thresholds: Thresholds) -> dict[str, Any]:
+def _spark(connection: Connection, thresholds: Thresholds, consumers_each: float) -> dict[str, Any]:
     """Return what the processing coordinator computed of its clusters, each one's newest minute.
 
     It says how many cores each needs, what waits included; they are taken as they are.
+
+    Args:
+        connection: a transaction.
+        thresholds: in force.
+        consumers_each: that a node serves; 0: not every node says so, and cores alone count.
     """
     rows = list(
         {one["cluster"]: one for one in read_capacities(connection, since_s=_WAITS_S)}.values()
     )
     if not rows:
         return {"measured_s": _NEVER_S}
+    consumers = read_consumers(connection, since_s=_WAITS_S) if consumers_each else 0
     now, lag_s = now_s(connection), max(one["lag_s"] for one in rows)
     return {
         "busy": sum(one["demand_cores"] for one in rows),
         "demand": sum(one["needed_cores"] for one in rows) * thresholds.busy_target,
         "p95_s": lag_s,
         "oldest_s": lag_s,
+        "consumer_nodes": ceil(consumers / consumers_each) if consumers else 0,
         "measured_s": min(abs(now - one["at"].timestamp()) for one in rows),
     }
 

@@ -337,10 +337,14 @@ class SparkWorker:
     Args:
         cores: that it offers.
         used: returns how many of them executors have.
+        decommission: has it take no new executor, and those that it has no new task; they end
+            behind the tasks that they run. Again changes nothing.
     """
 
-    def __init__(self, cores: int, used: Callable[[], int]) -> None:
-        self._cores, self._used = cores, used
+    def __init__(
+        self, cores: int, used: Callable[[], int], decommission: Callable[[], None]
+    ) -> None:
+        self._cores, self._used, self._decommission = cores, used, decommission
 
     def read(self) -> tuple[int, int]:
         """Return (cores, cores in use)."""
@@ -351,8 +355,8 @@ class SparkWorker:
         raise InputError(f"a Spark node has the cores that it has: {now}, not {workers}")
 
     def drain(self) -> None:
-        """Say that it is not driven: no backend gives Spark nodes, so none drains."""
-        _LOG.warning("a Spark node is drained by Spark's own decommissioning")
+        """Decommission it."""
+        self._decommission()
 
 
 def _share(value: float) -> float:

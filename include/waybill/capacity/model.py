@@ -154,6 +154,8 @@ class Observation:
     """Age of the measurement."""
     utilisation: float | None = None
     """CPU of the nodes, 0 to 1; None: no enhancer reported."""
+    consumer_nodes: int = 0
+    """Nodes that the consumers of Spark want, whatever comes in; 0: consumers do not count."""
 
     @property
     def nodes(self) -> int:

@@ -1,11 +1,12 @@
 """The policy: what was seen and remembered, and the thresholds, give a decision. Pure.
 
 Nodes are wanted for what comes in (``demand`` over ``busy_target``) and for what waits (worked off
-within ``drain_s``). More are asked for as soon as tasks wait too long or nearly all units are busy:
-all that are missing at once, as far as the step allows, those that start counted. Fewer only after
-``shrink_after_s`` in which never more were wanted: the peak of that time is what is kept, as the
-stabilisation window of Kubernetes' Horizontal Pod Autoscaler does it. So a step up is answered once
-and what was added for the backlog goes once.
+within ``drain_s``); of Spark for its consumers as well, whatever comes in. More are asked for as
+soon as tasks wait too long, nearly all units are busy or consumers want them: all that are missing
+at once, as far as the step allows, those that start counted. Fewer only after ``shrink_after_s`` in
+which never more were wanted: the peak of that time is what is kept, as the stabilisation window of
+Kubernetes' Horizontal Pod Autoscaler does it. So a step up is answered once and what was added for
+the backlog goes once.
 
 What is not known changes nothing: no measurement, no thresholds, or one that is old. A clock that
 steps back begins the window anew, and no cool-down lasts longer for it.
@@ -49,6 +50,8 @@ def decide(
     state = _remember(state, seen, thresholds, wanted)
     if seen.nodes < thresholds.min_nodes:
         decision = _grow(state, seen, thresholds, wanted, f"fewer than min_nodes; {words}")
+    elif seen.nodes < min(seen.consumer_nodes, thresholds.max_nodes):
+        decision = _grow(state, seen, thresholds, wanted, f"too few for the consumers; {words}")
     elif seen.nodes < wanted and seen.nodes <= thresholds.max_nodes:
         decision = _more(state, seen, thresholds, wanted, words)
     else:
@@ -67,7 +70,9 @@ def _wanted(seen: Observation, thresholds: Thresholds) -> tuple[int, str]:
         f"{seen.demand:.1f} units for what comes in, {seen.backlog_unit_s:.0f} unit seconds wait, "
         f"p95 {seen.p95_s:.0f} s: {nodes} nodes of {seen.units_per_node:g}"
     )
-    return nodes, words
+    if seen.consumer_nodes > 0:
+        words += f"; consumers want {seen.consumer_nodes}"
+    return max(nodes, seen.consumer_nodes), words
 
 
 def _remember(

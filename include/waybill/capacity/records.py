@@ -15,9 +15,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from waybill.capacity.model import Decision, NodeKind, Observation, PolicyState, Thresholds
 from waybill.capacity.waits import DelayReport
+from waybill.clusters import ANNOUNCED, newest_announcement, read_announced
 from waybill.errors import InputError
 from waybill.storage.tracker import (
-    capacity_acks,
     capacity_nodes,
     capacity_rounds,
     capacity_thresholds,
@@ -27,8 +27,6 @@ from waybill.storage.tracker import (
     text_value,
 )
 
-CHANNEL = "waybill_capacity"
-"""On which PostgreSQL notifies of a new version."""
 LATEST_S = 120.0
 """A node that reported nothing for so long is not counted."""
 _KEPT_VERSIONS = 100
@@ -40,7 +38,8 @@ _OLD = (
     "OR (action = 'hold' AND at < clock_timestamp() - interval '3 days')",
     "DELETE FROM capacity_nodes WHERE gone_at < clock_timestamp() - interval '3 days' "
     "OR reported_at < clock_timestamp() - interval '3 days'",
-    "DELETE FROM capacity_acks WHERE at < clock_timestamp() - interval '3 days'",
+    "DELETE FROM capacity_acks WHERE at < clock_timestamp() - interval '3 days' "
+    "AND version IS DISTINCT FROM (SELECT max(version) FROM capacity_versions)",
 )
 _OLD_VERSIONS = text(
     "DELETE FROM capacity_versions "
@@ -97,6 +96,8 @@ class NodeReport:
     """What it did last, and why."""
     drains: bool = False
     """It had been told to take no new task when ``running`` was counted."""
+    consumers: int = 0
+    """Of Spark: consumers that it serves, as configured; 0: as many as come."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -110,8 +111,9 @@ class NodeReport:
         try:
             cpu, io_wait, memory = (float(value[name]) for name in ("cpu", "io_wait", "memory"))
             workers, running = int(value["workers"]), int(value["running"])
-            drains = value.get("drains") is True
-            return cls(workers, running, cpu, io_wait, memory, str(value["why"]), drains)
+            drains, consumers = value.get("drains") is True, int(value.get("consumers", 0))
+            shares = (cpu, io_wait, memory)
+            return cls(workers, running, *shares, str(value["why"]), drains, consumers)
         except (TypeError, KeyError, ValueError):
             return None
 
@@ -265,11 +267,6 @@ def read_node_hours(connection: Connection, kind: NodeKind) -> float:
     return float(connection.execute(_NODE_HOURS, {"kind": kind}).scalar_one())
 
 
-def newest_version(connection: Connection) -> int:
-    """Return the version that was announced last; 0: none."""
-    return int(connection.execute(select(func.max(capacity_versions.c.version))).scalar() or 0)
-
-
 def announce(connection: Connection) -> int:
     """Announce the nodes as they are, where they are other than announced; returns the version.
 
@@ -280,43 +277,18 @@ def announce(connection: Connection) -> int:
         for node in read_nodes(connection)
         if node.is_heard
     }
-    version = newest_version(connection)
+    version = newest_announcement(connection)
     if nodes == read_announced(connection, version):
         return version
     connection.execute(capacity_versions.insert().values(version=version + 1, nodes=nodes))
     connection.execute(_OLD_VERSIONS, {"kept": _KEPT_VERSIONS})
-    connection.execute(select(func.pg_notify(CHANNEL, cast(str(version + 1), Text))))
+    connection.execute(select(func.pg_notify(ANNOUNCED, cast(str(version + 1), Text))))
     return version + 1
-
-
-def read_announced(connection: Connection, version: int) -> dict[str, dict[str, Any]]:
-    """Return the nodes of a version; {}: there is none."""
-    query = select(capacity_versions.c.nodes).where(capacity_versions.c.version == version)
-    found: dict[str, dict[str, Any]] = connection.execute(query).scalar() or {}
-    return found
 
 
 def enhancer_of(node: str) -> str:
     """Return the name under which a node's enhancer acknowledges versions."""
     return f"enhancer of {node}"
-
-
-def acknowledge(connection: Connection, application: str, version: int) -> None:
-    """Write which version an application follows."""
-    values = {"version": version, "at": func.clock_timestamp()}
-    first = insert(capacity_acks).values(application=text_value(application), **values)
-    connection.execute(
-        first.on_conflict_do_update(index_elements=[capacity_acks.c.application], set_=values)
-    )
-
-
-def read_acknowledgements(connection: Connection) -> dict[str, int]:
-    """Return {application: the version that it follows} of those that did so within a day."""
-    day = func.clock_timestamp() - func.make_interval(0, 0, 0, 1)
-    query = select(capacity_acks.c.application, capacity_acks.c.version).where(
-        capacity_acks.c.at >= day
-    )
-    return {row.application: row.version for row in connection.execute(query)}
 
 
 def keep_thresholds(

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from waybill.capacity.followers import Follower, read_followers
 from waybill.capacity.model import KINDS
 from waybill.capacity.records import (
     Node,
-    enhancer_of,
     kept_thresholds,
-    newest_version,
-    read_acknowledgements,
     read_decisions,
     read_nodes,
     read_waits,
 )
+from waybill.clusters import newest_announcement
 from waybill.events import rfc3339
 from waybill.storage import TrackerStore
 
@@ -31,8 +30,8 @@ class CapacityStatus:
     nodes: tuple[Node, ...]
     version: int
     """That was announced last; 0: none."""
-    acknowledged: dict[str, int]
-    """{application: the version that it follows}; 0: a node that reports never acknowledged one."""
+    followers: tuple[Follower, ...]
+    """Who is to acknowledge it, by name."""
     waits: dict[str, Any] | None
     """What the delay monitor saw last; None: nothing within a quarter of an hour."""
     thresholds: dict[str, dict[str, Any]]
@@ -43,18 +42,18 @@ class CapacityStatus:
     """The newest decision of each kind, also to leave nodes as they are."""
 
     @property
-    def behind(self) -> dict[str, int]:
-        """Return {application: its version} of those that have not acknowledged the newest one."""
-        late = {name: own for name, own in self.acknowledged.items() if own < self.version}
-        return dict(sorted(late.items()))
+    def behind(self) -> tuple[Follower, ...]:
+        """Return those that have not acknowledged the newest version."""
+        return tuple(one for one in self.followers if one.version < self.version)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {
             "nodes": [node.to_json() for node in self.nodes],
             "version": self.version,
-            "acknowledged": self.acknowledged,
-            "behind": self.behind,
+            "acknowledged": {one.name: one.version for one in self.followers},
+            "behind": {one.name: one.version for one in self.behind},
+            "followers": [one.to_json() for one in self.followers],
             "waits": self.waits,
             "thresholds": self.thresholds,
             "decisions": [_decision(one) for one in self.decisions],
@@ -75,11 +74,11 @@ def capacity_status(tracker: TrackerStore, *, decisions: int = 20) -> CapacitySt
         newest = read_decisions(connection, limit=2 * len(KINDS), since_s=_LATELY_S)
         changes = read_decisions(connection, limit=_MOST_READ, holds=False)
         kept = {kind: kept_thresholds(connection, kind) for kind in KINDS}
-        nodes = tuple(read_nodes(connection))
+        nodes, version = tuple(read_nodes(connection)), newest_announcement(connection)
         return CapacityStatus(
             nodes=nodes,
-            version=newest_version(connection),
-            acknowledged=_followers(nodes, read_acknowledgements(connection)),
+            version=version,
+            followers=read_followers(connection, nodes, version),
             waits=waits[-1] if waits else None,
             thresholds={
                 kind: one[0].to_json() | {"source": one[1]} for kind, one in kept.items() if one
@@ -87,17 +86,6 @@ def capacity_status(tracker: TrackerStore, *, decisions: int = 20) -> CapacitySt
             decisions=tuple(first_of_runs(changes)[:decisions]),
             last={one["kind"]: one for one in reversed(newest)},
         )
-
-
-def _followers(nodes: Sequence[Node], acknowledged: dict[str, int]) -> dict[str, int]:
-    """Return who is to acknowledge versions, and which each follows.
-
-    That is the enhancer of each node that reports, whether it ever did, and who else did within a
-    day; enhancers of nodes that report nothing follow nothing.
-    """
-    enhancers = {enhancer_of(node.name) for node in nodes if node.is_heard}
-    others = {name for name in acknowledged if not name.startswith(enhancer_of(""))}
-    return {name: acknowledged.get(name, 0) for name in sorted(enhancers | others)}
 
 
 def first_of_runs(decisions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,13 +1,14 @@
-"""How an application follows the nodes that are announced, and says that it does.
+"""How an enhancer follows the nodes that are announced, and says that it does.
 
-As ``clusters.watching``: PostgreSQL's notification is a hint, looking is what counts.
+Applications do so with their reports (``clusters.Heartbeat``). As in ``clusters.watching``,
+PostgreSQL's notification is a hint, looking is what counts.
 """
 
 from __future__ import annotations
 
 from typing import Any, Self
 
-from waybill.capacity.records import CHANNEL, acknowledge, newest_version, read_announced
+from waybill.clusters import ANNOUNCED, acknowledge, newest_announcement, read_announced
 from waybill.storage import NotifiedVersions, TrackerStore
 
 
@@ -21,7 +22,7 @@ class CapacityWatcher:
 
     def __init__(self, tracker: TrackerStore, application: str) -> None:
         self._tracker, self._application = tracker, application
-        self._notified = NotifiedVersions(tracker, CHANNEL, newest_version)
+        self._notified = NotifiedVersions(tracker, ANNOUNCED, newest_announcement)
         self.version = 0
         """That was read and acknowledged last; 0: none."""
         self.nodes: dict[str, dict[str, Any]] = {}
@@ -34,7 +35,7 @@ class CapacityWatcher:
             RetryError: the tracker does not answer; the caller keeps to what it had.
         """
         with self._tracker.transaction() as connection:
-            newest = newest_version(connection)
+            newest = newest_announcement(connection)
             if newest == self.version:
                 return False
             nodes = read_announced(connection, newest)

@@ -14,7 +14,7 @@ from waybill.cli.output import counted, plain, print_folded, print_json, print_l
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from waybill.capacity import CapacityStatus
+    from waybill.capacity import CapacityStatus, Follower
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -194,13 +194,17 @@ def _show_nodes(found: CapacityStatus) -> None:
     heads = ("node", "kind", "state", "units", "workers", "running", "CPU", "I/O wait", "memory")
     _print_table(heads, rows)
     behind = found.behind
-    known = len(found.acknowledged)
+    known = len(found.followers)
     words = f"version {found.version} is announced; acknowledged by "
     words += f"{known - len(behind)} of {known} applications"
     if behind:
-        late = (f"{plain(name)} (version {version})" for name, version in behind.items())
-        words += f"; not by {', '.join(late)}"
+        words += f"; not by {', '.join(map(_behind, behind))}"
     print_folded([words])
+
+
+def _behind(one: Follower) -> str:
+    late = f", late: {one.waits_s:,.0f} s" if one.is_late else ""
+    return f"{plain(one.name)} (version {one.version}{late})"
 
 
 def _show_thresholds(found: Mapping[str, Mapping[str, Any]]) -> None:

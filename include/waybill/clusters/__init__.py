@@ -27,6 +27,13 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.clusters.announcements import ANNOUNCED as ANNOUNCED
+    from waybill.clusters.announcements import Acknowledgement as Acknowledgement
+    from waybill.clusters.announcements import acknowledge as acknowledge
+    from waybill.clusters.announcements import application_name as application_name
+    from waybill.clusters.announcements import newest_announcement as newest_announcement
+    from waybill.clusters.announcements import read_acknowledgements as read_acknowledgements
+    from waybill.clusters.announcements import read_announced as read_announced
     from waybill.clusters.applications import PROCESS as PROCESS
     from waybill.clusters.applications import Application as Application
     from waybill.clusters.applications import ApplicationKind as ApplicationKind
@@ -83,6 +90,7 @@ if TYPE_CHECKING:
     from waybill.clusters.processes import process_state as process_state
     from waybill.clusters.records import COORDINATOR as COORDINATOR
     from waybill.clusters.records import read_capacities as read_capacities
+    from waybill.clusters.records import read_consumers as read_consumers
     from waybill.clusters.records import read_topic_looks as read_topic_looks
     from waybill.clusters.request import ClusterRequest as ClusterRequest
     from waybill.clusters.request import DrainRequest as DrainRequest
@@ -112,6 +120,15 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "announcements": [
+            "ANNOUNCED",
+            "Acknowledgement",
+            "acknowledge",
+            "application_name",
+            "newest_announcement",
+            "read_acknowledgements",
+            "read_announced",
+        ],
         "applications": [
             "Application",
             "ApplicationKind",
@@ -166,7 +183,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "packing": ["PackingPolicy", "assign", "check_pin"],
         "processes": ["process_identity", "process_state"],
-        "records": ["COORDINATOR", "read_capacities", "read_topic_looks"],
+        "records": ["COORDINATOR", "read_capacities", "read_consumers", "read_topic_looks"],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
         "serving": ["HeldConsumer", "Serving", "held_words", "serving_words"],
         "status": ["ClusterLine", "ClusterStatus", "cluster_status"],

@@ -20,6 +20,12 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 
 from waybill import __version__
 from waybill.back_off import BackOff
+from waybill.clusters.announcements import (
+    acknowledge,
+    application_name,
+    newest_announcement,
+    read_acknowledgement,
+)
 from waybill.clusters.processes import process_identity
 from waybill.clusters.serving import ApplicationEnd, Serving, error_words
 from waybill.errors import RetryError, WaybillError
@@ -133,8 +139,12 @@ class Application:
     @property
     def serving(self) -> Serving | None:
         """Return what it serves now; None: it does not run, or says nothing of that."""
-        runs = self.epoch > 0 and self.ended_s is None and not self.is_silent
-        return self.reported if runs else None
+        return self.reported if self.is_running else None
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether it runs, by its reports: it was started, and is heard of or begins."""
+        return self.epoch > 0 and self.ended_s is None and not self.is_silent
 
     @property
     def has_left(self) -> bool:
@@ -548,6 +558,27 @@ class ApplicationLease:
             raise self._fenced()
         return bool(row.wanted == "running" and row.restart_epoch < self.epoch)
 
+    def acknowledge_nodes(self) -> None:
+        """Acknowledge the nodes that were announced last, unless this start of it did.
+
+        Raises:
+            FencedError: a newer application serves the cluster.
+            RetryError: the tracker does not answer.
+
+        Cost: two looks at indexes; a row where it is news.
+        """
+        name = application_name(self.kind, self.cluster)
+        with self.tracker.transaction() as connection:
+            newest = newest_announcement(connection)
+            own = read_acknowledgement(connection, name)
+            if newest == 0 or (
+                own is not None and (own.epoch, own.version) == (self.epoch, newest)
+            ):
+                return
+            self.check(connection)
+            acknowledge(connection, name, newest, epoch=self.epoch)
+        _LOG.info("version %d of the nodes is acknowledged", newest)
+
     def note_end(self, why: str) -> None:
         """Write down why this application ends, and that it is not at work any more.
 
@@ -574,6 +605,9 @@ class Heartbeat:
     While the tracker is away the application goes on; whether it still may is decided by the first
     report that comes through.
 
+    The loop also acknowledges the nodes that were announced, by then, within ``every_s``: one that
+    hangs acknowledges nothing.
+
     When it ends, the tracker is told why. One that is killed says nothing.
 
     Args:
@@ -596,6 +630,7 @@ class Heartbeat:
         self._every_s = every_s
         self._hangs_s = hangs_s
         self._beaten_at = time.monotonic()
+        self._followed_at: float | None = None
         self._serving: Serving | None = None
         self._written: Serving | None = None
         self._one_report = threading.Lock()
@@ -620,6 +655,9 @@ class Heartbeat:
             self._serving = serving
             self._renew(at_work=at_work, serving=None if serving == self._written else serving)
             self._written = serving
+        if self._followed_at is None or self._beaten_at - self._followed_at >= self._every_s:
+            self._lease.acknowledge_nodes()
+            self._followed_at = self._beaten_at
 
     def _renew(self, *, at_work: bool | None = None, serving: Serving | None = None) -> None:
         if not self._lease.renew(at_work=at_work, serving=serving):

@@ -57,6 +57,12 @@ _OLD_VERSIONS = text(
     "DELETE FROM cluster_assignments "
     "WHERE version <= (SELECT max(version) FROM cluster_assignments) - :kept"
 )
+_CONSUMERS = text("""
+SELECT coalesce(sum(consumers), 0)::bigint FROM (
+  SELECT DISTINCT ON (team) consumers FROM team_loads
+  WHERE at >= clock_timestamp() - make_interval(secs => :since_s) ORDER BY team, at DESC
+) AS newest
+""")
 _GROWTHS = text("""
 SELECT at, who, detail->>'team', substr(target, length('topic ') + 1),
   (detail->'before'->>'partitions')::int, (detail->'after'->>'partitions')::int, detail->>'why'
@@ -342,6 +348,14 @@ def read_samples(
             sample = replace(sample, hot_partitions=spots, unseen=unseen or {})
         found.setdefault(team, []).append(sample)
     return found
+
+
+def read_consumers(connection: Connection, *, since_s: float) -> int:
+    """Return how many consumers all teams have, of looks since so many seconds ago.
+
+    Cost: an index scan over these looks.
+    """
+    return int(connection.execute(_CONSUMERS, {"since_s": since_s}).scalar_one())
 
 
 def read_demand_history(connection: Connection) -> dict[str, list[float]]:

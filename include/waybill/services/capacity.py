@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from waybill.errors import InputError, RetryError
 from waybill.services.airflow_client import AirflowClient
 from waybill.services.environment import node_of
-from waybill.services.nodes import loopback_nodes, spark_cores
+from waybill.services.nodes import loopback_nodes
+from waybill.services.spark_nodes import spark_node_cores, spark_worker
 from waybill.settings import Settings, source_pool
 from waybill.storage import open_tracker
 
@@ -175,6 +176,7 @@ def run_enhancer(settings: Settings, *, is_stopped: Callable[[], bool] = lambda:
 
     node, kind = node_of(settings), settings.capacity.node_kind
     enhancer, units = _enhancer(settings), _units(settings, kind)
+    consumers = settings.capacity.consumers if kind == "spark" else 0
     drains = False
     with (
         open_tracker(settings.tracker) as tracker,
@@ -182,7 +184,7 @@ def run_enhancer(settings: Settings, *, is_stopped: Callable[[], bool] = lambda:
     ):
         while not is_stopped():
             try:
-                report = enhancer.look(drains=drains)
+                report = replace(enhancer.look(drains=drains), consumers=consumers)
                 with tracker.transaction() as connection:
                     state = write_report(connection, node, kind, units, report)
                 drains = state == "draining"
@@ -198,7 +200,7 @@ def _enhancer(settings: Settings) -> Enhancer:
 
     own = _units(settings, settings.capacity.node_kind)
     if settings.capacity.node_kind == "spark":
-        return Enhancer(spark_cores(settings, own), MachineUsage(), EnhancerLimits(own, own))
+        return Enhancer(spark_worker(settings), MachineUsage(), EnhancerLimits(own, own))
     limits = EnhancerLimits(own, max(settings.capacity.max_workers, own))
     return Enhancer(_pool(settings), MachineUsage(), limits)
 
@@ -232,7 +234,7 @@ def _kinds() -> tuple[NodeKind, ...]:
 
 def _units(settings: Settings, kind: NodeKind) -> int:
     if kind == "spark":
-        return settings.capacity.cores or os.cpu_count() or 1
+        return spark_node_cores(settings)
     return settings.capacity.workers or settings.airflow.ingest_slots
 
 

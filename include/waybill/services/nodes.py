@@ -1,4 +1,4 @@
-"""Nodes on loopback: the commands of their workers; and how a Spark worker is asked."""
+"""Nodes on loopback: who gives them, and the commands of Celery workers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError
+from waybill.services.spark_nodes import (
+    require_loopback_master,
+    spark_commands,
+    spark_node_cores,
+    worker_folder,
+)
 from waybill.settings import CapacitySettings, Settings
 
 if TYPE_CHECKING:
-    from waybill.capacity import NodeBackend, NodeKind, SparkWorker
+    from waybill.capacity import NodeBackend, NodeKind
     from waybill.stack import NodeCommands
 
-_ANSWER_S = 5.0
 _AIRFLOW_OF_A_TASK = ("AIRFLOW_CTX_", "_AIRFLOW", "__AIRFLOW")
 """Variables that Airflow gives a task for itself begin so."""
 _NO_DATABASE = "airflow-db-not-allowed"
@@ -48,6 +53,11 @@ def loopback_nodes(settings: Settings) -> dict[NodeKind, NodeBackend]:
         found["ingestion"] = LoopbackNodes(
             "ingestion", whole.home, lambda node: _celery(whole, node)
         )
+    if "spark" in own.loopback:
+        require_loopback_master(settings)
+        found["spark"] = LoopbackNodes(
+            "spark", whole.home, lambda node: _spark(whole, node), folders=worker_folder(whole)
+        )
     return found
 
 
@@ -76,6 +86,12 @@ def _filled(word: str, values: dict[str, str]) -> str:
 _ENHANCER = (sys.executable, "-m", "waybill.cli", "capacity", "enhance")
 
 
+def _spark(settings: Settings, node: str) -> NodeCommands:
+    changed = {"node_kind": "spark", "cores": spark_node_cores(settings)}
+    env = _environment(_of_node(settings, node, changed))
+    return spark_commands(settings, node, list(_ENHANCER), env)
+
+
 def _of_node(settings: Settings, node: str, changed: dict[str, Any]) -> Settings:
     own: CapacitySettings = settings.capacity.model_copy(update=changed)
     wal = settings.wal.model_copy(update={"node": node})
@@ -95,27 +111,4 @@ def _is_plain(name: str, value: str) -> bool:
     )
 
 
-def spark_cores(settings: Settings, cores: int) -> SparkWorker:
-    """Return the Spark worker of this node, as its enhancer sees it."""
-    from waybill.capacity import SparkWorker
-
-    return SparkWorker(cores, lambda: _used(settings.capacity.spark_worker_url))
-
-
-def _used(url: str) -> int:
-    """Return the cores of a Spark worker that executors have."""
-    import httpx
-
-    try:
-        with httpx.Client(timeout=_ANSWER_S, trust_env=False) as client:
-            answer = client.get(f"{url.rstrip('/')}/json/")
-            answer.raise_for_status()
-            said = answer.json()
-        return max(int(said["coresused"]), len(said["executors"]))
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise RetryError(f"the Spark worker at {url} does not answer: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise RetryError(f"what answers at {url} is no Spark worker: {error!r:.100}") from error
-
-
-__all__ = ["loopback_nodes", "spark_cores"]
+__all__ = ["loopback_nodes"]

@@ -327,6 +327,9 @@ class CapacitySettings(Section):
     `WAYBILL_AIRFLOW__INGEST_SLOTS`."""
     cores: int = Field(0, ge=0, le=10_000)
     """Capacity of a Spark node. 0: the machine's."""
+    consumers: int = Field(0, ge=0, le=100_000)
+    """Capacity of a Spark node beside its cores: consumers (topics that are processed) that it
+    serves. 0, on any node: only cores count."""
     max_workers: int = Field(64, ge=1, le=10_000)
     """To so many `waybill capacity enhance` goes where tasks wait for a network or a disk."""
     look_s: float = Field(10.0, ge=1, le=60)
@@ -354,14 +357,18 @@ class CapacitySettings(Section):
     ingestion_group: str = ""
     """Auto Scaling group of AWS that gives ingestion nodes, whose names are instance ids. Empty:
     a dry run, which only says what would be done."""
-    loopback: tuple[Literal["ingestion"], ...] = ()
+    loopback: tuple[Literal["ingestion", "spark"], ...] = ()
     """A JSON list: kinds of nodes that are processes of the machine on which the infra coordinator
-    runs; `["ingestion"]`: Celery workers."""
+    runs. `ingestion` are Celery workers, `spark` are workers of the standalone master
+    `WAYBILL_SPARK__MASTER`."""
     celery_command: tuple[str, ...] = ()
     """A JSON list: the command of a Celery worker on loopback, with `{node}`, `{workers}` and
     `{queues}` in its words. Empty: `airflow celery worker`."""
+    spark_worker_memory: str = Field("2g", pattern=r"^[1-9][0-9]{0,5}[mg]$")
+    """That a Spark worker on loopback offers to executors."""
     spark_worker_url: Address = "http://127.0.0.1:8081"
-    """Page of this node's Spark worker: its enhancer asks it which cores are in use."""
+    """Page of this node's Spark worker: its enhancer asks it which cores are in use. Those on
+    loopback have pages of their own, and are found without it."""
 
 
 class CollectorSettings(Section):

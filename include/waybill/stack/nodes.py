@@ -13,6 +13,7 @@ N1  No orphan, no double: a process is recorded before its first instruction, an
 N2  A node whose worker is gone is no node: what it left in its session is ended, and its enhancer.
 N3  A worker without its enhancer gets another one.
 N4  ``waybill down`` ends them all, at once.
+N5  A node's own folder goes with it, also where somebody died between the two.
 N6  A command whose workers end soon after their start is not run each minute: after the second in a
     row the next start waits, each time twice as long, and who asks for nodes is told why there are
     none. Another command is tried at once.
@@ -103,6 +104,8 @@ class LoopbackNodes:
         home: the state folder.
         commands: returns the commands of a node, by its name.
         grace_s: that a drained worker has to end, then it is killed.
+        folders: has a folder of each node, by its name, that nobody needs without it; None: they
+            have none.
     """
 
     acts = True
@@ -114,11 +117,13 @@ class LoopbackNodes:
         commands: Callable[[str], NodeCommands],
         *,
         grace_s: float = 60.0,
+        folders: Path | None = None,
     ) -> None:
         self.name = f"{kind} processes on loopback"
         self._home, self._run = home.absolute(), home.absolute() / "run"
         self._prefix, self._commands, self._grace_s = f"loopback-{kind}-", commands, grace_s
         self._failures = self._run / f"loopback-{kind}.failures"
+        self._folders = folders
 
     def nodes(self) -> list[str]:
         """Return the nodes whose worker lives; what others left is ended, what lacks is started.
@@ -151,6 +156,7 @@ class LoopbackNodes:
                 for name in (node, node + _ENHANCER):
                     if record := self._record(name):
                         processes.end(record, grace_s=self._grace_s)
+            self._clear()
 
     def _looked(self, claim: int) -> list[str]:
         """Mend what somebody's death left, and return who lives."""
@@ -167,6 +173,7 @@ class LoopbackNodes:
             if enhancer is None or enhancer.process() is None:
                 self._start(name + _ENHANCER, name, claim)
         self._count(found, young)
+        self._clear()
         return found
 
     def _count(self, living: Sequence[str], young: Sequence[str]) -> None:
@@ -220,6 +227,13 @@ class LoopbackNodes:
 
     def _log(self, name: str) -> Path:
         return self._home / "logs" / f"{name}.log"
+
+    def _clear(self) -> None:
+        """Remove the folders of nodes that are gone."""
+        known = self._names()
+        for folder in self._folders.glob(f"{self._prefix}*") if self._folders else ():
+            if folder.name not in known:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _names(self) -> list[str]:
         """Return the nodes that have a record, of a worker or an enhancer."""

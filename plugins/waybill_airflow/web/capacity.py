@@ -78,6 +78,9 @@ class FollowerOut(BaseModel):
 
     name: str
     version: int = Field(description="That it acknowledged last; 0: none.")
+    at: str | None = Field(description="When it did.")
+    waits_s: float = Field(description="So long ago the newest version was announced to it.")
+    is_late: bool = Field(description="It should have acknowledged that by now.")
 
 
 class CapacityOut(BaseModel):
@@ -107,11 +110,8 @@ class CapacityOut(BaseModel):
         groups = waits["groups"] if waits else []
         return cls(
             version=said["version"],
-            followers=len(said["acknowledged"]),
-            behind=[
-                FollowerOut(name=name, version=version)
-                for name, version in (said["behind"] if teams is None else {}).items()
-            ],
+            followers=len(found.followers),
+            behind=[FollowerOut(**one.to_json()) for one in found.behind] if teams is None else [],
             waiting=waits and waits["waiting"] + waits["unseen"],
             running=waits and waits["busy"],
             p95_s=waits and waits["p95_s"],

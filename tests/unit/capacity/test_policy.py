@@ -153,3 +153,19 @@ def test_thresholds_that_contradict_or_are_none_say_what_is_wrong(values, words)
 
 def test_whole_numbers_of_json_may_have_a_point():
     assert Thresholds.read({"max_nodes": 8.0}).max_nodes == 8
+
+
+def test_consumers_want_nodes_though_nothing_waits_and_keep_those_that_they_want():
+    idle = replace(CALM, demand=0.0, busy=0)
+    [decision], _ = looks(replace(idle, consumer_nodes=4), 1)
+    assert (decision.action, decision.after, decision.wanted) == ("grow", 4, 4)
+    assert decision.reasons[0].startswith("too few for the consumers")
+    found, _ = looks(replace(idle, consumer_nodes=2), 30)
+    assert {one.action for one in found} == {"hold"}
+    [many], _ = looks(replace(idle, consumer_nodes=400, ready=9), 1)
+    assert (many.after, "max_nodes is 10" in many.reasons) == (10, True)
+    [most], _ = looks(replace(idle, consumer_nodes=400, ready=10), 1)
+    assert most.action == "hold"
+    spent = replace(LIMITS, budget_node_hours=24)
+    [held], _ = looks(replace(idle, consumer_nodes=4, node_hours=24.0), 1, limits=spent)
+    assert held.action == "hold"

@@ -29,7 +29,8 @@ SHOWN = {
     "kafka.bootstrap_servers", "s3.endpoint_url", "s3.connection_id", "airflow.connection_id", "airflow.database_connection_id", "airflow.url", "wal.node",
     "destinations.marked.kind", "spark.connection_id", "spark.jobs_uri",
     "capacity.pool", "capacity.celery_worker", "capacity.variable", "capacity.consul_url",
-    "capacity.consul_key", "capacity.ingestion_group", "capacity.spark_worker_url",
+    "capacity.consul_key", "capacity.ingestion_group", "capacity.spark_worker_memory",
+    "capacity.spark_worker_url",
 }  # fmt: skip
 """Texts that messages may quote. A new one is a `SecretStr`, or is named here on purpose."""
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -34,10 +35,10 @@ def home(tmp_path: Path) -> Iterator[Path]:
         processes.end(record, grace_s=0)
 
 
-def nodes(home: Path, worker: list[str] = WORKS, setting: str = "") -> LoopbackNodes:
+def nodes(home: Path, worker: list[str] = WORKS, setting: str = "", **given: Any) -> LoopbackNodes:
     env = dict(os.environ)
     commands = NodeCommands(worker, env, WORKS, env, setting=setting)
-    return LoopbackNodes("ingestion", home, lambda _node: commands)
+    return LoopbackNodes("ingestion", home, lambda _node: commands, **given)
 
 
 def record(home: Path, name: str) -> ProcessRecord:
@@ -183,3 +184,19 @@ def test_a_command_whose_workers_end_at_once_is_said_and_tried_less_and_less_oft
     monkeypatch.setattr(time, "time", lambda: later)
     assert len(nodes(home).nodes()) == 1
     assert not (home / "run" / "loopback-ingestion.failures").exists(), "one that stays ends it"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_folder_of_a_node_goes_with_it_whoever_dies_meanwhile(home, number):
+    folders = home / "nodes"
+    loopback = nodes(home, folders=folders)
+    loopback.resize(2)
+    names = loopback.nodes()
+    for name in (*names, "of-somebody-else"):
+        (folders / name / "executor").mkdir(parents=True)
+    assert loopback.nodes() == names
+    gone = names[0]
+    children.killed((processes, "end", number), lambda: loopback.remove(gone))
+    loopback.nodes()
+    loopback.remove(gone)
+    assert sorted(one.name for one in folders.iterdir()) == sorted([names[1], "of-somebody-else"])

@@ -71,6 +71,8 @@ def open_session(
     else:
         options["spark.master"] = master
         conf = {**_java_options(conf or {}, is_light=is_light), **(conf or {})}
+    if master.startswith("spark://"):  # without it executors stay on a node that drains
+        conf = {"spark.decommission.enabled": "true", **(conf or {})}
     builder = SparkSession.builder.appName(name).config(map={**(conf or {}), **options})
     try:
         session = builder.getOrCreate()

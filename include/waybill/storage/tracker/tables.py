@@ -1061,8 +1061,10 @@ capacity_acks = Table(
     Column("application", Text, primary_key=True),
     Column("version", BigInteger, nullable=False),
     time_column("at", now=True),
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
 )
-"""The version that an application follows."""
+"""The announced version that somebody acknowledged last: an enhancer, or an application under its
+epoch."""
 
 capacity_thresholds = Table(
     "capacity_thresholds",

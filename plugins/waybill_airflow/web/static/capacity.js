@@ -88,7 +88,7 @@ function nodeTable(nodes) {
 function followed(found) {
   if (!found.version) return null;
   const done = found.followers - found.behind.length;
-  const late = found.behind.map((one) => `${one.name} (version ${one.version})`).join(", ");
+  const late = found.behind.map((one) => `${one.name} (version ${one.version}${one.is_late ? `, late: ${words(one.waits_s)}` : ""})`).join(", ");
   return h("p", { class: "muted" }, `Version ${found.version} of the nodes is announced; acknowledged by ${done} of ${count(found.followers)} applications${late && `; not by ${late}`}.`);
 }
 
