@@ -277,7 +277,7 @@ def test_what_a_digest_says_tells_the_cause_and_what_to_do(lot):
     send_notices(lot.tracker, NoticeSettings(), [sink])
     [message] = sink.taken
     assert "1 digest, 1 new kind of parked events in flights" in message.subject
-    assert "digest of flights: 1 events are parked; 1 came since the last digest" in message.text
+    assert "digest of flights: 1 event is parked; 1 came since the last digest" in message.text
     assert "The code met a null it did not expect." in message.text
     assert "dry-run it on the parked events" in message.text
     assert "it said: message 1" in message.text

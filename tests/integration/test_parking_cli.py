@@ -124,10 +124,31 @@ def test_a_sample_masks_what_is_personal_and_says_who_saw_it(run, flights, lot):
     ]
 
 
+def test_one_partition_and_its_sample_mask_messages_alike(run, flights, lot):
+    for personal in ([], ["pilot"], ["n"]):
+        declare(lot, personal=personal)
+        [row] = run("show", "flights", "-t", "null_value", "--json")
+        events = run("sample", "flights", "-t", "null_value", "-n", "99", "--json")
+        said = {event["error"]["message"] for event in events}
+        assert row["last_message"] in said
+        assert {cause["message"] for cause in row["causes"]} <= said
+        assert (said == {"message •••"}) is (personal == ["n"])
+
+
+def test_what_cannot_be_read_is_hidden_whole_where_it_may_be_personal(run, flights, lot):
+    declare(lot, personal=["n"])
+    [row] = run("show", "flights", "-t", "null_value", "--json")
+    kept = {key: lot.objects.get(key) for key in row["objects"]}
+    lot.objects.delete(row["objects"])
+    [row] = run("show", "flights", "-t", "null_value", "--json")
+    assert {row["last_message"], *(cause["message"] for cause in row["causes"])} == {"•••"}
+    for key, body in kept.items():
+        lot.objects.put(key, body)
+
+
 def test_lists_and_downloads_mask_what_is_personal_and_say_who_took_it(run, flights, lot, tmp_path):
     declare(lot, personal=["n"])
-    for words in (("list",), ("show", "flights")):
-        assert {row["last_message"] for row in run(*words, "--json")} == {"•••"}
+    assert {row["last_message"] for row in run("list", "--json")} == {"•••"}
     masked, seen = tmp_path / "masked.jsonl", tmp_path / "seen.jsonl"
     run("download", "-o", masked, "flights", "-t", "null_value")
     events = [ParkedEvent.from_line(line) for line in masked.read_bytes().splitlines()]

@@ -11,7 +11,9 @@ from tests.support import told_traces as told
 from tests.unit.tracing.samples import ids
 from typer.testing import CliRunner
 
+from waybill.access import Decision
 from waybill.cli import app
+from waybill.parking import ParkedGroupFilter
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -118,6 +120,40 @@ def test_times_on_a_terminal_never_run_backwards_and_late_marks_are_named(lot, r
     assert "mark written at" in shown
     assert flat(shown).count("~ a late mark: it was written after what it caused") == 1
     told.ship(spool, lot.settings["s3"])
+
+
+def test_a_discard_and_its_undoing_are_stops_with_who_and_why(lot, run, spool, flights):
+    key = lot.park([make_event()])
+    told.way(lot, spool, [ONE], parked_key=key)
+    flight = ParkedGroupFilter(event_name="flight")
+    lot.parking.discard(flight, Decision("anna", "test [red]data"))
+    lot.parking.undo_discard(flight, Decision("bob", "it was not"))
+    lot.parking.discard(flight, Decision("carl", "it was"))
+    [trail] = run("trail", ONE, "--json")["trails"]
+    stops = trail["stops"]
+    assert [(stop["phase"], stop["outcome"]) for stop in stops] == [
+        ("ingestion", "accepted"),
+        ("transformation", "parked"),
+        ("discard", "discarded"),
+        ("discard", "put back"),
+        ("discard", "discarded"),
+    ]
+    assert [stop["decision"]["who"] for stop in stops[2:]] == ["anna", "bob", "carl"]
+    assert {stop["place"] for stop in stops[2:]} == {key}
+    assert stops[2]["at"] <= stops[3]["at"] <= stops[4]["at"]
+    assert trail["state"] == "discarded"
+    assert trail["said"].startswith("discarded by carl at")
+    shown = run("trail", ONE)
+    assert "discard  discarded" in shown
+    assert "by anna: test [red]data" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    lot.parking.clean_up(grace_s=0)
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert [stop["outcome"] for stop in trail["stops"][2:]] == [
+        "discarded",
+        "put back",
+        "discarded",
+    ]
 
 
 def test_traces_of_a_batch_that_never_committed_are_left_out_and_said(lot, run, spool, flights):

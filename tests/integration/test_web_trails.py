@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from datetime import datetime
 from uuid import UUID
 
 import pytest
@@ -44,6 +46,28 @@ def test_a_question_is_answered_in_one_request_and_written_down(web, spool):
     [entry] = web.audit()
     assert entry[:3] == ("uma", "ask_trail", "events")
     assert entry[3]["query_id"] == said["id"]
+
+
+def test_times_rise_from_stop_to_stop_and_a_late_mark_is_said_to_be_one(web, spool):
+    told.write(spool, [ONE], "replay", "replayed", 63, replay_id="r-1")
+    batch = told.commit(web.lot)
+    for phase, after_s in (("mapping", 61), ("transformation", 60.7)):
+        told.write(spool, [ONE], phase, "passed", after_s, attempt=1, batch=batch)
+    [trail] = web.post("uma", "/api/trails", {"ids": [ONE]})["answer"]["trails"]
+    stops = trail["stops"]
+    assert [(stop["leg"], stop["phase"]) for stop in stops[3:]] == [
+        (1, "replay"),
+        (1, "transformation"),
+        (1, "mapping"),
+    ]
+    times = [datetime.fromisoformat(stop["shown_at"]) for stop in stops]
+    assert times == sorted(times)
+    assert [stop["late"] for stop in stops] == [False] * 3 + [True] + [False] * 2
+    assert stops[3]["shown_at"] == stops[4]["at"]
+    assert [stop["after_s"] for stop in stops[1:]] == [
+        pytest.approx((later - before).total_seconds())
+        for before, later in itertools.pairwise(times)
+    ]
 
 
 def test_an_event_of_another_team_is_as_one_that_is_not_known(web, spool):

@@ -12,10 +12,12 @@ from tests.support import told_traces as told
 from tests.ui.trails_page import TrailsPage
 from tests.unit.tracing.samples import ids
 
+from waybill.access import Decision
+from waybill.parking import ParkedGroupFilter
 from waybill.trails import queries as trace_queries
 from waybill.trails.question import ask_for_ids
 
-DELIVERED, PARKED, SPLIT, UNKNOWN, *MANY = ids(16, "trails page")
+DELIVERED, PARKED, SPLIT, UNKNOWN, LATE, DISCARDED, *MANY = ids(18, "trails page")
 PIPELINE = "pl-trails"
 RUN = "manual__2026-11-22T10:00:00+00:00"
 
@@ -41,6 +43,13 @@ def events(web, tmp_path_factory):
         told.write(
             spool, [f"{SPLIT}/{index}"], "destination", outcome, 4, object_key="warehouse", **own
         )
+    told.way(lot, spool, [LATE], **own)
+    told.write(spool, [LATE], "replay", "replayed", 63, replay_id="r-1", **own)
+    told.write(spool, [LATE], "destination", "delivered", 61, **done | {"replay_id": "r-1"}, **own)
+    lost = lot.park([make_event(9, "refund", pipeline_id=PIPELINE)], 2)
+    told.way(lot, spool, [DISCARDED], parked_key=lost, **own | {"event_name": "refund"})
+    refunds = ParkedGroupFilter(event_name="refund")
+    lot.parking.discard(refunds, Decision("anna", "a <b>test</b>"))
     told.way(lot, spool, MANY, **own)
     told.keyed(spool, DELIVERED, "[4711]", name="order", pipeline_id=PIPELINE)
     told.ship(spool, lot.settings["s3"])
@@ -84,6 +93,26 @@ def test_a_stop_leads_to_the_parked_partition_and_to_the_run(events, open_trails
     parked = one.page.frame_locator("iframe[title='Parked events']")
     expect(parked.get_by_role("heading", level=1)).to_contain_text("null")
     assert one.page.url.endswith(f"#id={events}")
+
+
+def test_a_mark_that_came_late_is_shown_at_the_time_of_what_it_caused(events, open_trails):
+    one = open_trails(f"#id={LATE}")
+    trail = one.trail(LATE)
+    stops = trail.locator(".leg.branch .stop")
+    expect(stops).to_have_count(2)
+    times = [text.rstrip("~") for text in stops.locator(".stop-time strong").all_inner_texts()]
+    assert times[0] == times[1], times
+    expect(stops.first.locator(".late")).to_have_text("~")
+    expect(stops.first).to_contain_text("mark written at ")
+    expect(stops.last.locator(".late")).to_have_count(0)
+    expect(trail.locator(".trail-notes")).to_contain_text("~ a late mark")
+
+
+def test_a_discard_is_a_stop_with_who_and_why(events, open_trails):
+    one = open_trails(f"#id={DISCARDED}")
+    last = one.trail(DISCARDED).locator(".stop").last
+    expect(last.locator(".what")).to_have_text("discarddiscarded")
+    expect(last).to_contain_text("by anna: a <b>test</b>")
 
 
 def test_an_event_is_found_by_its_primary_key(events, open_trails):

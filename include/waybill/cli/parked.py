@@ -121,12 +121,12 @@ def show(
 ) -> None:
     """Show partitions one by one: causes, objects, what the error means and what to do.
 
-    Messages are masked as in `list`.
+    Messages about events with personal fields are masked as in `sample`.
     """
     with _opened_service() as service:
         wanted = _filter(service.parking, request)
-        found = service.masked(_some(service.parking, wanted))
-        shown = found if as_json else found[:_MOST_SHOWN]
+        found = _some(service.parking, wanted)
+        shown = service.masked_by_event(found if as_json else found[:_MOST_SHOWN])
         causes = service.causes(shown)
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
         keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
@@ -137,7 +137,7 @@ def show(
                 | {"error": asdict(error_type(partition.error_type))}
                 | {"causes": [cause.to_json() for cause in causes[partition.id]]}
                 | {"objects": keys[partition.id]}
-                for partition in found
+                for partition in shown
             ]
         )
         return

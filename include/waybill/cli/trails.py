@@ -210,10 +210,11 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
     name = f"{trail['pipeline'] or trail['pipeline_id']} / {trail['event_name'] or '(empty)'}"
     yield Text.assemble(indent, (plain(trail["event_id"]), "bold"), "  ", (plain(name), ""))
     yield Text(f"{indent}{plain(trail['said'])}", f"bold {style}".strip())
-    day, leg, before = "", 0, None
-    times = [datetime.fromisoformat(stop["at"]) for stop in trail["stops"]]
-    for number, (stop, written) in enumerate(zip(trail["stops"], times, strict=True)):
-        at = min(times[number:])  # whatever caused it, it had happened by then
+    day, leg, before, any_late = "", 0, None, False
+    for stop in trail["stops"]:
+        written = datetime.fromisoformat(stop["at"])
+        at = datetime.fromisoformat(stop.get("shown_at") or stop["at"])
+        any_late = any_late or written > at
         if f"{at:%Y-%m-%d}" != day:
             day = f"{at:%Y-%m-%d}"
             yield Text(f"{indent}{day} (UTC)", "bright_black")
@@ -222,7 +223,7 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
             yield Text(f"{indent}├─ {plain(_replay(stop))}", "cyan")
         yield from _stop(stop, at, written, before, indent)
         before = at
-    if times != sorted(times):
+    if any_late:
         yield Text(f"{indent}{_LATE}", "bright_black")
     yield from _rest(trail, indent)
     for child in trail["children"]:
@@ -253,6 +254,9 @@ def _stop(
     if written > at:
         day = "" if written.date() == at.date() else f"{written:%Y-%m-%d} "
         yield Text(f"{indent}│{_INDENT}mark written at {day}{_clock(written)}", "bright_black")
+    if decided := stop.get("decision"):
+        why = f": {decided['why']}" if decided["why"] else ""
+        yield Text(f"{indent}│{_INDENT}{plain('by ' + decided['who'] + why)}", "bright_black")
     if now := stop.get("parked"):
         yield Text(f"{indent}│{_INDENT}{plain(_now(now, stop))}", "yellow")
 

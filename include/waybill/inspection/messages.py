@@ -2,7 +2,8 @@
 
 They quote values of events that are not at hand. So where an event may hold something personal, a
 message is hidden whole; or, for a user who may see it, the look is written to the audit log, once a
-look and team (see ``AccessLog``).
+look and team (see ``AccessLog``). Where one group is looked at, the event is fetched that said it
+(``HeldMessages``), and the message is masked as it is beside this event: as a sample shows it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,23 @@ from waybill.access import (
     personal_of,
     write_audit,
 )
-from waybill.parking import FailureCause, Hold, ParkedGroup
+from waybill.errors import RetryError
+from waybill.parking import (
+    HELD,
+    CorruptSegmentError,
+    FailureCause,
+    Hold,
+    ParkedGroup,
+    Parking,
+    masked_event,
+    summary,
+)
 from waybill.storage import TrackerStore
 
 _MESSAGE = "message"
+_MOST_BYTES = 4 * 1024**2
+_MOST_CAUSES = 10
+"""Of a group, for each of which a parked file is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,36 @@ class Explained:
     partition: ParkedGroup
     causes: list[FailureCause]
     hold: Hold | None
+
+
+class HeldMessages:
+    """Masks messages of parked groups by the values of the events that they are of.
+
+    Cost: for each message that may be personal one read of the store, of 4 MiB at most. One whose
+    event is not in the newest segment, or cannot be read now, is hidden whole.
+    """
+
+    def __init__(self, parking: Parking) -> None:
+        self._parking = parking
+
+    def masked(
+        self,
+        partition: ParkedGroup,
+        message: str,
+        personal: Sequence[str] | None,
+        fingerprint: str | None = None,
+    ) -> str:
+        """Return a group's message, or that of one of its causes, without personal values."""
+        try:
+            events = self._parking.newest(
+                partition.id, states=HELD, fingerprint=fingerprint, most_bytes=_MOST_BYTES
+            )
+        except (CorruptSegmentError, RetryError):
+            return MASK
+        for event in reversed(events):
+            if summary(event.message) == message:
+                return summary(masked_event(event, personal)[0].message)
+        return MASK
 
 
 @dataclass(slots=True)
@@ -54,11 +98,18 @@ class Messages:
         access: who looks.
         pipeline_ids: whose messages may be shown.
         looks: those that go on, and are not written again.
+        held: masks messages by the events they are of; None: they are hidden whole.
     """
 
     def __init__(
-        self, tracker: TrackerStore, access: Access, pipeline_ids: Sequence[str], looks: AccessLog
+        self,
+        tracker: TrackerStore,
+        access: Access,
+        pipeline_ids: Sequence[str],
+        looks: AccessLog,
+        held: HeldMessages | None = None,
     ) -> None:
+        self._held = held
         self._tracker = tracker
         self._access = access
         self._looks = looks
@@ -72,7 +123,7 @@ class Messages:
             return partition
         if self._may_see(partition, "last", [partition.last_message]):
             return partition
-        return replace(partition, last_message=MASK)
+        return replace(partition, last_message=self._masked(partition, partition.last_message))
 
     def causes(self, partition: ParkedGroup, causes: list[FailureCause]) -> list[FailureCause]:
         """Return a partition's causes with their messages as this person may see them."""
@@ -80,7 +131,17 @@ class Messages:
             return causes
         if self._may_see(partition, "cause", [cause.message for cause in causes]):
             return causes
-        return [replace(cause, message=MASK) for cause in causes]
+        read = causes[:_MOST_CAUSES]
+        masked = [self._masked(partition, one.message, one.fingerprint or None) for one in read]
+        masked += [MASK] * (len(causes) - len(read))
+        return [replace(one, message=text) for one, text in zip(causes, masked, strict=True)]
+
+    def _masked(self, partition: ParkedGroup, message: str, fingerprint: str | None = None) -> str:
+        if self._held is None or not message:
+            return MASK
+        return self._held.masked(
+            partition, message, self._personal.of(partition), fingerprint=fingerprint
+        )
 
     def hold(self, hold: Hold, team: str) -> Hold:
         """Return a hold; any event name of the pipeline may be the one that its message quotes."""

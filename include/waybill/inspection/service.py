@@ -28,7 +28,7 @@ from waybill.deployment import active_version, deployed_names, keeps_source
 from waybill.errors import InputError
 from waybill.events import rfc3339
 from waybill.inspection import status
-from waybill.inspection.messages import Explained, Messages
+from waybill.inspection.messages import Explained, HeldMessages, Messages
 from waybill.parking import (
     HELD,
     KINDS,
@@ -123,17 +123,33 @@ class ParkedEventsService:
         messages = self._messages(_NOBODY, found)
         return [messages.hold(one, "") for one in found]
 
+    def masked_by_event(self, found: Sequence[ParkedGroup]) -> list[ParkedGroup]:
+        """Return partitions with their messages masked as in a sample of their events, for anybody.
+
+        Cost: a read of the store for each of those with personal fields; for a list take
+        ``masked``.
+        """
+        messages = self._messages(_NOBODY, found, by_event=True)
+        return [messages.partition(partition) for partition in found]
+
     def causes(self, found: Sequence[ParkedGroup]) -> dict[int, list[FailureCause]]:
-        """Return {partition id: its held events by cause}, messages masked; a query for each."""
-        messages = self._messages(_NOBODY, found)
+        """Return {partition id: its held events by cause}, messages as of ``masked_by_event``."""
+        messages = self._messages(_NOBODY, found, by_event=True)
         return {one.id: messages.causes(one, self.parking.causes(one.id)) for one in found}
 
-    def _messages(self, access: Access, found: Sequence[ParkedGroup | Hold]) -> Messages:
-        return Messages(self._tracker, access, [one.pipeline_id for one in found], self._looks)
+    def _messages(
+        self, access: Access, found: Sequence[ParkedGroup | Hold], *, by_event: bool = False
+    ) -> Messages:
+        held = HeldMessages(self.parking) if by_event else None
+        ids = [one.pipeline_id for one in found]
+        return Messages(self._tracker, access, ids, self._looks, held)
 
     def explained(self, access: Access, partition: ParkedGroup) -> Explained:
-        """Return a partition, its events by cause and its pipeline's hold, as of ``shown``."""
-        messages = self._messages(access, [partition])
+        """Return a partition, its events by cause and its pipeline's hold.
+
+        For who may not see what is personal, messages are masked as they are beside their events.
+        """
+        messages = self._messages(access, [partition], by_event=True)
         causes = self.parking.causes(partition.id)
         holds = [h for h in self.parking.holds() if h.pipeline_id == partition.pipeline_id]
         explained = Explained(

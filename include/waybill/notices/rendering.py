@@ -185,7 +185,8 @@ def _digest(item: NamedCounts) -> Iterator[str]:
     numbers = item.detail
     partitions = numbers["partitions"]
     yield (
-        f"- digest of {one_line(item.pipeline)}: {numbers['parked']:,} events are parked; "
+        f"- digest of {one_line(item.pipeline)}: {numbers['parked']:,} "
+        f"{'event is' if numbers['parked'] == 1 else 'events are'} parked; "
         f"{numbers['new']:,} came since the last digest"
     )
     for row in partitions:

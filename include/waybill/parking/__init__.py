@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from waybill.parking.identities import identify as identify
     from waybill.parking.identities import split_ids as split_ids
     from waybill.parking.identities import unpack_ids as unpack_ids
+    from waybill.parking.locations import Decided as Decided
     from waybill.parking.locations import ParkedPlace as ParkedPlace
     from waybill.parking.locations import Whereabouts as Whereabouts
     from waybill.parking.locations import whereabouts as whereabouts
@@ -155,7 +156,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "split_ids",
             "unpack_ids",
         ],
-        "locations": ["ParkedPlace", "Whereabouts", "whereabouts"],
+        "locations": ["Decided", "ParkedPlace", "Whereabouts", "whereabouts"],
         "masking": ["masked_event", "masked_words"],
         "model": [
             "CleanUpReport",

@@ -255,6 +255,34 @@ class Parking:
             fingerprint=fingerprint,
         )
 
+    def newest(
+        self,
+        partition_id: int,
+        *,
+        states: Sequence[str],
+        fingerprint: str | None = None,
+        most_bytes: int,
+    ) -> list[ParkedEvent]:
+        """Return the events of the segment that was parked last, in order; none: it is too large.
+
+        Args:
+            partition_id: of the partition.
+            states: only of segments in these states.
+            fingerprint: only of this cause.
+            most_bytes: of the segment, packed.
+
+        Raises:
+            CorruptSegmentError, RetryError: it cannot be read; the store is away.
+        """
+        return sampling.read_newest(
+            self._tracker,
+            self._objects,
+            partition_id,
+            states=states,
+            fingerprint=fingerprint,
+            most_bytes=most_bytes,
+        )
+
     def draw(
         self,
         partition_id: int,

@@ -267,6 +267,27 @@ def _read(
         return iter(())
 
 
+def read_newest(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    partition_id: int,
+    *,
+    states: Sequence[str],
+    fingerprint: str | None = None,
+    most_bytes: int,
+) -> list[ParkedEvent]:
+    """Return the events of a partition's newest segment; see ``Parking.newest``."""
+    wanted = of_partition(partition_id, states, fingerprint)
+    newest_first = [column.desc() for column in REPLAY_ORDER]
+    query = select_segments(*wanted).order_by(None).order_by(*newest_first).limit(1)
+    with tracker.transaction() as connection:
+        row = connection.execute(query).first()
+    segment = None if row is None else to_segment(row)
+    if segment is None or segment.length > most_bytes:
+        return []
+    return list(read_segment_events(tracker, objects, segment))
+
+
 def read_sample(  # noqa: PLR0913 - conditions of one partition's events
     tracker: TrackerStore,
     objects: ObjectStore,

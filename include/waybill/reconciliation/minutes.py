@@ -21,6 +21,13 @@ from waybill.storage.tracker import COUNT_COLUMNS
 
 Verdict = Literal["balanced", "moving", "breach"]
 STAGES = ("ingestion", "transformation", "mapping", "destination")
+
+
+def numbered(number: int, noun: str) -> str:
+    """Return "1 event", "2 events", "1,000 events"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 _NOT_LOOKED_AT = "the auditor has not looked at it since it changed"
 _STATES = text("""
 WITH open AS (SELECT * FROM audit_minutes WHERE pipeline_id = :pipeline AND minute >= :since

@@ -229,7 +229,8 @@ class _Minute:
             settle(connection, key, reason=_harmless_words(row, ids), stands=True)
         elif exact and lost and not off:
             named.harmless = True
-            words = f"{lost:,} of them were lost with staged objects, and are unrecoverable"
+            words = f"{lost:,} of them {'was' if lost == 1 else 'were'} lost with staged objects"
+            words += f", and {'is' if lost == 1 else 'are'} unrecoverable"
             settle(connection, key, reason=words, stands=True)
         else:
             tell_of(connection, key, words=_named_words(named, gap), event="named", gap=gap)

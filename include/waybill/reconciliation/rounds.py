@@ -38,6 +38,7 @@ from waybill.ledger import (
 from waybill.loading import Rewind, open_rewinds
 from waybill.pipelines import PipelineHead, base_topic, topic_of
 from waybill.reconciliation.breaches import Found, Writer
+from waybill.reconciliation.minutes import numbered
 from waybill.reconciliation.offset_ranges import RangeFault, Reached, check_ranges
 from waybill.reconciliation.queue import (
     Due,
@@ -292,7 +293,8 @@ class _Round:
             left = 0 if water.open else int(water.source.get("left", 0))
             gap = counted - ingested + left
             words = (
-                f"the source counted {counted:,} records where {ingested:,} were taken in, and had "
+                f"the source counted {numbered(counted, 'record')} where {ingested:,} "
+                f"{'was' if ingested == 1 else 'were'} taken in, and had "
                 f"{left:,} left when a run had read it to its end"
             )
             self._writer.one(Found(pipeline_id, "source_count", gap, words, "", "ingestion"))

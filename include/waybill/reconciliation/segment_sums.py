@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from waybill.ledger import BalanceRow, ParkedEvents, StageCounts
+from waybill.reconciliation.minutes import numbered
 
 STAGES = ("ingestion", "transformation", "mapping", "destination")
 Place = tuple[str, str]
@@ -34,13 +35,14 @@ def sum_gaps(
 def _gap(item: tuple[str, int]) -> tuple[Place, tuple[int, str]]:
     place, gap = item
     stage, _, kind = place.removesuffix(")").partition(" (")
-    number, more = f"{abs(gap):,}", gap > 0
+    number, more, is_one = abs(gap), gap > 0, abs(gap) == 1
     if kind == "parked":
-        words = f"{number} {'more' if more else 'fewer'} events were counted as parked at {stage} "
+        events = numbered(number, f"{'more' if more else 'fewer'} event")
+        words = f"{events} {'was' if is_one else 'were'} counted as parked at {stage} "
         words += "than its segments hold"
     else:
-        words = f"{number} {'fewer' if more else 'more'} events came in again at {stage} than its "
-        words += "segments are marked replayed"
+        events = numbered(number, f"{'fewer' if more else 'more'} event")
+        words = f"{events} came in again at {stage} than its segments are marked replayed"
     return (stage, kind), (gap, words)
 
 

@@ -36,6 +36,7 @@ from waybill.ledger import (
     read_watermarks,
 )
 from waybill.pipelines import PipelineHead, topic_of
+from waybill.reconciliation.minutes import numbered
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore
 from waybill.storage.tracker import replays, topic_offsets
 from waybill.topics import stops_in
@@ -183,7 +184,8 @@ def _why(watermark: IntakeWatermark) -> str:
     told = f"{watermark.told_at:%Y-%m-%d %H:%M:%S} UTC"
     if watermark.waiting:
         return (
-            f"{watermark.waiting:,} events were in ingestion's write-ahead log and not "
+            f"{numbered(watermark.waiting, 'event')} "
+            f"{'was' if watermark.waiting == 1 else 'were'} in ingestion's write-ahead log and not "
             f"acknowledged by Kafka at {told}"
         )
     return f"ingestion goes on, or died: it last reported at {told}"
@@ -230,9 +232,11 @@ def _strange(
         )
     positions = known.get(own, {})
     if gone := sum(max(0, low - positions.get(n, 0)) for n, (low, _) in marks.items()):
-        return f"{gone:,} records of {topic.name!r} are gone, unprocessed"
+        are = "is" if gone == 1 else "are"
+        return f"{numbered(gone, 'record')} of {topic.name!r} {are} gone, unprocessed"
     if gone := sum(max(0, positions.get(n, 0) - high) for n, (_, high) in marks.items()):
-        return f"the log of {topic.name!r} ends {gone:,} records below the ledger: it was cut"
+        records = numbered(gone, "record")
+        return f"the log of {topic.name!r} ends {records} below the ledger: it was cut"
     return ""
 
 

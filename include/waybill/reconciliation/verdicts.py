@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from waybill.ledger import BalanceRow, StageCounts
-from waybill.reconciliation.minutes import STAGES, Verdict
+from waybill.reconciliation.minutes import STAGES, Verdict, numbered
 from waybill.reconciliation.snapshot import Whole
 
 _BEFORE = {"transformation": "ingestion", "mapping": "transformation", "destination": "mapping"}
@@ -93,7 +93,8 @@ def _judged(counts: StageCounts, gaps: list[Gap], wait: str | None) -> StageVerd
     if wait is not None:
         return StageVerdict("moving", 0, wait)
     if moving := counts.in_flight + counts.in_flight_replayed:
-        return StageVerdict("moving", 0, f"{moving:,} are on their way to it")
+        way = "is on its way" if moving == 1 else "are on their way"
+        return StageVerdict("moving", 0, f"{moving:,} {way} to it")
     return StageVerdict("balanced")
 
 
@@ -111,22 +112,26 @@ def _wait(row: BalanceRow, stage: str, evidence: Evidence) -> str | None:
 def _words(row: BalanceRow, gap: Gap) -> str:
     number, much = abs(gap.gap), "missing" if gap.gap > 0 else "too many"
     counts = row.stage(gap.stage)
-    events = f"{number:,} event{'' if number == 1 else 's'}"
+    events = numbered(number, "event")
     minute = minute_words(row.minute)
     if gap.kind == "in_stage":
         came = counts.in_first + counts.in_replayed
         return (
             f"{events} {much} in {gap.stage} of {minute}: {came:,} came in, "
-            f"{came - gap.gap:,} are accounted for"
+            f"{_being(came - gap.gap)} accounted for"
         )
     before = _BEFORE[gap.stage]
-    flight = f" and {counts.in_flight:,} are in flight" if counts.in_flight else ""
+    flight = f" and {_being(counts.in_flight)} in flight" if counts.in_flight else ""
     if counts.unrecoverable:
-        flight += f" and {counts.unrecoverable:,} are unrecoverable"
+        flight += f" and {_being(counts.unrecoverable)} unrecoverable"
     return (
         f"{events} {much} between {before} and {gap.stage} of {minute}: {before} passed on "
         f"{row.stage(before).out:,}, {counts.in_first:,} came in{flight}"
     )
+
+
+def _being(number: int) -> str:
+    return f"{number:,} {'is' if number == 1 else 'are'}"
 
 
 def minute_words(minute: int) -> str:

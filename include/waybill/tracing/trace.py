@@ -22,12 +22,11 @@ PHASES = (
     "transformation",
     "mapping",
     "destination",
-    "parked",
     "replay",
-    "discard",
 )
 """In the order of an event's way; a trail is sorted by time, then by this. A line of phase ``key``
-is found under ``waybill.events.key_id`` and names an event of that primary key in ``refers_to``."""
+is found under ``waybill.events.key_id`` and names an event of that primary key in ``refers_to``.
+Each of them is written; a discard leaves no trace, and a trail has it from the audit log."""
 
 THROUGH = "through"
 """Phase of a line in a spool that stands for two: it passed transformation and mapping, in one task
@@ -42,7 +41,6 @@ OUTCOMES = (
     "superseded",
     "duplicate",
     "replayed",
-    "discarded",
 )
 
 _AT = pa.timestamp("us", "UTC")

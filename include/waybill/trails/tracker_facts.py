@@ -16,7 +16,7 @@ from uuid import UUID
 from sqlalchemy import Connection, select
 
 from waybill.events import rfc3339
-from waybill.parking import ParkedPlace, Whereabouts, storable
+from waybill.parking import Decided, ParkedPlace, Whereabouts, storable
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import batches, pipelines, replays, staged_objects
 from waybill.tracing import Trace
@@ -41,6 +41,8 @@ class ParkedNow:
     why: str = ""
     at: datetime | None = None
     """Since when it is so."""
+    decisions: tuple[Decided, ...] = ()
+    """Discards and their undoing since, the oldest first."""
 
     @classmethod
     def of(cls, found: Whereabouts) -> ParkedNow:
@@ -54,7 +56,7 @@ class ParkedNow:
             by, why, at = last.who, last.why, last.at
         is_replays = state not in ("parked", "discarded", "copy")
         replay_id = (found.replay_id or "") if is_replays else ""
-        return cls(found.partition_id, state, replay_id, by, why, at)
+        return cls(found.partition_id, state, replay_id, by, why, at, found.decisions)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""

@@ -6,6 +6,13 @@ leg. A producer's own id may be that of events of two pipelines: each has a trai
 Clocks of machines differ, and a trace of sending back is written once the event is safe in the log,
 when processing may have had it already. So the first of taking in or sending back comes first in
 its leg, whatever its time; all others by time, and where their times are near by stage.
+
+What is shown of a stop is the time by which it had happened: the earliest of its own and of all
+that come after it. So times never run backwards, and a *late mark* is a stop whose trace was
+written after that.
+
+A discard names events by the million and leaves no traces. It is a stop nevertheless, behind the
+one that parked, made of what the audit log says: so it is there as soon as the discard is.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from typing import Any
 
 from waybill.storage import TrackerStore
 from waybill.tracing import Trace
-from waybill.trails.tracker_facts import Known, WhereParked, read_known
+from waybill.trails.tracker_facts import Known, WhereParked, place_of, read_known
 from waybill.trails.verdict import Verdict, verdict_of
 
 MOST_CHILDREN = 100
@@ -31,6 +38,9 @@ Committed = Callable[[set[str]], set[str]]
 
 _PIPELINE, _EVENT = attrgetter("pipeline_id"), attrgetter("event_id")
 _FIRST = ("ingestion", "replay")
+DECISION = "discard"
+"""Phase of a stop that is a decision; no trace has it."""
+_DECIDED = {"discard": "discarded", "undo_discard": "put back"}
 _NEAR = timedelta(milliseconds=100)
 """What clocks may differ by, and what a time of taking in is exact to."""
 
@@ -51,10 +61,18 @@ class Stop:
     trace: Trace
     leg: int
     """0: the first way; each replay begins another."""
+    shown_at: datetime
+    """By when it had happened: never before the stop before it, never after the next one."""
     after_s: float | None
-    """Since the stop before, 0 where clocks differ; None: there is none."""
+    """Since the stop before, as shown; None: there is none."""
     beside: dict[str, Any]
-    """What the tracker knows: parked, replay, staged, batch; each only where there is something."""
+    """What the tracker knows: parked, replay, staged, batch; each only where there is something.
+    Of a decision: who made it, and why."""
+
+    @property
+    def late(self) -> bool:
+        """True: the trace was written after what this stop caused, or by a clock that is ahead."""
+        return self.trace.at > self.shown_at
 
     @property
     def place(self) -> str:
@@ -70,7 +88,12 @@ class Stop:
     def to_json(self) -> dict[str, Any]:
         """Return the trace's own fields, with what is beside it."""
         known = {"leg": self.leg, "after_s": self.after_s, "place": self.place, **self.beside}
-        return {**asdict(self.trace), "at": self.trace.at.isoformat(), **known}
+        times = {
+            "at": self.trace.at.isoformat(),
+            "shown_at": self.shown_at.isoformat(),
+            "late": self.late,
+        }
+        return {**asdict(self.trace), **times, **known}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +227,52 @@ def _trail(event_id: str, found: list[Trace], counted: set[str], known: Known) -
 
 
 def _stops(way: Sequence[tuple[int, Trace]], known: Known) -> list[Stop]:
+    decided = {
+        id(trace): list(_decisions(trace, known))
+        for trace in {place_of(one): one for _, one in way if one.outcome == "parked"}.values()
+    }
+    whole = [
+        (leg, passed, beside)
+        for leg, trace in way
+        for passed, beside in ((trace, _beside(trace, known)), *decided.pop(id(trace), ()))
+    ]
+    times = shown_times([trace.at for _, trace, _ in whole])
     found: list[Stop] = []
-    before: datetime | None = None
-    for leg, trace in way:
-        after_s = None if before is None else max(0.0, (trace.at - before).total_seconds())
-        before = trace.at
-        found.append(Stop(trace, leg, after_s, _beside(trace, known)))
+    for (leg, trace, beside), at in zip(whole, times, strict=True):
+        after_s = (at - found[-1].shown_at).total_seconds() if found else None
+        found.append(Stop(trace, leg, at, after_s, beside))
     return found
+
+
+def shown_times(written: Sequence[datetime]) -> list[datetime]:
+    """Return, for stops in the order of the way, by when each had happened: times that only rise.
+
+    What comes after a stop was caused by it, so it had happened by the earliest time of these.
+    """
+    found: list[datetime] = []
+    for at in reversed(written):
+        found.append(min(at, found[-1]) if found else at)
+    return found[::-1]
+
+
+def _decisions(parked: Trace, known: Known) -> Iterator[tuple[Trace, dict[str, Any]]]:
+    """Yield the discards, and their undoing, of what parked at a stop."""
+    now = known.parked_now(parked)
+    for one in () if now is None else now.decisions:
+        trace = replace(
+            parked,
+            phase=DECISION,
+            outcome=_DECIDED[one.action],
+            at=one.at,
+            error_type="",
+            host="",
+            topic="",
+            kafka_partition=None,
+            kafka_offset=None,
+            batch="",
+            commit_number=None,
+        )
+        yield trace, {"decision": {"who": one.who, "why": one.why}}
 
 
 def _beside(trace: Trace, known: Known) -> dict[str, Any]:

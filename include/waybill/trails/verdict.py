@@ -110,10 +110,6 @@ def _filtered(last: Trace, _took: str, _known: Known) -> tuple[State, str]:
     return "filtered", f"filtered on purpose by the {last.phase} at {_clock(last.at)}"
 
 
-def _discarded(last: Trace, _took: str, _known: Known) -> tuple[State, str]:
-    return "discarded", f"discarded at {_clock(last.at)}"
-
-
 def _split(last: Trace, _took: str, _known: Known) -> tuple[State, str]:
     return "split", f"the transformation made other events of it at {_clock(last.at)}"
 
@@ -146,7 +142,6 @@ _SAID: dict[tuple[str, str], _Say] = {
     ("", "superseded"): _superseded,
     ("", "duplicate"): _duplicate,
     ("", "filtered"): _filtered,
-    ("", "discarded"): _discarded,
     ("", "replayed"): _sent_back,
     ("ingestion", "accepted"): _accepted,
     ("transformation", "passed"): _split,

@@ -102,11 +102,18 @@ class StopOut(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    phase: str
+    phase: str = Field(description="A stage, replay; discard: a decision, from the audit log.")
     outcome: str
     error_type: str
-    at: str
-    after_s: float | None = Field(description="Since the stop before.")
+    at: str = Field(description="When its trace was written.")
+    shown_at: str | None = Field(
+        None,
+        description="By when it had happened; over the stops of a trail it never runs backwards.",
+    )
+    late: bool = Field(
+        default=False, description="The trace was written after what this stop caused."
+    )
+    after_s: float | None = Field(description="Since the stop before, as shown.")
     leg: int = Field(description="0: the first way; each replay begins another.")
     place: str = Field(description="Destination, topic/partition@offset, object.")
     host: str
@@ -120,6 +127,7 @@ class StopOut(BaseModel):
     replay_id: str
     intake_minute: int | None
     parked: ParkedNowOut | None = None
+    decision: dict[str, Any] | None = Field(None, description="Of a discard: who, and why.")
     replay: dict[str, Any] | None = Field(
         None, description="The replay's id, run_id, state and requested_by."
     )

@@ -17,6 +17,7 @@ from waybill.destinations import CountLook, RowCount, open_destination
 from waybill.pipelines import TableSpec
 from waybill.reconciliation.checks.findings import Finding, Key
 from waybill.reconciliation.checks.limits import DriftLimits
+from waybill.reconciliation.minutes import numbered
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import TrackerStore
 
@@ -111,7 +112,7 @@ def drift(place: TablePlace, count: RowCount) -> Finding | None:
     return Finding(
         "drift",
         place.pipeline_id,
-        f"table {table} has {count.counted:,} rows, loads put {count.expected:,} there: "
+        f"table {table} has {numbered(count.counted, 'row')}, loads put {count.expected:,} there: "
         f"{abs(gap):,} {'was' if abs(gap) == 1 else 'were'} {who} by somebody else",
         event_name=place.event_name,
         stage="destination",

@@ -5,6 +5,7 @@ import { h, icon } from "./dom.js";
 import { count, many, plain, time } from "./words.js";
 
 const ICONS = { delivered: "check", parked: "hold", replaying: "replay", quarantined: "alert", discarded: "trash", "in flight": "clock", split: "next", unknown: "info" };
+const LATE = "~ a late mark: it was written after what it caused (a replay's is, once Kafka has the event), or by a clock that is ahead; shown is the time by which it had happened.";
 const PARKED_PAGE = "plugin/waybill-parked/waybill/parked";
 
 /** Return one trail. */
@@ -52,21 +53,35 @@ function by(stop) {
 }
 
 function line(stop, isFirst, trail) {
-  const instant = new Date(stop.at);
-  const clock = Number.isNaN(instant.getTime()) ? stop.at : instant.toISOString();
+  const clock = iso(stop.shown_at ?? stop.at);
+  const written = iso(stop.at);
+  const day = written.slice(0, 10) === clock.slice(0, 10) ? "" : `${written.slice(0, 10)} `;
   return h(
     "li", { class: `stop ${kind(stop.outcome)}` },
     stop.after_s !== null && !isFirst && h("span", { class: "after", title: `${stop.after_s} s after the stop before` }, span(stop.after_s)),
     h("span", { class: "dot", "aria-hidden": "true" }),
-    h("div", { class: "stop-time" }, h("strong", {}, clock.slice(11, 23)), h("span", { class: "muted" }, clock.slice(0, 10))),
+    h("div", { class: "stop-time" }, h("strong", {}, clock.slice(11, 23), stop.late && h("span", { class: "late", title: LATE }, "~")), h("span", { class: "muted" }, clock.slice(0, 10))),
     h(
       "div", { class: "stop-body" },
       h("p", { class: "what" }, h("strong", {}, stop.phase), h("span", { class: `verdict-chip ${kind(stop.outcome)}` }, stop.outcome), stop.error_type && h("code", {}, stop.error_type)),
       places(stop),
+      stop.late && h("p", { class: "places" }, h("span", {}, `mark written at ${day}${written.slice(11, 23)}`)),
+      decision(stop),
       parkedNow(stop),
       links(stop, trail),
     ),
   );
+}
+
+/** UTC, to the ms; what is no time stays as it is. */
+function iso(text) {
+  const instant = new Date(text);
+  return Number.isNaN(instant.getTime()) ? String(text) : instant.toISOString();
+}
+
+function decision(stop) {
+  const made = stop.decision;
+  return made ? h("p", { class: "decision" }, `by ${made.who}${made.why ? `: ${made.why}` : ""}`) : null;
 }
 
 function places(stop) {
@@ -97,6 +112,7 @@ function links(stop, trail) {
 
 function notes(trail) {
   const found = [
+    trail.stops.some((stop) => stop.late) && LATE,
     trail.left_out > 0 && `${many(trail.left_out, "stop")} left out, as there are too many.`,
     trail.uncommitted > 0 && `${many(trail.uncommitted, "trace")} of batches that did not commit left out.`,
     trail.more > 0 && `${many(trail.more, "more event")} made of it.`,

@@ -86,6 +86,82 @@ def test_rows_from_before_waybill_are_no_drift_and_those_of_others_are(destinati
     assert count(destination) == (0, 16, 7)
 
 
+def test_a_row_that_a_load_brought_back_is_missing_no_more(destination, dsn):
+    """Loads put it there twice; it is there once."""
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(5)])], park)
+    assert count(destination) == (5, 5, 0)
+    ask(dsn, "DELETE FROM shop.orders WHERE id IN (1, 3)")
+    assert count(destination) == (3, 5, 0)
+    destination.load([commit_of(2, [Order(1, 2, 2), Order(7, 1, 2)])], park)
+    found = destination.count_rows([CountLook(SPEC)])
+    assert found[0].expected - found[0].counted == 1, "3 is missing; 1 was brought back"
+    ask(dsn, "DELETE FROM shop.orders WHERE id = 1")
+    destination.load([commit_of(3, [Order(1, 3, 3)])], park)
+    ask(dsn, "DELETE FROM shop.orders WHERE id = 1")
+    found = destination.count_rows([CountLook(SPEC)])
+    assert found[0].expected - found[0].counted == 2, "1 was put three times, and is gone"
+    destination.load([commit_of(4, [Order(1, 4, 4), Order(3, 4, 4)])], park)
+    for _ in range(2):
+        found = destination.count_rows([CountLook(SPEC)])
+        assert found[0].expected == found[0].counted == 6
+    ask(dsn, "DELETE FROM shop.orders WHERE id = 7")
+    assert count(destination)[1] - count(destination)[0] == 1, "what is gone now is told"
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["MERGE tells", "counted"])
+def test_what_is_missing_is_known_whoever_deletes_and_loads(destination, dsn, monkeypatch, tells):
+    """Deletes by others and by the source, loads of all kinds, at random; counted now and then."""
+    if not tells:
+        monkeypatch.setattr(books, "merge_tells", lambda _session: False)
+    draw = random.Random(7)
+    wrong = looks = 0
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(200)])], park)
+    assert count(destination) == (200, 200, 0)
+    live = set(range(200))
+    for number in range(2, 40):
+        gone = draw.sample(range(200), draw.choice((0, 0, 1, 2, 5)))
+        ask(dsn, f"DELETE FROM shop.orders WHERE id = ANY(ARRAY{gone}::bigint[])")
+        if draw.random() < 0.5:
+            destination.count_rows([CountLook(SPEC)])
+        orders = [
+            Order(n, number, number, "delete" if draw.random() < 0.1 else "upsert")
+            for n in draw.sample(range(220), draw.choice((1, 3, 40)))
+        ]
+        destination.load([commit_of(number, orders)], park)
+        there = {row[0] for row in ask(dsn, "SELECT id FROM shop.orders")}
+        for order in orders:
+            (live.discard if order.op == "delete" else live.add)(order.id)
+        found = destination.count_rows([CountLook(SPEC)])[0]
+        assert found.counted == len(there)
+        looks += 1
+        wrong += found.expected - found.counted != len(live - there)
+    assert wrong == 0, f"{wrong} of {looks}"
+
+
+def test_a_table_that_was_emptied_and_read_again_is_whole(destination, dsn):
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(2_000)])], park)
+    assert count(destination) == (2_000, 2_000, 0)
+    ask(dsn, "DELETE FROM shop.orders WHERE id < 1500")
+    assert count(destination) == (500, 2_000, 0)
+    destination.load([commit_of(2, [Order(n, 2, 2) for n in range(1_500)])], park)
+    found = destination.count_rows([CountLook(SPEC)])[0]
+    assert (found.counted, found.expected) == (2_000, 2_000)
+
+
+def test_books_of_an_older_release_learn_of_keys_once_nothing_is_missing(destination, dsn):
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(5)])], park)
+    assert count(destination) == (5, 5, 0)
+    columns = ("keys", "keys_baseline", "clean_at")
+    dropped = ", ".join(f"DROP COLUMN {name}" for name in columns)
+    ask(dsn, f"ALTER TABLE waybill._waybill_row_counts {dropped}")
+    with open_destination("warehouse", DestinationSettings(dsn=dsn)) as newer:
+        assert count(newer) == (5, 5, 0)
+        ask(dsn, "DELETE FROM shop.orders WHERE id = 1")
+        assert count(newer) == (4, 5, 0)
+        newer.load([commit_of(2, [Order(1, 2, 2)])], park)
+        assert count(newer)[:2] == (5, 5)
+
+
 def test_a_drift_that_was_accepted_is_right_from_then_on_and_the_next_is_not(destination, dsn):
     destination.load([commit_of(1, [Order(n, 1, 1) for n in range(5)])], park)
     assert count(destination) == (5, 5, 0)

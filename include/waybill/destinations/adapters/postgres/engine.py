@@ -28,6 +28,7 @@ from waybill.destinations.merging import MergeStatements, bounds, literal, quote
 from waybill.destinations.specs import ITEM
 from waybill.destinations.transactional.destination import SqlDestination
 from waybill.destinations.transactional.engine import Merged, merge_items, reopened, statements_of
+from waybill.destinations.transactional.key_sums import KeySums, rows_of, total
 from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.table_load import parked_verdicts
 from waybill.destinations.transactional.tables import Table
@@ -316,7 +317,10 @@ class PostgresEngine:
             return None
 
         def merge() -> bool:
-            changed, merged.change = books.merge_counted(self.session, statements.merge_news())
+            changed, merged.keys = books.merge_counted(
+                self.session, statements.merge_news(), batch.spec
+            )
+            merged.change = rows_of(merged.keys)
             if changed == batch.columns.num_rows:
                 merge_items(self.session, statements)
                 return True
@@ -334,24 +338,26 @@ class PostgresEngine:
             self._mixed.discard((batch.spec.schema_name, batch.spec.name))
         whole = statements.merge(judged=judged)
         tells = books.merge_tells(session)
-        before = 0 if tells else books.rows_of_stage(session, statements)
+        before: KeySums = {} if tells else books.rows_of_stage(session, statements)
 
         def merge() -> None:
             if tells:
-                _, merged.change = books.merge_counted(session, whole)
+                _, merged.keys = books.merge_counted(session, whole, batch.spec)
             else:
                 session.execute(whole)
             merge_items(self.session, statements)
 
         if session.attempt(merge) is None:
             if not tells:
-                merged.change = books.rows_of_stage(session, statements) - before
+                merged.keys = total(books.rows_of_stage(session, statements), before, -1)
+            merged.change = rows_of(merged.keys)
             return merged
         before = books.rows_of_stage(session, statements)
         refused = merge_by_halves(session, statements, batch.columns.num_rows)
         if refused:
             session.append(statements.verdict, parked_verdicts(refused))
-        return Merged(books.rows_of_stage(session, statements) - before, refused)
+        keys = total(books.rows_of_stage(session, statements), before, -1)
+        return Merged(rows_of(keys), refused, keys)
 
     def reopen(self, statements: MergeStatements) -> MergeStatements | None:
         """Stage the rows that lost only to refused ones; see the protocol."""
