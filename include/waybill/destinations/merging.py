@@ -179,12 +179,8 @@ class MergeStatements:
 
     def count_met(self) -> str:
         """Count, as ``rows``, the target's rows whose key is in the stage."""
-        return self._render(f"SELECT COUNT(*) AS rows {self.met_rows()}")
-
-    def met_rows(self) -> str:
-        """Return FROM and WHERE of the target's rows ``t`` with a key of the stage, unrendered."""
-        return (
-            f"FROM {self._target} AS t WHERE EXISTS "
+        return self._render(
+            f"SELECT COUNT(*) AS rows FROM {self._target} AS t WHERE EXISTS "
             f"(SELECT 1 FROM {quoted(self.stage)} AS s WHERE {self._on_key})"
         )
 

@@ -4,8 +4,7 @@
                          the micro-batch (null in rows of older releases)
 ``_waybill_tombstones``  (table, hash of the key), key, id and versions of the delete
 ``_waybill_row_counts``  (table), rows that all loads added less those they took away, the rows that
-                         were there beside them, what the last count missed, when that was; in
-                         PostgreSQL sums over their keys, too (``key_sums``)
+                         were there beside them, what the last count missed, when that was
 
 All are in schema ``waybill`` and are made when they are missing; a warehouse has the row that loads
 lock, too. A commit's counts are
@@ -31,7 +30,6 @@ from waybill.destinations.batch import group_inputs
 from waybill.destinations.merging import MergeStatements, literal, quoted
 from waybill.destinations.model import BehindError, Commit, Held, LoadOutcome, OutcomeCount
 from waybill.destinations.transactional.dialect import Dialect
-from waybill.destinations.transactional.key_sums import KeySums
 from waybill.destinations.transactional.session import Session, WarehouseSession
 from waybill.destinations.transactional.warehouse_tables import definition, found_columns
 from waybill.pipelines import Column, TableSpec
@@ -41,7 +39,6 @@ SCHEMA = "waybill"
 COMMITS = f"{quoted(SCHEMA)}.{quoted('_waybill_commits')}"
 TOMBSTONES = f"{quoted(SCHEMA)}.{quoted('_waybill_tombstones')}"
 TABLES = f"{quoted(SCHEMA)}.{quoted('_waybill_row_counts')}"
-NO_KEYS: KeySums = {}
 
 
 class Books(Protocol):
@@ -59,13 +56,8 @@ class Books(Protocol):
         """Say whether a table has any."""
         ...
 
-    def note_change(
-        self, session: Session, spec: TableSpec, change: int, keys: KeySums = NO_KEYS
-    ) -> None:
-        """Note, in a load's transaction, by how much it changed a table's number of rows.
-
-        ``keys``: sums over the keys of these rows, where the engine keeps them.
-        """
+    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
+        """Note, in a load's transaction, by how much it changed a table's number of rows."""
         ...
 
 
@@ -103,30 +95,10 @@ class SqlBooks(ABC):
         query = f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found"
         return bool(session.query(query)["found"][0].as_py())
 
-    def note_change(
-        self,
-        session: Session,
-        spec: TableSpec,
-        change: int,
-        keys: KeySums = NO_KEYS,  # noqa: ARG002 - an engine that has them keeps them
-    ) -> None:
+    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
         """Note by how much a load changed a table's number of rows; see the protocol."""
         if session.execute(_counted_up(spec, change)) == 0:
             session.execute(_first_count(spec, change))
-
-    def forget_rows(self, session: Session, spec: TableSpec, *, anew: bool) -> int:  # noqa: ARG002
-        """Take rows out of a table's books that seem missing and are not; return how many.
-
-        They were brought back by a load, which put them there twice, or deleted by their source.
-
-        Called in the transaction that counted the table, whatever it found.
-
-        Args:
-            session: with that transaction.
-            spec: the table.
-            anew: what is there now is right from now on.
-        """
-        return 0
 
 
 def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
@@ -388,13 +360,7 @@ class WarehouseBooks:
         rows = session.query(f"SELECT COUNT(*) AS found FROM {TOMBSTONES} WHERE {is_of(spec)}")
         return bool(rows["found"][0].as_py())
 
-    def note_change(
-        self,
-        session: Session,
-        spec: TableSpec,
-        change: int,
-        keys: KeySums = NO_KEYS,  # noqa: ARG002 - warehouses keep none
-    ) -> None:
+    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
         """Note by how much a load changed a table's number of rows; see the protocol."""
         rows = session.query(f"SELECT COUNT(*) AS found FROM {TABLES} WHERE {is_of(spec)}")
         noted = rows["found"][0].as_py()

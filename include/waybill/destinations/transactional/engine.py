@@ -9,7 +9,6 @@ from typing import Protocol
 from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.merging import MergeStatements
 from waybill.destinations.transactional.books import Books, SqlBooks
-from waybill.destinations.transactional.key_sums import KeySums
 from waybill.destinations.transactional.session import Refused, Session
 from waybill.destinations.transactional.tables import Table
 from waybill.pipelines import TableSpec
@@ -22,8 +21,6 @@ class Merged:
     change: int = 0
     """Rows that the table has more."""
     refused: Refused = field(default_factory=dict)
-    keys: KeySums = field(default_factory=dict)
-    """Of the keys of these rows, where the engine keeps such sums."""
 
 
 class TableEngine(Protocol):

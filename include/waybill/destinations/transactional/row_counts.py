@@ -4,9 +4,6 @@ Each load notes the net change of its rows in its own transaction, in ``_waybill
 table's rows, less what all loads changed, are always the same number: the rows that were there
 before Waybill (the baseline, taken when it is first looked). Where they are not, somebody else
 wrote or deleted. Both are read by one statement, in one snapshot, while loads go on.
-
-A row that somebody deleted and a load brought back was put there twice. Where the engine keeps sums
-over keys (``key_sums``), it is found by these, and taken out of the baseline once.
 """
 
 from __future__ import annotations
@@ -47,11 +44,7 @@ def count_rows(engine: Engine, look: CountLook) -> RowCount | None:
         engine.session.execute(f"UPDATE {TABLES} SET looked_at = now() WHERE {is_of(look.spec)}")
         return known
     anew = row["first"] or row["accepted"]
-    found = _counted(engine.session, look.spec, there=estimate is not None, anew=anew)
-    if estimate is None:
-        return found
-    less = engine.books.forget_rows(engine.session, look.spec, anew=anew)
-    return RowCount(look.spec, found.counted, found.expected - less, found.beside - less)
+    return _counted(engine.session, look.spec, there=estimate is not None, anew=anew)
 
 
 def _state(look: CountLook) -> str:

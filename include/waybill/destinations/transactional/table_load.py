@@ -16,8 +16,7 @@ import pyarrow as pa
 from waybill.destinations.batch import DELIVERED, PARKED, TableBatch
 from waybill.destinations.merging import MergeStatements, quoted
 from waybill.destinations.transactional import books
-from waybill.destinations.transactional.engine import Merged, TableEngine
-from waybill.destinations.transactional.key_sums import KeySums, total
+from waybill.destinations.transactional.engine import TableEngine
 from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.tables import Table
 
@@ -55,8 +54,6 @@ class TableLoad:
     refused: Refused = field(default_factory=dict)
     change: int = field(default=0, init=False)
     """Rows that the table has more for this load."""
-    keys: KeySums = field(default_factory=dict, init=False)
-    """Of their keys, where the engine keeps such sums."""
     statements: MergeStatements = field(init=False)
     _repeats: bool = field(init=False)
 
@@ -96,7 +93,7 @@ class TableLoad:
             buried = kept.has_tombstones(session, spec)
             news = None if buried else self.engine.merge_news(statements, self.batch)
             if news is not None:
-                self._note(news)
+                self.change += news.change
                 return {}
         judged = self._judge(statements)
         if buried is None:
@@ -107,16 +104,12 @@ class TableLoad:
         if judged:
             self.engine.analyze(statements.verdict)
         merged = self.engine.merge(statements, self.batch, judged=judged > 0 or any_judged)
-        self._note(merged)
+        self.change += merged.change
         if buried:
             session.execute(statements.clear_tombstones(books.TOMBSTONES, key_hash))
         if self.batch.has_deletes:
             books.bury(session, kept, statements)
         return merged.refused
-
-    def _note(self, merged: Merged) -> None:
-        self.change += merged.change
-        self.keys = total(self.keys, merged.keys)
 
     def _judge(self, statements: MergeStatements) -> int:
         """Give verdicts within the batch and against the table; return how many."""

@@ -28,7 +28,6 @@ from waybill.destinations.merging import MergeStatements, bounds, literal, quote
 from waybill.destinations.specs import ITEM
 from waybill.destinations.transactional.destination import SqlDestination
 from waybill.destinations.transactional.engine import Merged, merge_items, reopened, statements_of
-from waybill.destinations.transactional.key_sums import KeySums, rows_of, total
 from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.table_load import parked_verdicts
 from waybill.destinations.transactional.tables import Table
@@ -317,10 +316,7 @@ class PostgresEngine:
             return None
 
         def merge() -> bool:
-            changed, merged.keys = books.merge_counted(
-                self.session, statements.merge_news(), batch.spec
-            )
-            merged.change = rows_of(merged.keys)
+            changed, merged.change = books.merge_counted(self.session, statements.merge_news())
             if changed == batch.columns.num_rows:
                 merge_items(self.session, statements)
                 return True
@@ -338,26 +334,24 @@ class PostgresEngine:
             self._mixed.discard((batch.spec.schema_name, batch.spec.name))
         whole = statements.merge(judged=judged)
         tells = books.merge_tells(session)
-        before: KeySums = {} if tells else books.rows_of_stage(session, statements)
+        before = 0 if tells else books.rows_of_stage(session, statements)
 
         def merge() -> None:
             if tells:
-                _, merged.keys = books.merge_counted(session, whole, batch.spec)
+                _, merged.change = books.merge_counted(session, whole)
             else:
                 session.execute(whole)
             merge_items(self.session, statements)
 
         if session.attempt(merge) is None:
             if not tells:
-                merged.keys = total(books.rows_of_stage(session, statements), before, -1)
-            merged.change = rows_of(merged.keys)
+                merged.change = books.rows_of_stage(session, statements) - before
             return merged
         before = books.rows_of_stage(session, statements)
         refused = merge_by_halves(session, statements, batch.columns.num_rows)
         if refused:
             session.append(statements.verdict, parked_verdicts(refused))
-        keys = total(books.rows_of_stage(session, statements), before, -1)
-        return Merged(rows_of(keys), refused, keys)
+        return Merged(books.rows_of_stage(session, statements) - before, refused)
 
     def reopen(self, statements: MergeStatements) -> MergeStatements | None:
         """Stage the rows that lost only to refused ones; see the protocol."""
