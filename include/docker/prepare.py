@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from waybill.deployment import StaleFolderError
 from waybill.errors import WaybillError
 from waybill.pipelines import pipeline_directories
 from waybill.services import migrate, run_deploy
@@ -24,12 +27,20 @@ def main() -> int:
         migrate(settings)
         make_log_bucket(settings)
         for directory in pipeline_directories(settings.pipelines_dir).values():
-            report = run_deploy(settings, directory, who="docker-compose")
-            sys.stdout.write(json.dumps(report.to_json()) + "\n")
+            line = deployed(settings, directory)
+            sys.stdout.write(json.dumps(line) + "\n")
     except WaybillError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+def deployed(settings: Settings, directory: Path) -> dict[str, Any]:
+    """Deploy a folder; where it is behind what is active, that stays, and the reason is said."""
+    try:
+        return run_deploy(settings, directory, who="docker-compose", force=False).to_json()
+    except StaleFolderError as error:
+        return {"folder": str(directory), "changed": False, "kept": str(error)}
 
 
 def make_log_bucket(settings: Settings) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.access import Decision, write_audit
 from waybill.errors import InputError
+from waybill.events import rfc3339
 from waybill.mappings import (
     InForce,
     NameRules,
@@ -29,11 +32,12 @@ from waybill.pipelines import (
     base_topic,
     hint,
     load_pipeline,
+    shown_name,
     topic_name,
     topic_of,
 )
 from waybill.storage import TrackerStore
-from waybill.storage.tracker import audit_log, pipeline_versions, pipelines
+from waybill.storage.tracker import pipeline_versions, pipelines, text_value
 
 Mappings = dict[tuple[str, str], InForce]
 """By pipeline id and event name."""
@@ -62,8 +66,39 @@ ChoosePipelines = Callable[[str, frozenset[str]], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
+class DeployedVersion:
+    """A version of a pipeline, as its history has it."""
+
+    pipeline_id: str
+    number: int
+    version: str
+    """The first 12 hex digits of the SHA-256 over declaration and code."""
+    deployed_at: datetime
+    deployed_by: str
+    place: str = ""
+    """Host and folder that it was deployed from; "": by a rollback, or by an older release."""
+    rolled_back_to: int | None = None
+    """The number that a rollback made active again; None: it was deployed from a folder."""
+    why: str = ""
+
+    def __str__(self) -> str:
+        how = "deployed"
+        if self.rolled_back_to is not None:
+            how = f"a rollback to number {self.rolled_back_to}"
+        place = f" from {self.place}" if self.place else ""
+        return (
+            f"number {self.number} ({self.version}), {how} by {self.deployed_by}{place} on "
+            f"{self.deployed_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON."""
+        return asdict(self) | {"deployed_at": rfc3339(self.deployed_at)}
+
+
+@dataclass(frozen=True, slots=True)
 class DeployReport:
-    """What a deploy did."""
+    """What a deploy, or a rollback, did."""
 
     pipeline: str
     pipeline_id: str
@@ -72,11 +107,34 @@ class DeployReport:
     changed: bool
     """False: this version was active already."""
     warnings: tuple[str, ...] = ()
-    """A sentence for each table that another deployed pipeline writes too."""
+    """A sentence for each table that another deployed pipeline writes too, and for what else may
+    not be meant."""
+    replaced: DeployedVersion | None = None
+    """What was active before; None: nothing was, or it still is."""
+    rolled_back_to: int | None = None
+    """The number whose declaration and code are active again; None: it was a deploy."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
-        return asdict(self)
+        replaced = None if self.replaced is None else self.replaced.to_json()
+        return asdict(self) | {"replaced": replaced}
+
+
+@dataclass(frozen=True, slots=True)
+class DeployOrigin:
+    """Where a deploy comes from, and over what it may go."""
+
+    place: str = ""
+    """Host and folder, for the history; "": nobody can tell later what came from there."""
+    force: bool = True
+    """Deploy also where another version was deployed from elsewhere since."""
+
+
+_UNKNOWN_ORIGIN = DeployOrigin()
+
+
+class StaleFolderError(InputError):
+    """A folder is behind what is active: deploying it would take back somebody's change."""
 
 
 def deploy(
@@ -86,6 +144,7 @@ def deploy(
     who: str,
     rules: NameRules | None = None,
     source_roots: Sequence[Path] = (),
+    origin: DeployOrigin = _UNKNOWN_ORIGIN,
 ) -> DeployReport:
     """Check the declaration in a folder and make it the pipeline's active version.
 
@@ -97,53 +156,171 @@ def deploy(
         who: deploys.
         rules: for names, of the pipeline's destination; PostgreSQL's, where none are given.
         source_roots: folders of the settings that its source may lie in.
+        origin: where it comes from, and over what it may go.
 
     Raises:
         InputError: the declaration is wrong, its source lies where it must not, its name belongs to
             another pipeline, its team or destination is not what it was, or a column's type is none
             that holds what was learned.
+        StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
     """
     pipeline = load_pipeline(directory, source_roots)
     with tracker.transaction() as connection:
+        _lock_deploys(connection)
         _register(connection, pipeline)
-        number, changed = _activate(connection, pipeline, who, rules or rules_of("postgres"))
-        warnings = tuple(_shared_tables(connection, pipeline))
-    return DeployReport(
-        pipeline.name, pipeline.id, pipeline.version, number, changed=changed, warnings=warnings
-    )
+        active = _active_row(connection, pipeline.id)
+        if active is not None and active.version != pipeline.version and not origin.force:
+            _refuse_stale(connection, pipeline, active, origin.place)
+        change = _Change(who, "deploy", {"place": origin.place} if origin.place else {})
+        return _activated(connection, pipeline, active, change, rules or rules_of("postgres"))
 
 
-def _activate(
-    connection: Connection, pipeline: Pipeline, who: str, rules: NameRules
-) -> tuple[int, bool]:
-    """Make a version active; returns its number, and False if it was active already."""
-    active = _active_row(connection, pipeline.id)
-    if active is not None and active.version == pipeline.version:
-        return int(active.number), False
-    if active is not None:
+def roll_back(
+    tracker: TrackerStore,
+    name: str,
+    version: str | None,
+    decision: Decision,
+    check: Callable[[Pipeline], NameRules],
+) -> DeployReport:
+    """Make a version that was deployed before active again: as a new one, with a new number.
+
+    Args:
+        tracker: where pipelines are kept.
+        name: of the pipeline, or its id.
+        version: its number, or the beginning of its digest; None: the last one that differs from
+            the active one.
+        decision: whose it is, and why.
+        check: looks at it as a deploy does, and returns the rules for names of its destination.
+
+    Raises:
+        InputError: nothing of that name is deployed, there is no such version, or it is refused
+            as a deploy of it would be.
+    """
+    with tracker.transaction() as connection:
+        _lock_deploys(connection)
+        versions = _history(connection, deployed_id(connection, name))
+        target = _earlier(name, versions) if version is None else pick_version(versions, version)
+        active = _active_row(connection, target.pipeline_id)
+        pipeline = _version_of(connection, target)
+        rules = check(pipeline)
+        _register(connection, pipeline)
+        detail = {"why": decision.why, **decision.beside_who()}
+        change = _Change(decision.who, "rollback", detail, target.number)
+        return _activated(connection, pipeline, active, change, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What the audit log gets beside version and number."""
+
+    who: str
+    action: str
+    detail: Mapping[str, object]
+    rolled_back_to: int | None = None
+
+
+def _activated(
+    connection: Connection,
+    pipeline: Pipeline,
+    active: Any,
+    change: _Change,
+    rules: NameRules,
+) -> DeployReport:
+    """Make a version active, unless it is; returns what that did."""
+    number, replaced = 0 if active is None else int(active.number), None
+    changed = active is None or active.version != pipeline.version
+    if active is not None and changed:
         before = Pipeline.from_json(active.declaration)
         _refuse_other_topic(before, pipeline)
         _refuse_other_way(before, pipeline)
-    number = 1 if active is None else active.number + 1
+        replaced = _history(connection, pipeline.id)[0]
+    if changed:
+        number += 1
+        _write_version(connection, pipeline, number, change)
+        keep_declared(connection, pipeline, rules, change.who)
+    return DeployReport(
+        pipeline.name,
+        pipeline.id,
+        pipeline.version,
+        number,
+        changed=changed,
+        warnings=tuple(_shared_tables(connection, pipeline)),
+        replaced=replaced,
+        rolled_back_to=change.rolled_back_to,
+    )
+
+
+def _write_version(
+    connection: Connection, pipeline: Pipeline, number: int, change: _Change
+) -> None:
     connection.execute(
         pipeline_versions.insert().values(
             pipeline_id=pipeline.id,
             number=number,
             version=pipeline.version,
             declaration=pipeline.to_json(),
-            deployed_by=who,
+            deployed_by=change.who,
         )
     )
-    connection.execute(
-        audit_log.insert().values(
-            who=who,
-            action="deploy",
-            target=pipeline.id,
-            detail={"version": pipeline.version, "number": number},
-        )
+    detail = {"version": pipeline.version, "number": number, **change.detail}
+    if change.rolled_back_to is not None:
+        detail["rolled_back_to"] = change.rolled_back_to
+    write_audit(connection, who=change.who, action=change.action, target=pipeline.id, **detail)
+
+
+def _refuse_stale(connection: Connection, pipeline: Pipeline, active: Any, place: str) -> None:
+    """Refuse a folder that is behind the active version, as far as that can be told.
+
+    It is where it holds what was active before, or was deployed and somebody else deployed since.
+    """
+    versions = _history(connection, pipeline.id)
+    place = text_value(place)
+    same = next((one for one in versions if one.version == pipeline.version), None)
+    own = next((one for one in versions if place and one.place == place), None)
+    if same is not None:
+        said = f"this folder holds number {same.number}, which was active before"
+    elif own is not None and own.number < active.number:
+        said = f"this folder was last deployed as number {own.number}, and changed since"
+    else:
+        return
+    raise StaleFolderError(
+        f"pipeline {pipeline.name!r}: {said}. What is active now is {versions[0]}; deploying the "
+        f"folder would take back what that changed. `waybill pipelines diff {pipeline.name}` shows "
+        "the difference; bring it into the folder, or go on with --force"
     )
-    keep_declared(connection, pipeline, rules, who)
-    return number, True
+
+
+def _earlier(name: str, versions: Sequence[DeployedVersion]) -> DeployedVersion:
+    """Return the last version that differs from the active one, unless that is ambiguous."""
+    active = versions[0]
+    others = [one for one in versions if one.version != active.version]
+    if not others:
+        raise InputError(f"pipeline {name!r} has had one version only: {active}")
+    if active.rolled_back_to is not None:
+        raise InputError(
+            f"pipeline {name!r}: what is active is {active}; say which version is to be active "
+            f"(`waybill pipelines history {name}` has them), or the last one would bring back "
+            f"number {others[0].number}"
+        )
+    return others[0]
+
+
+def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVersion:
+    """Return the version of a history by its number, or by the beginning of its digest.
+
+    Raises:
+        InputError: there is none, or several begin so; says which there are.
+    """
+    found = [one for one in versions if given == str(one.number)]
+    if not found and len(given) >= (_DIGITS if given.isdigit() else _FEWEST_DIGITS):
+        found = [one for one in versions if one.version.startswith(given.lower())]
+    if len({one.version for one in found}) == 1:
+        return found[0]
+    known = ", ".join(f"{one.number} ({one.version})" for one in versions[:_MOST_NAMED])
+    more = len(versions) - _MOST_NAMED
+    known += f" and {more:,} more" if more > 0 else ""
+    kind = "more than one version begins with" if found else "there is no version"
+    raise InputError(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
 
 
 def _shared_tables(connection: Connection, pipeline: Pipeline) -> Iterator[str]:
@@ -187,9 +364,13 @@ def _refuse_other_way(active: Pipeline, proposed: Pipeline) -> None:
         )
 
 
-def _register(connection: Connection, pipeline: Pipeline) -> None:
-    """Insert or update the pipeline's row; deploys, also of different pipelines, take turns."""
+def _lock_deploys(connection: Connection) -> None:
+    """Have deploys, also of different pipelines, take turns."""
     connection.execute(text("LOCK TABLE pipelines IN SHARE ROW EXCLUSIVE MODE"))
+
+
+def _register(connection: Connection, pipeline: Pipeline) -> None:
+    """Insert or update the pipeline's row."""
     owner = connection.execute(
         select(pipelines.c.id).where(pipelines.c.name == pipeline.name)
     ).scalar()
@@ -425,7 +606,10 @@ class ActivePipelines:
 
 
 _MOST_NAMED = 20
-"""Pipelines that an error lists."""
+"""Pipelines, or versions of one, that an error lists."""
+_DIGITS, _FEWEST_DIGITS = 12, 4
+"""Of a digest: all of what is kept of it, and its beginning where it is named by that; figures
+alone are a number, unless they are all of it."""
 _MARK = text("SELECT count(*), sum(hashtextextended(pipeline_id, number)) FROM pipeline_versions")
 """Versions are written once. Cost: 1 ms for 5,000 versions; it reads the index only."""
 _WANTED = """FROM pipeline_versions
@@ -499,6 +683,92 @@ def _wanted(versions: Sequence[tuple[str, int]]) -> dict[str, list[Any]]:
     }
 
 
+_HISTORY = text("""
+SELECT versions.pipeline_id, versions.number, versions.version, versions.deployed_at,
+  versions.deployed_by, COALESCE(entry.detail->>'place', '') AS place,
+  CAST(entry.detail->>'rolled_back_to' AS int) AS rolled_back_to,
+  COALESCE(entry.detail->>'why', '') AS why
+FROM pipeline_versions AS versions LEFT JOIN (
+  SELECT DISTINCT ON (detail->>'number') detail->>'number' AS number, detail FROM audit_log
+  WHERE target = :id AND action IN ('deploy', 'rollback') ORDER BY detail->>'number', id DESC
+  ) AS entry ON entry.number = CAST(versions.number AS text)
+WHERE versions.pipeline_id = :id ORDER BY versions.number DESC
+""")
+_ACTIVE_VERSIONS = text("""
+SELECT pipelines.name, pipelines.team, active.pipeline_id, active.number, active.version,
+  active.deployed_at, active.deployed_by
+FROM pipelines CROSS JOIN LATERAL (
+  SELECT pipeline_id, number, version, deployed_at, deployed_by FROM pipeline_versions
+  WHERE pipeline_id = pipelines.id ORDER BY number DESC LIMIT 1) AS active ORDER BY pipelines.name
+""")
+_NUMBERS = text("""
+SELECT pipeline_id, max(number) FROM pipeline_versions
+JOIN unnest(CAST(:pipeline_ids AS text[]), CAST(:versions AS text[]))
+  AS wanted (pipeline_id, version) USING (pipeline_id, version) GROUP BY pipeline_id
+""")
+
+
+def _history(connection: Connection, pipeline_id: str) -> list[DeployedVersion]:
+    rows = connection.execute(_HISTORY, {"id": pipeline_id})
+    return [DeployedVersion(**row._asdict()) for row in rows]
+
+
+def read_history(tracker: TrackerStore, name: str) -> list[DeployedVersion]:
+    """Return the versions of a pipeline, by name or id, the active one first.
+
+    Raises:
+        InputError: nothing of that name is deployed.
+
+    Cost: one statement, which looks through the audit log.
+    """
+    with tracker.transaction() as connection:
+        return _history(connection, deployed_id(connection, name))
+
+
+def read_version(tracker: TrackerStore, version: DeployedVersion) -> Pipeline:
+    """Return what a version declares."""
+    with tracker.transaction() as connection:
+        return _version_of(connection, version)
+
+
+def _version_of(connection: Connection, version: DeployedVersion) -> Pipeline:
+    [row] = _versions(connection, [(version.pipeline_id, version.number)])
+    return Pipeline.from_json(json.loads(row[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveVersion:
+    """What is active of a pipeline, beside what a folder has of it."""
+
+    name: str
+    team: str
+    active: DeployedVersion
+    folder_number: int | None = None
+    """The number under which what the folder has was deployed; None: it never was."""
+
+
+def compare_active(tracker: TrackerStore, folders: Mapping[str, str]) -> dict[str, ActiveVersion]:
+    """Return what is active by pipeline id, of all that is deployed; no declaration is read.
+
+    Args:
+        tracker: where pipelines are kept.
+        folders: {pipeline id: version in its folder}.
+    """
+    wanted = {"pipeline_ids": list(folders), "versions": list(folders.values())}
+    with tracker.transaction() as connection:
+        numbers = {row[0]: int(row[1]) for row in connection.execute(_NUMBERS, wanted)}
+        rows = [dict(row) for row in connection.execute(_ACTIVE_VERSIONS).mappings()]
+    return {
+        row["pipeline_id"]: ActiveVersion(
+            row.pop("name"),
+            row.pop("team"),
+            DeployedVersion(**row),
+            numbers.get(row["pipeline_id"]),
+        )
+        for row in rows
+    }
+
+
 def _newest(connection: Connection) -> list[tuple[str, int]]:
     """Return (pipeline id, number of its active version) of all deployed pipelines."""
     table = pipeline_versions.c
@@ -536,11 +806,23 @@ def active_pipeline(tracker: TrackerStore, name: str) -> Pipeline:
     Raises:
         InputError: nothing of that name is deployed.
     """
-    deployed = deployed_names(tracker, None)
-    ids = {one["id"]: one["id"] for one in deployed} | {one["name"]: one["id"] for one in deployed}
+    with tracker.transaction() as connection:
+        pipeline_id = deployed_id(connection, name)
+    return pipeline_of(tracker, pipeline_id)
+
+
+def deployed_id(connection: Connection, name: str) -> str:
+    """Return the id of a deployed pipeline, by name or id.
+
+    Raises:
+        InputError: nothing of that name is deployed; says what is.
+    """
+    query = select(pipelines.c.id, pipelines.c.name).order_by(pipelines.c.name)
+    deployed = connection.execute(query).all()
+    ids = {one.id: one.id for one in deployed} | {one.name: one.id for one in deployed}
     if name in ids:
-        return pipeline_of(tracker, ids[name])
-    names = [one["name"] for one in deployed]
+        return str(ids[name])
+    names = [str(one.name) for one in deployed]
     known = ", ".join(names[:_MOST_NAMED]) or "none"
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
     raise InputError(

@@ -30,12 +30,15 @@ COMMANDS = {
     ),
     "demo": LazyCommand("Run the demo: the main job on real data.", "waybill.cli.demo:demo"),
     "pipelines": LazyCommand(
-        "Declared pipelines: new, test, check, list, show, deploy; hold, release; reread.",
+        "Declared pipelines: new, test, check, list, deploy, history, rollback; hold, release.",
         "waybill.cli.pipelines:app",
         more={
             "new": "waybill.cli.pipeline_tests:new",
             "test": "waybill.cli.pipeline_tests:test",
             "deploy": "waybill.cli.pipelines:deploy",
+            "history": "waybill.cli.pipeline_versions:history",
+            "rollback": "waybill.cli.pipeline_versions:rollback",
+            "diff": "waybill.cli.pipeline_versions:diff",
             "holds": "waybill.cli.pipelines:holds",
             "hold": "waybill.cli.pipelines:hold",
             "release": "waybill.cli.pipelines:release",

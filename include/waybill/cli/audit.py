@@ -9,6 +9,7 @@ import typer
 
 from waybill.cli.options import AsJson, Who, Why, decision
 from waybill.cli.output import print_json, print_line
+from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
     from waybill.reconciliation import Breach
@@ -56,7 +57,8 @@ def breaches_(
 
     moment = None if since is None else since.replace(tzinfo=since.tzinfo or UTC)
     states = None if everything else ("open",)
-    found = breaches(Settings(), pipeline=pipeline, states=states, since=moment)
+    settings = Settings()
+    found = breaches(settings, pipeline=pipeline, states=states, since=moment)
     if as_json:
         print_json([one.to_json() for one in found])
     else:
@@ -65,6 +67,7 @@ def breaches_(
             print_line(f"        {one.words}")
         if not found:
             typer.echo("No breach is open." if not everything else "There was no breach.")
+        tell_hindrances(settings, "nobody looks for breaches now", jobs=["audit"])
     if any(one.state == "open" for one in found):
         raise typer.Exit(2)
 

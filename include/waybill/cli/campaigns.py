@@ -9,6 +9,7 @@ import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
     from waybill.replay import Campaign, CampaignGroup
@@ -86,7 +87,11 @@ def resume(campaign_id: Id, who: Who = None, why: Reason = "", *, as_json: AsJso
     from waybill.services import resume_campaign
     from waybill.settings import Settings
 
-    _told(resume_campaign(Settings(), campaign_id, decision(who, why)), as_json=as_json)
+    settings = Settings()
+    _told(resume_campaign(settings, campaign_id, decision(who, why)), as_json=as_json)
+    if not as_json:
+        dags = ["replay_parked_partitions", "replay"]
+        tell_hindrances(settings, "its runs are not launched, or wait", dags=dags)
 
 
 @app.command()

@@ -18,6 +18,7 @@ import typer
 
 from waybill.cli.options import AsJson, Who, Yes, decision, takes
 from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.promises import tell_hindrances
 from waybill.errors import InputError
 from waybill.ingestion import IngestRequest
 
@@ -74,6 +75,8 @@ def ingest(
         outcome = {"pipeline": known.name, "dag_id": dag_id, "run_id": run_id}
         if not wait:
             _say_started(outcome, as_json=as_json)
+            if not as_json:
+                tell_hindrances(settings, "the run waits", dags=[dag_id], is_asked_for=True)
             return
         sayer = _Sayer(lambda: _progress(settings, known), start, to_stderr=as_json)
         ended = _follow(airflow, outcome, sayer, as_json=as_json)

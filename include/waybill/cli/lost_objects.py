@@ -9,6 +9,7 @@ import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import counted, plain, print_json, print_line
+from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from waybill.recovery import LostIds, LostParked
 
 
+_NOBODY_REBUILDS = "nobody makes them again"
 Recover = Annotated[bool, typer.Option("--recover", help="Rebuild them from Kafka first.")]
 Ids = Annotated[
     bool, typer.Option("--ids", help="Name the events, from their traces; takes longer.")
@@ -88,6 +90,7 @@ def lost_parked_events(
     if found:
         events = counted(sum(one.events for one in found), "event")
         typer.echo(f"{events} quarantined, {unrecoverable:,} unrecoverable")
+        tell_hindrances(settings, _NOBODY_REBUILDS, jobs=["watch"])
     else:
         typer.echo("No parked event is lost")
 
@@ -130,6 +133,7 @@ def lost_staged(
     if found:
         rows = counted(sum(one.rows for one in found), "row")
         print_line(f"{rows} lost, {sum(one.unrecoverable for one in found):,} unrecoverable")
+        tell_hindrances(settings, _NOBODY_REBUILDS, jobs=["watch"])
     else:
         print_line("No staged object is lost")
 

@@ -9,6 +9,7 @@ import typer
 
 from waybill.cli.options import AsJson
 from waybill.cli.output import counted, plain, print_json
+from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
     from waybill.notices import WaitingNotice
@@ -26,11 +27,14 @@ def list_(
     from waybill.services import waiting_notices
     from waybill.settings import Settings
 
-    found = waiting_notices(Settings())
+    settings = Settings()
+    found = waiting_notices(settings)
     if as_json:
         print_json([item.to_json() for item in found])
-    else:
-        _show(found)
+        return
+    _show(found)
+    if found:
+        tell_hindrances(settings, "nobody sends these notices", jobs=["tell_owners"])
 
 
 @app.command()

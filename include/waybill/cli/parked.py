@@ -258,8 +258,19 @@ def _decision(
             print_json(report.to_json())
         else:
             _print_decided(report, done, left)
+            if verb == "discard" and report.events:
+                _tell_clean_up()
 
     return decide
+
+
+def _tell_clean_up() -> None:
+    """Say what keeps discarded events in the bucket, if anything does."""
+    from waybill.cli.promises import tell_hindrances
+    from waybill.settings import Settings
+
+    dags = ["clean_up_parked_files"]
+    tell_hindrances(Settings(), "files of discarded events are not deleted", dags=dags)
 
 
 app.command("discard", help="Discard parked events; can be undone until the clean-up has run.")(

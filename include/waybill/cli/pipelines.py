@@ -1,5 +1,7 @@
 """``waybill pipelines check|list|show|deploy|holds|hold|release``: from declared to running.
 
+``history``, ``rollback`` and ``diff`` are in ``pipeline_versions``.
+
 With ``--json`` standard output is one JSON value. Exit code 1: something is wrong, and all of it is
 listed; on standard error, but for ``check --json``.
 """
@@ -9,25 +11,29 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.options import AsJson, Who, Why, decision
 from waybill.cli.output import counted, print_folded, print_json
+from waybill.cli.pipeline_versions import ActiveVersions, active_versions
 from waybill.errors import InputError
 from waybill.pipelines import (
     HOURLY,
     PUSHED,
     Column,
     DeclarationError,
+    NamesMissingError,
     Pipeline,
     Problem,
+    RunEnvironment,
     check_sources,
     cron_schedule,
     hint,
@@ -40,6 +46,7 @@ from waybill.pipelines import check as find_problems
 from waybill.settings import Settings
 
 if TYPE_CHECKING:
+    from waybill.deployment import DeployReport
     from waybill.parking import Hold
 
 app = typer.Typer(no_args_is_help=True, help="Declared pipelines: from `new` to `deploy`.")
@@ -56,24 +63,30 @@ From = Annotated[
 _DECLARATION = "pipeline.yaml"
 _UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
 HeldName = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
+_WIDE = 110
+"""Columns of a terminal from which on a list of pipelines has all there is."""
 _RENEWED_S = 15.0
 """How long `deploy` waits for its DAG."""
 _AIRFLOW_S = 10.0
 """How long one answer of Airflow may take meanwhile."""
-_SEND_BACK = frozenset({"upkeep", "replay"})
-"""DAGs: the first finds what waits after a release, by a job; the other sends it."""
-_FINDER = "probe_held_pipelines"
+_FINDER, _SENDER = "probe_held_pipelines", "replay"
+"""The job of upkeep that finds what waits after a release, and the DAG that sends it back."""
 
 
 @app.command()
 def check(directory: Directory = None, *, as_json: AsJson = False) -> None:
-    """Find every mistake in declarations and transformations; runs no transformation."""
+    """Find every mistake in declarations and transformations; runs no transformation.
+
+    Imports are looked for as far as Python finds them here, and the destination among those of the
+    settings, if these have any. No server is asked.
+    """
     from waybill.ingestion.connectors import open_connector
 
-    folder = _folder(directory)
-    problems = find_problems(folder, Settings().sources.roots, open_connector)
+    folder, settings = _folder(directory), Settings()
+    environment = RunEnvironment.of(settings.destinations, settings.spark.master)
+    problems = find_problems(folder, settings.sources.roots, open_connector, environment)
     names = [] if problems else sorted(load_pipelines(folder))
-    warnings = check_sources(folder)
+    warnings = check_sources(folder, environment)
     if as_json:
         said = {"problems": problems, "warnings": warnings}
         lists = {name: [one.to_json() for one in found] for name, found in said.items()}
@@ -90,15 +103,26 @@ def check(directory: Directory = None, *, as_json: AsJson = False) -> None:
 
 @app.command("list")
 def list_pipelines(*, directory: From = None, as_json: AsJson = False) -> None:
-    """List the declared pipelines."""
+    """List the declared pipelines, and what is active of each: another version, or none.
+
+    What is deployed and declared in no folder is listed as well. Where the tracker does not answer,
+    what is active is not known, and that is said.
+    """
     pipelines = list(_load(directory).values())
+    found = active_versions(pipelines, is_all=directory is None)
     if as_json:
-        _print_json([_summary(pipeline) for pipeline in pipelines])
+        lines = [_summary(one) | found.to_json(one) for one in pipelines]
+        _print_json(lines + [found.alone_json(one) for one in found.alone()])
         return
-    table = Table()
-    for title in ("pipeline", "team", "schedule", "source", "events", "schema", "version"):
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    wide = Console().width >= _WIDE
+    for title in ("pipeline", "team", "schedule", *(("source", "events") if wide else ())):
         table.add_column(title, overflow="fold")
+    table.add_column("schema", overflow="fold")
+    for title in ("version", "active"):
+        table.add_column(title, no_wrap=True)
     for pipeline in pipelines:
+        more = (pipeline.source.connector, _few(list(pipeline.events))) if wide else ()
         table.add_row(
             *(
                 Text(cell)
@@ -106,14 +130,21 @@ def list_pipelines(*, directory: From = None, as_json: AsJson = False) -> None:
                     pipeline.name,
                     pipeline.team,
                     pipeline.schedule or "by hand",
-                    pipeline.source.connector,
-                    _few(list(pipeline.events)),
+                    *more,
                     f"{pipeline.destination}.{pipeline.schema_name}",
                     pipeline.version,
+                    found.mark(pipeline),
                 )
             )
         )
     Console().print(table)
+    print_folded(line for one in pipelines for line in found.lines(one))
+    print_folded(
+        f"{one.name}: deployed, and declared in none of these folders; active is {one.active}"
+        for one in found.alone()
+    )
+    if found.unknown:
+        print_folded([f"which versions are active is not known: {found.unknown}"], err=True)
 
 
 @app.command()
@@ -123,22 +154,26 @@ def show(
     directory: From = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one pipeline: where its events come from, and what becomes of them."""
+    """Show one pipeline: where its events come from, what becomes of them, what is active of it."""
     pipelines = _load(directory)
     if name not in pipelines:
         there = f"{_folder(directory)} has {_few(list(pipelines)) or 'none'}"
         _fail(f"no pipeline {name!r}: {there}{hint(name, pipelines)}")
     pipeline = pipelines[name]
+    found = active_versions([pipeline])
     if as_json:
-        _print_json({**pipeline.to_json(), "topic": topic_of(pipeline)})
+        _print_json({**pipeline.to_json(), "topic": topic_of(pipeline), **found.to_json(pipeline)})
         return
     console = Console()
-    console.print(_facts(pipeline))
+    console.print(_facts(pipeline, found))
     for event in pipeline.events.values():
         console.print(_columns(_title(pipeline, event.name), event.table.columns, event.table.key))
         for child in event.table.children:
             title = f"{event.table.schema_name}.{child.name}, of the items of {child.source!r}"
             console.print(_columns(title, child.columns, ()))
+    print_folded(found.lines(pipeline))
+    if found.unknown:
+        print_folded([f"which version is active is not known: {found.unknown}"], err=True)
 
 
 def _columns(title: str, columns: Sequence[Column], key: Sequence[str]) -> Table:
@@ -231,7 +266,7 @@ def _summary(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _facts(pipeline: Pipeline) -> Table:
+def _facts(pipeline: Pipeline, found: ActiveVersions) -> Table:
     table = Table(title=Text(f"pipeline {pipeline.name}"), show_header=False)
     source = pipeline.source
     for label, fact in (
@@ -246,7 +281,8 @@ def _facts(pipeline: Pipeline) -> Table:
         ("destination", f"{pipeline.destination}, schema {pipeline.schema_name}"),
         ("keeps the source", "yes" if pipeline.keep_source else "no"),
         ("opens connections", "yes" if pipeline.network else "no"),
-        ("version", pipeline.version),
+        ("version", f"{pipeline.version}, of the folder"),
+        ("active", found.mark(pipeline)),
     ):
         table.add_row(label, Text(fact))
     return table
@@ -273,28 +309,38 @@ def _few(names: list[str], most: int = 5) -> str:
 def deploy(
     directory: Annotated[Path, typer.Argument(help="Folder with pipeline.yaml, or a name.")],
     *,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Deploy over what was deployed from elsewhere since."),
+    ] = False,
+    missing_ok: Annotated[
+        bool,
+        typer.Option(
+            "--missing-ok", help="Deploy with an import or a destination that is not known here."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a declaration and make it active; applications take it with their next batch.
 
     Its DAG is there, or anew, within seconds. Where Airflow is away the deploy holds all the same.
+    A folder that is behind what is active is refused: another version was deployed from elsewhere.
     """
     from waybill.services import current_user, run_deploy
     from waybill.settings import Settings
 
     settings, folder = Settings(), folder_named(directory)
-    report = run_deploy(settings, folder, who=current_user())
+    report = _deployed(
+        lambda: run_deploy(settings, folder, who=current_user(), force=force, missing_ok=missing_ok)
+    )
     dag_id = f"ingest_{report.pipeline}"
     is_pushed = load_pipeline(folder).source.connector == PUSHED
     note, is_paused = ("", False) if is_pushed else _renew_dag(settings, folder.resolve(), dag_id)
     if as_json:
         dag = {"id": dag_id, "is_current": not note, "is_paused": is_paused, "note": note}
         print_json(report.to_json() | {"dag": None if is_pushed else dag})
-    elif report.changed:
-        number = f"(number {report.number})"
-        typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
     else:
-        typer.echo(f"{report.pipeline}: version {report.version} was active already")
+        _say_deployed(report)
     console = Console(stderr=True)
     for warning in report.warnings:
         console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
@@ -308,6 +354,24 @@ def deploy(
         print_folded([f"{dag_id} is in Airflow, and paused: unpause it there to let it run"])
     else:
         typer.echo(f"{dag_id} is up to date in Airflow")
+
+
+def _say_deployed(report: DeployReport) -> None:
+    if not report.changed:
+        typer.echo(f"{report.pipeline}: version {report.version} was active already")
+        return
+    number = f"(number {report.number})"
+    typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
+    if report.replaced is not None:
+        print_folded([f"  in place of {report.replaced}"])
+
+
+def _deployed(run: Callable[[], DeployReport]) -> DeployReport:
+    """Deploy; where a name is not known here, say how to go on."""
+    try:
+        return run()
+    except NamesMissingError as error:
+        raise InputError(f"{error}\n--missing-ok deploys it all the same") from error
 
 
 def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> tuple[str, bool]:
@@ -399,28 +463,23 @@ def _change_hold(verb: str, name: str, who: str | None, why: str, *, as_json: bo
     elif verb == "hold":
         typer.echo(f"{done.pipeline}: held from its next batch on")
     else:
-        typer.echo(f"{done.pipeline}: released; {_goes_back()}")
+        first, *more = _goes_back()
+        print_folded([f"{done.pipeline}: released; {first}", *more])
 
 
-def _goes_back() -> str:
-    """Return when what waits goes back, by whether the DAGs and the job that do it are on."""
-    from waybill.errors import WaybillError
-    from waybill.services import upkeep_jobs
-    from waybill.services.airflow_client import AirflowClient
+def _goes_back() -> list[str]:
+    """Return when what waits goes back, by whether the DAGs and the job that do it run."""
+    from waybill.services import DagWork, work_health
     from waybill.settings import Settings
 
-    settings = Settings()
-    try:
-        with AirflowClient(settings.airflow, patience_s=0.0) as client:
-            paused = sorted(_SEND_BACK.intersection(client.paused_upkeep()))
-        jobs = {one.job: one for one in upkeep_jobs(settings)}
-    except WaybillError as error:
-        return f"what waits goes back once upkeep has run its job {_FINDER} ({error})"
-    if jobs[_FINDER].paused_at is not None:
-        return f"what waits stays until you resume: waybill upkeep resume {_FINDER}"
-    if paused:
-        return f"what waits stays until you unpause in Airflow: {', '.join(paused)}"
-    return "what waits goes back within a minute or two"
+    health = work_health(Settings(), DagWork((_SENDER,), (_FINDER,)))
+    if health.hindrances:
+        lines = ["what waits stays, until this is mended:", *(f"  {o}" for o in health.hindrances)]
+        return [*lines, f"not all could be checked: {health.unknown}"] if health.unknown else lines
+    if health.unknown:
+        said = f"what waits goes back once upkeep has run its job {_FINDER}"
+        return [f"{said}; whether it runs could not be checked: {health.unknown}"]
+    return ["what waits goes back within a minute or two"]
 
 
 def _show_hold(one: Hold) -> None:

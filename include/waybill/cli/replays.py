@@ -20,6 +20,7 @@ from rich.text import Text
 
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
 from waybill.cli.output import counted, plain, print_json
+from waybill.cli.promises import tell_hindrances
 from waybill.parking import ParkedGroupRequest
 from waybill.replay import DryRunRequest, ReplayRequest
 
@@ -82,6 +83,8 @@ def replay(
     conf = request.model_dump(mode="json", exclude={"dry_run", "sample"})
     conf["governed"] = not ungoverned
     state, run_id, reason = _launch(settings, conf, follow=follow)
+    if not (follow or as_json):
+        tell_hindrances(settings, "the run waits", dags=["replay"], is_asked_for=True)
     if state == "success":
         _say_waiting(wait, as_json=as_json)
     outcome = _outcome(settings, found, run_id, state, wait_s=wait)
@@ -209,8 +212,9 @@ def auto_replay(
     from waybill.services import set_auto_replay
     from waybill.settings import Settings
 
+    settings = Settings()
     mark = set_auto_replay(
-        Settings(),
+        settings,
         decision(who),
         request,
         on_change=None if off else on,
@@ -231,6 +235,7 @@ def auto_replay(
         f"{name} is replayed automatically when {changes[mark.on_change]} (checked every minute by "
         "the job auto_replay of the DAG upkeep, which must not be paused)"
     )
+    tell_hindrances(settings, "it is not replayed yet", dags=["replay"], jobs=["auto_replay"])
 
 
 @takes(

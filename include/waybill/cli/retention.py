@@ -8,6 +8,7 @@ import typer
 
 from waybill.cli.options import Yes
 from waybill.cli.output import plain, print_json
+from waybill.cli.promises import tell_hindrances
 
 app = typer.Typer(
     no_args_is_help=True, help="Retention: show how long things are kept, and trim them."
@@ -21,7 +22,8 @@ def show(*, as_json: AsJson = False) -> None:
     from waybill.services import retention_rules
     from waybill.settings import Settings
 
-    rules = retention_rules(Settings())
+    settings = Settings()
+    rules = retention_rules(settings)
     if as_json:
         print_json(rules)
         return
@@ -29,6 +31,7 @@ def show(*, as_json: AsJson = False) -> None:
         typer.echo(f"WAYBILL_RETENTION__{name.upper()}={days:g}")
     for name, one in rules["tables"].items():
         typer.echo(f"\n{name}: a row for each {one['by']}\n  {one['trimmed']}")
+    tell_hindrances(settings, "nothing of this is deleted by itself", dags=["apply_retention"])
 
 
 @app.command()

@@ -9,6 +9,7 @@ import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import plain, print_folded, print_json
+from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,11 +29,14 @@ def list_(*, as_json: AsJson = False) -> None:
     from waybill.services import upkeep_jobs
     from waybill.settings import Settings
 
-    found = upkeep_jobs(Settings())
+    settings = Settings()
+    found = upkeep_jobs(settings)
     if as_json:
         print_json([one.to_json() for one in found])
     else:
         _show(found)
+        if any(one.late for one in found):
+            tell_hindrances(settings, "jobs are late", dags=["upkeep"])
     if any(one.state in {"failing", "late"} for one in found):
         raise typer.Exit(1)
 
@@ -52,7 +56,10 @@ def resume(job: JobName, who: Who = None, why: Reason = "", *, as_json: AsJson =
     from waybill.services import resume_job
     from waybill.settings import Settings
 
-    _told(resume_job(Settings(), job, decision(who, why)), as_json=as_json)
+    settings = Settings()
+    _told(resume_job(settings, job, decision(who, why)), as_json=as_json)
+    if not as_json:
+        tell_hindrances(settings, "the job is not started yet", dags=["upkeep"])
 
 
 def problems(found: Sequence[JobRecord]) -> list[str]:
@@ -97,8 +104,6 @@ def _show(found: Sequence[JobRecord]) -> None:
         grid.add_row(one.job, state, _ago(one), Text(plain(outcome)))
     Console(highlight=False).print(grid)
     print_folded(problems(found))
-    if any(one.late for one in found):
-        print_folded(["late: see that Airflow runs and that its DAG upkeep is not paused"])
 
 
 def _ago(one: JobRecord) -> str:

@@ -105,8 +105,12 @@ if TYPE_CHECKING:
     from waybill.pipelines.schedule import next_run as next_run
     from waybill.pipelines.source_path import find_file as find_file
     from waybill.pipelines.validation import DeclarationError as DeclarationError
+    from waybill.pipelines.validation import NamesMissingError as NamesMissingError
+    from waybill.pipelines.validation import RunEnvironment as RunEnvironment
     from waybill.pipelines.validation import check as check
+    from waybill.pipelines.validation import check_names as check_names
     from waybill.pipelines.validation import check_sources as check_sources
+    from waybill.pipelines.validation import declared_folders as declared_folders
     from waybill.pipelines.validation import load_completed as load_completed
     from waybill.pipelines.validation import load_pipeline as load_pipeline
     from waybill.pipelines.validation import load_pipelines as load_pipelines
@@ -147,8 +151,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "source_path": ["find_file"],
         "validation": [
             "DeclarationError",
+            "NamesMissingError",
+            "RunEnvironment",
             "check",
+            "check_names",
             "check_sources",
+            "declared_folders",
             "load_completed",
             "load_pipeline",
             "load_pipelines",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from waybill.errors import InputError
 from waybill.pipelines.code_check import check_code
@@ -19,6 +19,7 @@ from waybill.pipelines.folder import (
     read_inside,
 )
 from waybill.pipelines.form import PACKAGE, ChildForm, PipelineForm, check_shape
+from waybill.pipelines.imports import absent_imports
 from waybill.pipelines.model import (
     ChildTable,
     Column,
@@ -42,6 +43,28 @@ class DeclarationError(InputError):
         self.problems = tuple(problems)
 
 
+class NamesMissingError(DeclarationError):
+    """All is right but for an import, or the destination, that is not there as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnvironment:
+    """What is known here of where pipelines are to run."""
+
+    destinations: frozenset[str] = frozenset()
+    """Names of the settings; none: they are set elsewhere, and no name is held against them."""
+    runs_code: bool = False
+    """User code runs with what is installed here; False: an import that is missing may be there."""
+
+    @classmethod
+    def of(cls, destinations: Iterable[str], spark_master: str) -> Self:
+        """Return what settings say: these destinations, and where Spark runs."""
+        return cls(frozenset(destinations), runs_code=spark_master.startswith("local"))
+
+
+_ELSEWHERE = RunEnvironment()
+
+
 @dataclass(slots=True)
 class Examined:
     """One folder: its pipeline when it is right, and what is wrong with it."""
@@ -63,6 +86,7 @@ def check(
     root: Path,
     source_roots: Sequence[Path] = (),
     open_source: Callable[..., object] | None = None,
+    environment: RunEnvironment = _ELSEWHERE,
 ) -> list[Problem]:
     """Return every mistake under a folder of pipelines (or in one pipeline's folder); sorted.
 
@@ -70,13 +94,42 @@ def check(
         root: the folder.
         source_roots: where sources may lie beside packages and the pipelines' own folders.
         open_source: opens a connector, which refuses options that are wrong; nothing is read.
+        environment: what a destination's name and imports are held against.
 
     Cost: about 1 ms a pipeline, and 50 µs a column.
     """
     examined, problems = _check_all(root)
     outside = [found for one in examined for found in _outside(one, source_roots)]
     refused = [found for one in examined for found in _refused(one, source_roots, open_source)]
-    return sorted(problems + outside + refused)
+    absent = [found for one in examined for found in _absent_names(one, environment)[0]]
+    return sorted(problems + outside + refused + absent)
+
+
+def check_names(directory: Path, environment: RunEnvironment) -> list[Problem]:
+    """Return what a folder's declaration names and is not there, as ``check`` does; sorted."""
+    return sorted(_absent_names(examine(directory), environment)[0])
+
+
+def _absent_names(
+    examined: Examined, environment: RunEnvironment
+) -> tuple[list[Problem], list[Problem]]:
+    """Return what a pipeline names that is not there: mistakes, and what may be elsewhere."""
+    pipeline = examined.pipeline
+    if pipeline is None:
+        return [], []
+    mistakes: list[Problem] = []
+    warnings: list[Problem] = []
+    name, known = pipeline.destination, environment.destinations
+    if known and name not in known:
+        there = ", ".join(sorted(map(shown_name, known)))
+        said = f"expected a destination of the settings ({there}); found {shown_name(name)!r}"
+        mistakes.append(_problem(examined, ("destination", "name"), said + hint(name, known)))
+    code = str(examined.directory / examined.texts[1][0])
+    for line, said, is_certain in absent_imports(
+        pipeline.transformation_code, examined.directory, runs_here=environment.runs_code
+    ):
+        (mistakes if is_certain else warnings).append(Problem(code, line, "", said))
+    return mistakes, warnings
 
 
 def _refused(
@@ -107,17 +160,19 @@ def _outside(examined: Examined, source_roots: Sequence[Path]) -> list[Problem]:
     return []
 
 
-def check_sources(root: Path) -> list[Problem]:
+def check_sources(root: Path, environment: RunEnvironment = _ELSEWHERE) -> list[Problem]:
     """Return a warning for each source that is not there yet, or is no file; sorted.
 
-    No mistakes: a file may come after the declaration, and lie on the workers only. Of right
-    declarations only. Nothing is opened: whoever opens a pipe may wait for ever.
+    And for each import that finds nothing here, but may where the code runs. No mistakes: a file
+    may come after the declaration, and lie on the workers only. Of right declarations only.
+    Nothing is opened: whoever opens a pipe may wait for ever.
     """
-    return sorted(
-        _problem(one, ("source", "path"), said)
-        for one in _check_all(root)[0]
-        if one.pipeline is not None and (said := _absent(one.pipeline.source.path, one.directory))
-    )
+    found = []
+    for one in _check_all(root)[0]:
+        if one.pipeline is not None and (said := _absent(one.pipeline.source.path, one.directory)):
+            found.append(_problem(one, ("source", "path"), said))
+        found.extend(_absent_names(one, environment)[1])
+    return sorted(found)
 
 
 def _absent(path: str, directory: Path) -> str:
@@ -203,6 +258,28 @@ def pipeline_directories(root: Path) -> dict[str, Path]:
     if problems:
         raise DeclarationError(problems)
     return {one.pipeline.name: one.directory for one in examined if one.pipeline is not None}
+
+
+def declared_folders(roots: Sequence[Path]) -> dict[str, Path]:
+    """Return the folder that declares a pipeline, right or wrong, by its id and by its name.
+
+    Of two the first counts; an id goes before a name. A folder of pipelines that cannot be listed
+    has none.
+    """
+    ids: dict[str, Path] = {}
+    names: dict[str, Path] = {}
+    for root in roots:
+        try:
+            directories = _directories(root)
+        except OSError:
+            continue
+        for directory in directories:
+            text, _ = read_declaration(directory)
+            value = None if text is None else read_document(text).value
+            for key, known in (("id", ids), ("name", names)):
+                if isinstance(value, dict) and isinstance(value.get(key), str):
+                    known.setdefault(value[key], directory)
+    return names | ids
 
 
 def _check_all(root: Path) -> tuple[list[Examined], list[Problem]]:

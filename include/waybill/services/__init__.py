@@ -46,6 +46,15 @@ if TYPE_CHECKING:
     from waybill.services.clusters import stop_cluster as stop_cluster
     from waybill.services.clusters import unpin_team as unpin_team
     from waybill.services.collector import run_collector as run_collector
+    from waybill.services.dag_health import DagHealth as DagHealth
+    from waybill.services.dag_health import DagWork as DagWork
+    from waybill.services.dag_health import work_health as work_health
+    from waybill.services.deployments import VersionDiff as VersionDiff
+    from waybill.services.deployments import active_beside as active_beside
+    from waybill.services.deployments import deploy_history as deploy_history
+    from waybill.services.deployments import run_deploy as run_deploy
+    from waybill.services.deployments import run_rollback as run_rollback
+    from waybill.services.deployments import version_diff as version_diff
     from waybill.services.environment import current_user as current_user
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
@@ -56,7 +65,6 @@ if TYPE_CHECKING:
     from waybill.services.ingestion import deployed_pipeline as deployed_pipeline
     from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
     from waybill.services.ingestion import ingest_progress as ingest_progress
-    from waybill.services.ingestion import run_deploy as run_deploy
     from waybill.services.ingestion import run_ingest as run_ingest
     from waybill.services.ingestion import settle_log as settle_log
     from waybill.services.ingestion import tables_loaded_by as tables_loaded_by
@@ -183,6 +191,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unpin_team",
         ],
         "collector": ["run_collector"],
+        "dag_health": ["DagHealth", "DagWork", "work_health"],
+        "deployments": [
+            "VersionDiff",
+            "active_beside",
+            "deploy_history",
+            "run_deploy",
+            "run_rollback",
+            "version_diff",
+        ],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
             "AskedRun",
@@ -191,7 +208,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "deployed_names",
             "deployed_pipeline",
             "deployed_pipelines",
-            "run_deploy",
             "run_ingest",
             "settle_log",
             "tables_loaded_by",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -130,6 +130,21 @@ class AirflowClient:
         """Return whether a DAG's runs wait; None: there is no such DAG."""
         dag = self._call("GET", _path("dags", dag_id), fine=(httpx.codes.NOT_FOUND,))
         return bool(dag["is_paused"]) if dag and not dag["is_stale"] else None
+
+    def listed_dag(self, dag_id: str) -> dict[str, Any] | None:
+        """Return what a list of DAGs says of one; None: there is none, or none any more.
+
+        Cost: less than to ask for it by its id, for which Airflow reads all of it.
+        """
+        named = self._dags(f"dag_id_pattern={quote(dag_id, safe='')}")
+        return next((dag for dag in named if dag["dag_id"] == dag_id), None)
+
+    def newest_run(self, dag_id: str, states: Sequence[str] = ()) -> dict[str, Any] | None:
+        """Return the newest run of a DAG that is in one of these states, or in any; None: none."""
+        wanted = {"dag_ids": [dag_id], "page_limit": 1, "order_by": "-run_after"}
+        body = wanted | ({"states": list(states)} if states else {})
+        found = self._call("POST", _path("dags", "~", "dagRuns", "list"), body)["dag_runs"]
+        return found[0] if found else None
 
     def paused_upkeep(self) -> list[str]:
         """Return Waybill's DAGs that are paused, but for those that move data in and on.

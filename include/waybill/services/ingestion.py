@@ -1,4 +1,4 @@
-"""Pipelines: deployed, and read from their sources.
+"""Pipelines: those that are deployed, read from their sources.
 
 Write-ahead logs: which there are, and ending one by name.
 """
@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.deployment import DeployReport, active_pipeline, active_pipelines, deploy
+from waybill.deployment import active_pipeline, active_pipelines
 from waybill.errors import InputError, RetryError
-from waybill.pipelines import load_pipeline
-from waybill.processing import rules_for
 from waybill.services.environment import KAFKA_WAIT_S, node_of, open_producer, open_recording
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
@@ -27,17 +25,6 @@ if TYPE_CHECKING:
     from waybill.ledger import CursorReset, LogLine
     from waybill.pipelines import Pipeline
     from waybill.storage import KafkaLog, TrackerStore
-
-
-def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
-    """Deploy the declaration in a folder."""
-    from waybill.ingestion.connectors import open_connector
-
-    pipeline, roots = load_pipeline(directory), settings.sources.roots
-    open_connector(pipeline.source, directory, roots, events=pipeline.events)  # reads nothing
-    with open_tracker(settings.tracker) as tracker:
-        rules = rules_for(pipeline, settings.destinations)
-        return deploy(tracker, directory, who=who, rules=rules, source_roots=roots)
 
 
 def deployed_pipeline(settings: Settings, name: str) -> Pipeline:

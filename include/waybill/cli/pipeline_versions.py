@@ -1,0 +1,278 @@
+"""``waybill pipelines history|rollback|diff``: what was deployed, and what a folder has instead.
+
+Names and texts come from users: they are never read as markup, and control characters are shown.
+With ``--json`` standard output is one JSON value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waybill.cli.options import AsJson, Reason, Who, decision
+from waybill.cli.output import plain, print_folded, print_json
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from waybill.deployment import ActiveVersion, DeployedVersion
+    from waybill.pipelines import Pipeline
+    from waybill.settings import Settings
+
+Name = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
+_DIFFERS = 2
+_LEFT_OPEN = ("owner", "schedule", "connector", "events", "destination", "schema", "topic")
+"""What a list says of a folder, and not of what is in none."""
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveVersions:
+    """What is active beside what folders have."""
+
+    declared: frozenset[str] | None = None
+    """Ids of all pipelines in all folders; None: not all were looked at."""
+    active: Mapping[str, ActiveVersion] = field(default_factory=dict)
+    """By pipeline id, of all that is deployed."""
+    unknown: str = ""
+    """Why it is not known what is active; "": it is."""
+
+    def state(self, pipeline: Pipeline) -> str:
+        """Return how a folder stands to what is active.
+
+        ``same``; ``changed``: it was never deployed as it is; ``older``: it was active before;
+        ``not_deployed``; ``unknown``.
+        """
+        if self.unknown:
+            return "unknown"
+        found = self.active.get(pipeline.id)
+        if found is None:
+            return "not_deployed"
+        if found.active.version == pipeline.version:
+            return "same"
+        return "changed" if found.folder_number is None else "older"
+
+    def mark(self, pipeline: Pipeline) -> str:
+        """Return what is active, for a cell of a table."""
+        state = self.state(pipeline)
+        if state in {"unknown", "not_deployed"}:
+            return "not known" if state == "unknown" else "none"
+        active = self.active[pipeline.id].active
+        return f"number {active.number}" if state == "same" else active.version
+
+    def lines(self, pipeline: Pipeline) -> list[str]:
+        """Return a sentence where the folder's version and the active one differ."""
+        state = self.state(pipeline)
+        if state not in {"changed", "older"}:
+            return []
+        found = self.active[pipeline.id]
+        was = (
+            "was never deployed"
+            if found.folder_number is None
+            else f"is number {found.folder_number}, which was active before"
+        )
+        return [
+            f"{pipeline.name}: the folder's version {pipeline.version} {was}. Active is "
+            f"{found.active}; see: waybill pipelines diff {pipeline.name}"
+        ]
+
+    def alone(self) -> list[ActiveVersion]:
+        """Return what is deployed, and in none of the folders."""
+        if self.declared is None:
+            return []
+        return [one for ident, one in self.active.items() if ident not in self.declared]
+
+    def to_json(self, pipeline: Pipeline) -> dict[str, Any]:
+        """Return what is active of a pipeline, and how its folder stands to that."""
+        found = self.active.get(pipeline.id)
+        return {
+            "active": None if found is None else _shown(found.active),
+            "state": self.state(pipeline),
+            "folder_number": None if found is None else found.folder_number,
+        }
+
+    @staticmethod
+    def alone_json(found: ActiveVersion) -> dict[str, Any]:
+        """Return what is known of a pipeline that is in none of the folders."""
+        return {
+            **dict.fromkeys(_LEFT_OPEN),
+            "id": found.active.pipeline_id,
+            "name": found.name,
+            "team": found.team,
+            "version": None,
+            "active": _shown(found.active),
+            "state": "no_folder",
+            "folder_number": None,
+        }
+
+
+def active_versions(declared: Sequence[Pipeline], *, is_all: bool = False) -> ActiveVersions:
+    """Return what is active beside these folders; a tracker that is away is not waited for.
+
+    Args:
+        declared: what is in the folders.
+        is_all: these are all of the folder of pipelines: what else is deployed is told as well,
+            unless a further folder of the settings declares it.
+    """
+    from waybill.errors import WaybillError
+    from waybill.pipelines import declared_folders
+    from waybill.services import active_beside
+    from waybill.settings import Settings
+    from waybill.waiting import waiting
+
+    settings = Settings()
+    ids = None
+    if is_all:
+        ids = frozenset(one.id for one in declared)
+        ids |= declared_folders(settings.more_pipelines_dirs).keys()
+    try:
+        with waiting(0.0, lambda _words: None):
+            return ActiveVersions(ids, active_beside(settings, declared))
+    except WaybillError as error:
+        return ActiveVersions(unknown=str(error).partition("\n")[0])
+
+
+def history(name: Name, *, as_json: AsJson = False) -> None:
+    """List a pipeline's versions, the active one first: when, by whom, from where."""
+    from waybill.services import deploy_history
+    from waybill.settings import Settings
+
+    found = deploy_history(Settings(), name)
+    if as_json:
+        print_json([_shown(one) | {"active": one is found[0]} for one in found])
+        return
+    _print_history(found)
+
+
+def rollback(
+    name: Name,
+    version: Annotated[
+        str | None,
+        typer.Argument(help="Its number, or the first 4 characters of its version, or more."),
+    ] = None,
+    who: Who = None,
+    why: Reason = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Make a version that was deployed before active again: the last other one, if none is named.
+
+    It is checked as a deploy is, and applications take it with their next batch. The folder stays
+    as it is: bring the change into it, or the next deploy is refused.
+    """
+    from waybill.services import run_rollback
+    from waybill.settings import Settings
+
+    report = run_rollback(Settings(), name, version, decision(who, why))
+    if as_json:
+        print_json(report.to_json())
+        return
+    if not report.changed:
+        typer.echo(plain(f"{report.pipeline}: version {report.version} was active already"))
+        return
+    print_folded(
+        [
+            f"{report.pipeline}: version {report.version} is active again, as number "
+            f"{report.number} (it was number {report.rolled_back_to})",
+            f"  in place of {report.replaced}",
+            "the folder it was deployed from is as it was, and so is its DAG: the schedule is that "
+            "of the folder",
+        ]
+    )
+    print_folded([f"warning: {one}" for one in report.warnings], err=True)
+
+
+def diff(
+    name: Name,
+    a: Annotated[
+        str, typer.Argument(help="`active`, `folder`, a number, or the beginning of a version.")
+    ] = "active",
+    b: Annotated[str, typer.Argument(help="The same, of what it is compared with.")] = "folder",
+    *,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--from", help="Folder of pipelines, or one pipeline's.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two versions of a pipeline: its declaration, in Waybill's own form, and its code.
+
+    Exit code 2: they differ.
+    """
+    from waybill.services import version_diff
+    from waybill.settings import Settings
+
+    settings = Settings()
+    folders = _folders(settings, directory) if "folder" in {a, b} else {}
+    found = version_diff(settings, name, (a, b), folders)
+    if as_json:
+        print_json(found.to_json())
+    elif found.is_same:
+        print_folded([f"{name}: {found.before.label} and {found.after.label} are the same"])
+    else:
+        _print_diff(found.lines())
+    if not found.is_same:
+        raise typer.Exit(_DIFFERS)
+
+
+def _folders(settings: Settings, directory: Path | None) -> dict[str, Path]:
+    """Return the folder of each declared pipeline, by id and by name."""
+    from waybill.pipelines import declared_folders
+
+    roots = [settings.pipelines_dir, *settings.more_pipelines_dirs]
+    return declared_folders(roots if directory is None else [directory])
+
+
+def _shown(version: DeployedVersion) -> dict[str, Any]:
+    return version.to_json()
+
+
+def _print_history(found: Sequence[DeployedVersion]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    grid.add_column("number", justify="right", no_wrap=True)
+    for title in ("version", "when (UTC)"):
+        grid.add_column(title, no_wrap=True)
+    for title in ("by", "what"):
+        grid.add_column(title, overflow="fold")
+    for one in found:
+        what = f"from {one.place}" if one.place else "deployed"
+        if one.rolled_back_to is not None:
+            what = f"rollback to {one.rolled_back_to}" + (f": {one.why}" if one.why else "")
+        style = "bold" if one is found[0] else ""
+        grid.add_row(
+            *(
+                Text(plain(cell), style)
+                for cell in (
+                    str(one.number),
+                    one.version,
+                    f"{one.deployed_at:%Y-%m-%d %H:%M}",
+                    one.deployed_by,
+                    what + (", active" if one is found[0] else ""),
+                )
+            )
+        )
+    Console(highlight=False).print(grid)
+
+
+def _print_diff(lines: Sequence[str]) -> None:
+    """Print a diff; a tab stays one, what else is not printable is written out."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line in lines:
+        shown = "\t".join(plain(part) for part in line.split("\t"))
+        console.print(_coloured(shown, Text), soft_wrap=True)
+
+
+def _coloured(line: str, make: type[Text]) -> Text:
+    return make(line, _COLOURS.get(line[:1], ""))

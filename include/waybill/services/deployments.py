@@ -1,0 +1,231 @@
+"""Deployed versions of pipelines: made, compared with folders, taken back."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waybill.deployment import (
+    ActiveVersion,
+    DeployedVersion,
+    DeployOrigin,
+    DeployReport,
+    compare_active,
+    deploy,
+    pick_version,
+    read_history,
+    read_version,
+    roll_back,
+)
+from waybill.pipelines import (
+    NamesMissingError,
+    Problem,
+    RunEnvironment,
+    check_names,
+    check_sources,
+    load_pipeline,
+)
+from waybill.processing import rules_for
+from waybill.storage import open_tracker
+
+if TYPE_CHECKING:
+    from waybill.access import Decision
+    from waybill.mappings import NameRules
+    from waybill.pipelines import Pipeline
+    from waybill.settings import Settings
+
+
+def run_deploy(
+    settings: Settings,
+    directory: Path,
+    *,
+    who: str,
+    force: bool = True,
+    missing_ok: bool = True,
+) -> DeployReport:
+    """Deploy the declaration in a folder.
+
+    Args:
+        settings: all.
+        directory: with the declaration.
+        who: deploys.
+        force: also where another version was deployed from elsewhere since.
+        missing_ok: also where an import, or the destination, is not there as far as is known
+            here; then the report warns of it.
+
+    Raises:
+        StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
+        InputError: the declaration is wrong, or not fit for what is deployed.
+    """
+    from waybill.ingestion.connectors import open_connector
+
+    pipeline, roots = load_pipeline(directory), settings.sources.roots
+    open_connector(pipeline.source, directory, roots, events=pipeline.events)  # reads nothing
+    environment = RunEnvironment.of(settings.destinations, settings.spark.master)
+    missing = check_names(directory, environment)
+    if missing and not missing_ok:
+        raise NamesMissingError(missing)
+    elsewhere = [one for one in check_sources(directory, environment) if not one.field]
+    place = f"{socket.gethostname()}:{directory.resolve()}"
+    with open_tracker(settings.tracker) as tracker:
+        report = deploy(
+            tracker,
+            directory,
+            who=who,
+            rules=rules_for(pipeline, settings.destinations),
+            source_roots=roots,
+            origin=DeployOrigin(place, force=force),
+        )
+    return replace(report, warnings=(*report.warnings, *map(_sentence, missing + elsewhere)))
+
+
+def _sentence(problem: Problem) -> str:
+    return f"{problem.file}:{problem.line}: {problem.message}"
+
+
+def run_rollback(
+    settings: Settings, name: str, version: str | None, decision: Decision
+) -> DeployReport:
+    """Make an earlier version of a pipeline active again.
+
+    It is looked at as a deploy is: its connector is opened, which reads nothing.
+
+    Args:
+        settings: all.
+        name: of the pipeline, or its id.
+        version: its number, or the beginning of its digest; None: the last one that differs from
+            the active one.
+        decision: whose it is, and why.
+
+    Raises:
+        InputError: there is no such pipeline or version, or it is refused as a deploy would be.
+    """
+
+    def check(pipeline: Pipeline) -> NameRules:
+        from waybill.ingestion.connectors import open_connector
+
+        folder = settings.pipelines_dir / pipeline.name
+        open_connector(pipeline.source, folder, settings.sources.roots, events=pipeline.events)
+        return rules_for(pipeline, settings.destinations)
+
+    with open_tracker(settings.tracker) as tracker:
+        return roll_back(tracker, name, version, decision, check)
+
+
+def deploy_history(settings: Settings, name: str) -> list[DeployedVersion]:
+    """Return the versions of a pipeline, by name or id, the active one first.
+
+    Raises:
+        InputError: nothing of that name is deployed.
+    """
+    with open_tracker(settings.tracker) as tracker:
+        return read_history(tracker, name)
+
+
+def active_beside(settings: Settings, declared: Iterable[Pipeline]) -> dict[str, ActiveVersion]:
+    """Return what is active of all that is deployed, by pipeline id, beside these folders."""
+    versions = {pipeline.id: pipeline.version for pipeline in declared}
+    with open_tracker(settings.tracker) as tracker:
+        return compare_active(tracker, versions)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSide:
+    """One side of a comparison."""
+
+    label: str
+    """``active, number 2 (0123456789ab)`` or ``folder include/pipelines/flights (…)``."""
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDiff:
+    """How two versions of a pipeline differ."""
+
+    before: VersionSide
+    after: VersionSide
+
+    @property
+    def is_same(self) -> bool:
+        """Tell whether they are one version."""
+        return self.before.pipeline.version == self.after.pipeline.version
+
+    def lines(self) -> list[str]:
+        """Return a unified diff of declaration and code, without line ends; empty: none differs."""
+        found: list[str] = []
+        for file, text in (("pipeline.yaml", _declared), ("transformation.py", _code)):
+            found += _unified(file, self.before, self.after, text)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "from": {"version": self.before.pipeline.version, "label": self.before.label},
+            "to": {"version": self.after.pipeline.version, "label": self.after.label},
+            "same": self.is_same,
+            "diff": "\n".join(self.lines()),
+        }
+
+
+def version_diff(
+    settings: Settings, name: str, sides: Sequence[str], folder: Mapping[str, Path]
+) -> VersionDiff:
+    """Return how two versions of a pipeline differ.
+
+    Args:
+        settings: all.
+        name: of the pipeline, or its id.
+        sides: two of ``active``, ``folder``, a number, the beginning of a digest.
+        folder: {name or id of a pipeline: its folder}.
+
+    Raises:
+        InputError: there is no such pipeline, version or folder.
+    """
+    from waybill.errors import InputError
+
+    with open_tracker(settings.tracker) as tracker:
+        versions = read_history(tracker, name)
+
+        def side(given: str) -> VersionSide:
+            if given != "folder":
+                one = versions[0] if given == "active" else pick_version(versions, given)
+                is_active = "active, " if one == versions[0] else ""
+                label = f"{is_active}number {one.number} ({one.version})"
+                return VersionSide(label, read_version(tracker, one))
+            directory = folder.get(versions[0].pipeline_id) or folder.get(name)
+            if directory is None:
+                raise InputError(
+                    f"no folder declares pipeline {name!r}; name two versions of "
+                    f"`waybill pipelines history {name}`, or another folder with --from"
+                )
+            pipeline = load_pipeline(directory)
+            return VersionSide(f"folder {directory} ({pipeline.version})", pipeline)
+
+        before, after = map(side, sides)
+    return VersionDiff(before, after)
+
+
+def _declared(pipeline: Pipeline) -> str:
+    """Return all of a version but its code, as YAML."""
+    import yaml
+
+    content = pipeline.to_json()
+    del content["transformation_code"], content["version"]
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))
+
+
+def _code(pipeline: Pipeline) -> str:
+    return pipeline.transformation_code
+
+
+def _unified(
+    file: str, before: VersionSide, after: VersionSide, text: Callable[[Pipeline], str]
+) -> list[str]:
+    from difflib import unified_diff
+
+    old, new = (text(side.pipeline).split("\n") for side in (before, after))
+    names = f"{file}, {before.label}", f"{file}, {after.label}"
+    return list(unified_diff(old, new, *names, lineterm=""))

@@ -1,0 +1,251 @@
+"""Versions of pipelines by the command line: what is active beside folders, back, and compared."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.support import orders
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.settings import Settings
+
+pytestmark = pytest.mark.serves
+
+
+@pytest.fixture
+def dsn(postgres):
+    return postgres.tracker()
+
+
+@pytest.fixture
+def home(dsn, tmp_path, monkeypatch):
+    """A folder of pipelines with `orders`, and the command line beside a real tracker."""
+    for name, value in {
+        "WAYBILL_HOME": str(tmp_path / "state"),
+        "WAYBILL_TRACKER__DSN": dsn,
+        "WAYBILL_PIPELINES_DIR": str(tmp_path / "pipelines"),
+        "WAYBILL_AIRFLOW__URL": "http://127.0.0.1:1",
+        "COLUMNS": "80",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return orders.write_orders(tmp_path / "pipelines", rows=1)
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(app, ["pipelines", *map(str, words)])
+    assert done.exit_code == code, (done.output, done.exception)
+    return done
+
+
+def as_json(*words, code=0):
+    return json.loads(run(*words, "--json", code=code).stdout)
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def listed():
+    return {one["name"]: one for one in as_json("list")}
+
+
+def elsewhere(home, tmp_path, name="elsewhere", *, fixed=True):
+    """Copy the pipeline's folder to another place, with other code."""
+    copy = tmp_path / name / "orders"
+    shutil.copytree(home, copy)
+    if fixed:
+        (copy / "transformation.py").write_text(orders.FIXED)
+    return copy
+
+
+def test_list_and_show_tell_what_is_active_and_what_the_folder_has(home, tmp_path):
+    assert (listed()["orders"]["state"], listed()["orders"]["active"]) == ("not_deployed", None)
+    first = as_json("deploy", home)
+    assert listed()["orders"]["state"] == "same"
+    fixed = as_json("deploy", elsewhere(home, tmp_path))
+    one = listed()["orders"]
+    assert (one["state"], one["folder_number"]) == ("older", 1)
+    assert (one["version"], one["active"]["version"]) == (first["version"], fixed["version"])
+    text = run("list").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert first["version"] in text
+    assert "the folder's version" in flat(text)
+    assert "is number 1, which was active before. Active is number 2" in flat(text)
+    shown = flat(run("show", "orders").stdout)
+    assert f"active │ {fixed['version']}" in shown
+    assert "waybill pipelines diff orders" in shown
+    (home / "transformation.py").write_text(orders.FIRST + "\n# mine\n")
+    assert listed()["orders"]["state"] == "changed"
+    assert "was never deployed" in flat(run("list").stdout)
+
+
+def test_what_is_deployed_and_in_no_folder_is_listed(home, tmp_path, monkeypatch):
+    run("deploy", elsewhere(home, tmp_path, fixed=False))
+    shutil.rmtree(home)
+    one = listed()["orders"]
+    assert (one["state"], one["version"], one["active"]["number"]) == ("no_folder", None, 1)
+    assert "orders: deployed, and declared in none of these folders" in flat(run("list").stdout)
+    assert as_json("list", "--from", home.parent) == [], "not all folders were looked at"
+    monkeypatch.setenv("WAYBILL_MORE_PIPELINES_DIRS", json.dumps([str(tmp_path / "elsewhere")]))
+    assert listed() == {}, "a further folder has it"
+
+
+def test_a_list_without_a_tracker_says_that_the_active_versions_are_not_known(home, monkeypatch):
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://nobody@127.0.0.1:1/none")
+    listing = run("list")
+    assert "orders" in listing.stdout
+    assert "which versions are active is not known" in listing.stderr
+    assert listed()["orders"]["state"] == "unknown"
+
+
+def test_a_deploy_does_not_take_back_what_was_deployed_from_elsewhere(home, tmp_path):
+    first = as_json("deploy", home)
+    fix = elsewhere(home, tmp_path)
+    replaced = as_json("deploy", fix)["replaced"]
+    assert (replaced["number"], replaced["version"]) == (1, first["version"])
+    assert replaced["place"].endswith(f":{home}")
+    # the folder as it was: the bug would be back
+    refused = run("deploy", home, code=1).stderr
+    assert "this folder holds number 1, which was active before" in flat(refused)
+    assert f"{fix} on " in flat(refused), "who, from where, and when"
+    assert listed()["orders"]["active"]["number"] == 2
+    # the folder as somebody changed it, who has not seen the fix
+    (home / "transformation.py").write_text(orders.FIRST + "\n# mine\n")
+    refused = run("deploy", home, code=1).stderr
+    assert "last deployed as number 1, and changed since" in flat(refused)
+    assert "--force" in refused
+    assert as_json("deploy", home, "--force")["number"] == 3
+    assert "already" in run("deploy", home).stdout
+    # what was deployed last from here may go on from here, and what is new anywhere
+    (home / "transformation.py").write_text(orders.FIXED + "\n# mine\n")
+    assert "in place of number 3" in flat(run("deploy", home).stdout)
+    third = elsewhere(home, tmp_path, "third", fixed=False)
+    (third / "transformation.py").write_text(orders.FIXED + "\n# third\n")
+    assert as_json("deploy", third)["number"] == 5
+
+
+def test_history_names_each_version_with_who_when_and_from_where(home, tmp_path, monkeypatch):
+    first = as_json("deploy", home)
+    run("deploy", elsewhere(home, tmp_path))
+    run("rollback", "orders", "1", "--who", "ann\x1b[2J", "--why", "wrong sums")
+    newest, second, oldest = as_json("history", "orders")
+    assert [one["number"] for one in (newest, second, oldest)] == [3, 2, 1]
+    assert newest["active"]
+    assert not oldest["active"]
+    assert newest["version"] == oldest["version"] == first["version"]
+    assert (newest["rolled_back_to"], newest["why"]) == (1, "wrong sums")
+    assert oldest["place"].endswith(f":{home}")
+    text = run("history", "orders").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b[2J" not in text
+    monkeypatch.setenv("COLUMNS", "250")
+    wide = flat(run("history", "orders").stdout)
+    assert "ann\\x1b[2J rollback to 1: wrong sums, active" in wide
+    assert f":{home}" in wide
+    assert first["version"] in text
+    assert "did you mean 'orders'?" in run("history", "order", code=1).output
+
+
+def test_a_rollback_makes_an_earlier_version_active_and_is_in_the_audit_log(home, tmp_path, dsn):
+    first = as_json("deploy", home)
+    run("deploy", elsewhere(home, tmp_path))
+    said = flat(run("rollback", "orders", "--who", "ann", "--why", "wrong sums").stdout)
+    assert f"version {first['version']} is active again, as number 3 (it was number 1)" in said
+    assert listed()["orders"]["state"] == "same"
+    with psycopg.connect(dsn) as connection:
+        query = "SELECT who, target, detail FROM audit_log WHERE action = 'rollback'"
+        [(who, target, detail)] = connection.execute(query).fetchall()
+    assert (who, target) == ("ann", "test-orders")
+    assert (detail["number"], detail["rolled_back_to"]) == (3, 1)
+    assert detail["why"] == "wrong sums"
+    # the next one would bring back what was taken back
+    assert "say which version" in flat(run("rollback", "orders", code=1).output)
+    assert as_json("rollback", "orders", "3")["changed"] is False
+    again = as_json("rollback", "orders", "2")
+    assert (again["number"], again["rolled_back_to"]) == (4, 2)
+    assert as_json("rollback", "orders", first["version"][:6])["version"] == first["version"]
+
+
+@pytest.mark.parametrize("given", ["99", "0", "zz", "", "123456789012"])
+def test_a_version_that_is_not_there_is_refused_with_those_that_are(home, given):
+    first = as_json("deploy", home)
+    refused = run("rollback", "orders", "--", given, code=1).output
+    assert f"by number and digest there are 1 ({first['version']})" in flat(refused)
+    assert len(as_json("history", "orders")) == 1
+
+
+def test_a_rollback_is_refused_as_a_deploy_of_that_version_would_be(home, tmp_path):
+    as_json("deploy", home)
+    text = (home / "pipeline.yaml").read_text()
+    (home / "pipeline.yaml").write_text(text.replace("name: orders", "name: sales"))
+    as_json("deploy", home)
+    other = elsewhere(home, tmp_path, "other", fixed=False)
+    changed = text.replace("test-orders", "test-others").replace("table: orders", "table: others")
+    (other / "pipeline.yaml").write_text(changed)
+    as_json("deploy", other)  # has the name that was free
+    refused = run("rollback", "test-orders", "1", code=1).output
+    assert "a pipeline named 'orders' exists with id 'test-others'" in flat(refused)
+    assert [one["number"] for one in as_json("history", "test-orders")] == [2, 1]
+
+
+def test_one_version_alone_cannot_be_rolled_back(home):
+    as_json("deploy", home)
+    assert "has had one version only" in flat(run("rollback", "orders", code=1).output)
+
+
+def test_a_diff_has_declaration_and_code_of_any_two_versions(home, tmp_path):
+    run("deploy", home)
+    assert "are the same" in flat(run("diff", "orders").stdout)
+    fix = elsewhere(home, tmp_path)
+    text = (fix / "pipeline.yaml").read_text()
+    (fix / "pipeline.yaml").write_text(text.replace("owner: shop@", "owner: new@"))
+    (fix / "transformation.py").write_text("# \x1b[2J\n" + orders.FIXED)
+    run("deploy", fix)
+    found = as_json("diff", "orders", code=2)
+    lines = found["diff"].splitlines()
+    assert '-        raise ParkError("record_invalid", "a negative amount")' not in lines
+    assert '+        raise ParkError("record_invalid", "a negative amount")' in lines
+    assert any(line.startswith("--- pipeline.yaml, active, number 2 (") for line in lines)
+    assert any(line.startswith(f"+++ transformation.py, folder {home}") for line in lines)
+    back = as_json("diff", "orders", "1", "active", code=2)["diff"].splitlines()
+    assert '-        raise ParkError("record_invalid", "a negative amount")' in back
+    owners = [line for line in back if line[1:].startswith("owner: ")]
+    assert owners == ["-owner: shop@example.com", "+owner: new@example.com"]
+    assert "\x1b" not in run("diff", "orders", "1", "2", code=2).stdout
+    assert as_json("diff", "orders", "2", "2")["same"]
+    shutil.rmtree(home)
+    assert "no folder declares pipeline 'orders'" in flat(run("diff", "orders", code=1).output)
+    assert as_json("diff", "orders", "active", "folder", "--from", fix)["same"]
+
+
+def test_a_name_that_is_not_known_is_not_deployed_without_a_word(home, monkeypatch):
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps({"warehouse": {"dsn": "host=localhost"}}))
+    text = (home / "pipeline.yaml").read_text()
+    (home / "pipeline.yaml").write_text(text.replace("name: warehouse", "name: warehose"))
+    (home / "transformation.py").write_text("import pandaz\n" + orders.FIXED)
+    refused = flat(run("deploy", home, code=1).output)
+    assert "expected a destination of the settings (warehouse); found 'warehose'" in refused
+    assert "did you mean 'warehouse'?" in refused
+    assert "found 'pandaz', which is not; did you mean 'pandas'?" in refused
+    assert listed()["orders"]["active"] is None
+    done = as_json("deploy", home, "--missing-ok")
+    assert (done["number"], len(done["warnings"])) == (1, 2)
+
+
+def test_compose_keeps_what_is_active_where_its_folder_is_behind(home, tmp_path):
+    path = Path(__file__).parents[2] / "include" / "docker" / "prepare.py"
+    spec = importlib.util.spec_from_file_location("prepare", path)
+    prepare = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prepare)
+    assert prepare.deployed(Settings(), home)["number"] == 1
+    fixed = as_json("deploy", elsewhere(home, tmp_path))
+    line = prepare.deployed(Settings(), home)
+    assert (line["changed"], line["folder"]) == (False, str(home))
+    assert "this folder holds number 1" in line["kept"]
+    assert listed()["orders"]["active"]["version"] == fixed["version"]
