@@ -75,6 +75,8 @@ from waybill.pipelines import find_file, hint
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 _WAIT_S = 10
 _STATEMENT_S = 600
+_SORTED_BYTES, _SORTED_CHARACTERS = 8192, 1024
+"""So much of a text MySQL sorts by; of a character, some collations have eight bytes."""
 _TURN_S = 0.5
 """While the limits are waited for, so often the run looks whether it is to stop."""
 _LIBPQ = frozenset(
@@ -538,12 +540,29 @@ class SqlConnector:
         start: dict[str, Any] | None,
     ) -> Page:
         names = reading.columns
+        if self._connection is not None and self._connection.kind == "mysql":
+            self._refuse_long(reading, rows)
         made = [dict(zip(names, values, strict=True)) for values in json_rows(rows)]
         for name in reading.documents:
             for row in made:
                 row[name] = _document(row[name])
         place = partial(_place, self._options.table, reading.order, made)
         return Page(made, [], cursor=after, start=start, place=place)
+
+    def _refuse_long(self, reading: _Reading, rows: Sequence[Sequence[Any]]) -> None:
+        """Refuse values that MySQL sorts by their beginning only, and compares whole."""
+        for name in reading.order:
+            place = reading.columns.index(name)
+            for row in rows:
+                value = row[place]
+                most = _SORTED_CHARACTERS if isinstance(value, str) else _SORTED_BYTES
+                if isinstance(value, str | bytes) and len(value) > most:
+                    raise InputError(
+                        f"table {self._options.table!r} has a value of {len(value):,} characters or"
+                        f" bytes in {name!r}: MySQL sorts by the beginning of so long ones, so rows"
+                        " would be left out; declare another column, or read a view that has the"
+                        f" value's digest (at most {most:,})"
+                    )
 
     def _table_deletes(self) -> TableDeletes:
         options, event = self._options, self._opening.event
@@ -943,6 +962,7 @@ def _begin_mysql(connection: Any, _: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION READ ONLY")
         cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"SET max_sort_length = {_SORTED_BYTES}")
 
 
 def _url(driver: str, found: Connection) -> sa.URL:

@@ -243,8 +243,9 @@ class KafkaConnector:
                 continue
             gathered, left = found
             position = position.rereading(left)
-            yield gathered.page(start, position)
-            start = position.cursor()
+            if position.cursor() != start:
+                yield gathered.page(start, position)
+                start = position.cursor()
         position = position.rereading()
         yield Page([], [], cursor=position.cursor(), start=start)
         return position
