@@ -143,6 +143,54 @@ def test_messages_from_a_time_on_are_read_again_and_none_that_was_not_read_is_le
         source.cursor_at("200", None)
 
 
+def test_messages_between_two_times_are_read_again_and_the_cursor_stays_where_it_is(topics):
+    producer = Producer({"bootstrap.servers": topics.servers})
+    begin = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    times = [(begin + timedelta(minutes=n)).isoformat() for n in range(4)]
+    for n in range(4):
+        for partition in range(2):
+            value = json.dumps({"id": 10 * n + partition})
+            at_ms = int((begin + timedelta(minutes=n)).timestamp() * 1000)
+            producer.produce(topics.name, value, str(n), partition, timestamp=at_ms)
+    assert producer.flush(30) == 0
+    source = topics.connector()
+    with pytest.raises(InputError, match="^to: no topic was read yet"):
+        source.reread_between(times[1], times[2], None)
+    _, stood = topics.read()
+    topics.send((0, "9", {"id": 90}))
+
+    again = {**stood, "rereads": [source.reread_between(times[1], times[2], stood)]}
+    pages, _ = topics.read(again, page_rows=3)
+    assert ids(pages) == [10, 20, 11, 21, 90]
+    assert [page.start for page in pages] == [again, *(page.cursor for page in pages[:-1])]
+    behind = next(page.cursor for page in pages if "rereads" not in page.cursor)
+    assert behind == stood
+    for page in pages:
+        [first, *_] = topics.read(json.loads(json.dumps(page.start)), page_rows=3)[0]
+        assert (ids([first]), first.cursor) == (ids([page]), page.cursor)
+
+    all_of_it = source.reread_between(times[0], "2100-01-01", stood)
+    assert sorted(ids(topics.read({**stood, "rereads": [all_of_it]})[0])) == [
+        *(10 * n + partition for n in range(4) for partition in range(2)),
+        90,
+    ], "what was not read is not in the range, and comes behind it"
+    none = source.reread_between("2001-01-01", "2001-02-01", stood)
+    assert ids(topics.read({**stood, "rereads": [none, none]})[0]) == [90]
+    with pytest.raises(InputError, match="^to: .* is before from"):
+        source.reread_between(times[2], times[1], stood)
+    with pytest.raises(InputError, match="^to: expected a message's time"):
+        source.reread_between(times[2], "soon", stood)
+
+
+def test_messages_that_were_deleted_since_they_were_asked_for_again_are_left_out(topics):
+    topics.send(*orders(0, 6, partitions=1))
+    _, stood = topics.read()
+    asked = topics.connector().reread_between("2001-01-01", "2100-01-01", stood)
+    place = TopicPartition(topics.name, 0, 4)
+    topics.admin.delete_records([place])[place].result(30)
+    assert ids(topics.read({**stood, "rereads": [asked]})[0]) == [4, 5]
+
+
 def test_a_page_that_is_read_again_is_the_same_whatever_came_meanwhile(topics):
     topics.send(*orders(0, 90))
     pages, _ = topics.read(page_rows=25)

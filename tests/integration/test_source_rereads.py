@@ -61,6 +61,20 @@ run_ingest(settings, "orders", asked=asked)
 """
 
 
+KILLED_AT_THE_RESET = """
+import os, signal
+from waybill.ingestion import IngestRequest, run
+from waybill.services import AskedRun
+from waybill.services.ingestion import run_ingest
+begin = run.begin_position
+def killed(*given):
+    {does}
+    os.kill(os.getpid(), signal.SIGKILL)
+run.begin_position = killed
+run_ingest(settings, "orders", asked=AskedRun(IngestRequest.of({asked}), "{run_id}", "ops"))
+"""
+
+
 class Shop:
     """A pipeline from an SQLite table of ``ROWS`` rows, whose cursor is 100 more than the number."""
 
@@ -82,6 +96,13 @@ class Shop:
     def run_and_kill(self, asked="asked = None", *, commits=0):
         """Run in a process that dies before the commit of a page of its own, behind so many."""
         child = children.start(self.settings, KILLED.format(asked=asked, commits=commits))
+        output, _ = child.communicate(timeout=600)
+        assert child.returncode == -9, output.decode()
+
+    def kill_at_the_reset(self, run_id, *, does, **asked):
+        """Run in a process that dies where the cursor is moved: ``does`` is pass, or begin."""
+        code = KILLED_AT_THE_RESET.format(does=does, run_id=run_id, asked=asked)
+        child = children.start(self.settings, code)
         output, _ = child.communicate(timeout=600)
         assert child.returncode == -9, output.decode()
 
@@ -237,25 +258,61 @@ def test_a_run_that_is_killed_after_it_moved_the_cursor_goes_on_from_there_when_
 ):
     shop.run("run-1")
     first = shop.sent()
-    code = (
-        "import os, signal\n"
-        "from waybill.ingestion import IngestRequest, run\n"
-        "from waybill.services import AskedRun\n"
-        "from waybill.services.ingestion import run_ingest\n"
-        "begin = run.begin_position\n"
-        "def killed(*given):\n"
-        "    begin(*given)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run.begin_position = killed\n"
-        "asked = AskedRun(IngestRequest.of({'full': True, 'why': 'x'}), 'run-2', 'ops')\n"
-        "run_ingest(settings, 'orders', asked=asked)\n"
-    )
-    child = children.start(shop.settings, code)
-    child.wait(timeout=600)
-    assert child.returncode == -9
+    shop.kill_at_the_reset("run-2", does="begin(*given)", full=True, why="x")
     assert shop.cursor() is None
     assert shop.sent() == first
 
     assert shop.run("run-2", full=True, why="x").read == ROWS
     assert shop.sent() == sorted(first * 2)
     assert shop.sql("SELECT count(*) FROM cursor_resets") == [(1,)]
+
+
+@pytest.mark.timeout(1200)
+def test_a_run_from_a_value_that_died_after_its_first_page_reads_what_is_left_when_it_is_tried_again(
+    shop,
+):
+    shop.run("run-1")
+    first, stood = shop.sent(), shop.cursor()
+    asked = {"from": "120", "why": "x"}
+    shop.run_and_kill(f"asked = AskedRun(IngestRequest.of({asked}), 'run-2', 'ops')", commits=1)
+    assert shop.cursor()["at"] == [["int", "129"], ["int", "29"]]
+    shop.run("run-2", **asked)
+    assert shop.sent() == sorted(first + first[20:])
+    assert shop.cursor() == stood
+
+    with sqlite3.connect(shop.home / "shop.db") as database:
+        database.execute("DELETE FROM orders")
+    assert shop.run("run-2", **asked).read == 0, "it was done, and needs no row of that value"
+
+
+@pytest.mark.timeout(1200)
+def test_a_range_that_is_not_read_to_its_end_stays_when_the_source_is_read_again_from_a_value(shop):
+    shop.run("run-1")
+    first, stood = shop.sent(), shop.cursor()
+    asked = "IngestRequest.of({'from': '110', 'to': '139', 'why': 'x'})"
+    shop.run_and_kill(f"asked = AskedRun({asked}, 'run-2', 'ops')", commits=1)
+    left = shop.cursor()["rereads"]
+    shop.kill_at_the_reset("run-3", does="begin(*given)", **{"from": "155", "why": "y"})
+    moved = shop.cursor()
+    assert moved["from"] == ["int", "155"]
+    assert len(left) == len(moved["rereads"]) == 1
+    shop.run("run-3", **{"from": "155", "why": "y"})
+    assert shop.sent() == sorted(first + first[10:40] + first[55:])
+    assert shop.cursor() == stood
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("does", ["pass", "begin(*given)"], ids=["before", "after"])
+def test_a_cursor_is_put_back_once_whenever_the_run_that_does_it_is_killed(shop, does):
+    shop.run("run-1")
+    first, stood = shop.sent(), shop.cursor()
+    shop.kill_at_the_reset("run-2", does="begin(*given)", full=True, why="by mistake")
+    assert shop.cursor() is None
+
+    shop.kill_at_the_reset("run-3", does=does, put_back=True, why="a mistake")
+    assert shop.cursor() == (None if does == "pass" else stood)
+    assert shop.run("run-3", put_back=True, why="a mistake").read == 0
+    assert shop.cursor() == stood
+    assert shop.sql("SELECT request FROM cursor_resets ORDER BY number") == [("run-2",), ("run-3",)]
+    assert shop.run("run-4").read == 0
+    assert shop.sent() == first

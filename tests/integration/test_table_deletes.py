@@ -226,6 +226,23 @@ def test_what_went_while_it_was_not_compared_is_a_delete_behind_its_row(table):
 
 
 @pytest.mark.campaign
+def test_a_cursor_that_is_put_back_amid_deletes_which_a_later_comparison_sent_compares_again(table):
+    options = {"page_rows": 3, "compare_limit": 100}
+    table.add(*range(20), seq=5)
+    table.read(**options)
+    table.delete("id < 8")
+    _, sent = table.read(1, **options)
+    amid = table.cursor
+    assert sent
+    assert "gone" in amid
+    table.cursor = None
+    assert len(table.read(**options)[1]) == 8
+    table.delete("id = 9")
+    table.cursor = amid
+    assert table.read(**options) == ([], of(9, version=5))
+    assert table.read(**options) == ([], [])
+
+
 def test_another_key_is_another_comparison(table):
     table.add(1, 2, seq=7)
     table.read()

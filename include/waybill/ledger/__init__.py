@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from waybill.ledger.intake import begin_position as begin_position
     from waybill.ledger.intake import commit_intake as commit_intake
     from waybill.ledger.intake import commit_refusal as commit_refusal
+    from waybill.ledger.intake import is_reset as is_reset
     from waybill.ledger.intake import knows_refusal as knows_refusal
     from waybill.ledger.intake import note_run as note_run
     from waybill.ledger.intake import read_position as read_position
@@ -227,6 +228,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "begin_position",
             "commit_intake",
             "commit_refusal",
+            "is_reset",
             "knows_refusal",
             "note_run",
             "read_position",

@@ -101,7 +101,7 @@ class CursorReset:
     who: str
     why: str
     cursor: dict[str, Any] | None = None
-    """Where to begin; None: at the beginning."""
+    """Where to begin; None: at the beginning. Ranges that are still to be read again stay."""
     put_back: bool = False
     """Begin where the connector stood before the last reset, whatever ``cursor`` is."""
     reread: dict[str, Any] | None = None
@@ -134,6 +134,20 @@ def begin_position(
     return read_position(tracker, pipeline_id)
 
 
+def is_reset(tracker: TrackerStore, pipeline_id: str, request: str) -> bool:
+    """Tell whether a request to read a source from elsewhere is done."""
+    with tracker.transaction() as connection:
+        return _is_done(connection, pipeline_id, request)
+
+
+def _is_done(connection: Connection, pipeline_id: str, request: str) -> bool:
+    resets = cursor_resets
+    query = select(resets.c.number).where(
+        resets.c.pipeline_id == pipeline_id, resets.c.request == request
+    )
+    return connection.execute(query).first() is not None
+
+
 def _asked_before(connection: Connection, pipeline_id: str) -> CursorReset | None:
     """Return the reset that ``ask_reread`` left; its audit entry has who asked, and why."""
     table = connector_positions
@@ -146,14 +160,13 @@ def _reset(connection: Connection, pipeline_id: str, reset: CursorReset) -> None
     """Move a connector's cursor by request; once done, again changes nothing."""
     resets, table = cursor_resets, connector_positions
     of_pipeline = resets.c.pipeline_id == pipeline_id
-    done = select(resets.c.number).where(of_pipeline, resets.c.request == reset.request)
-    if connection.execute(done).first() is not None:
+    if _is_done(connection, pipeline_id, reset.request):
         return
     stood = connection.execute(
         select(table.c.cursor, table.c.rows_read).where(table.c.pipeline_id == pipeline_id)
     ).first()
     old, old_rows = (None, 0) if stood is None else (stood.cursor, int(stood.rows_read))
-    cursor, rows_read = reset.cursor, 0
+    cursor, rows_read = _with_rereads_of(old, reset.cursor), 0
     if reset.reread is not None:
         cursor, rows_read = _with_reread(old, reset.reread), old_rows
     if reset.put_back:
@@ -201,6 +214,18 @@ def _with_reread(cursor: dict[str, Any] | None, reread: dict[str, Any]) -> dict[
     if cursor is None:
         raise InputError("nothing of this source was read yet: nothing can be read again")
     return {**cursor, "rereads": [*cursor.get("rereads", []), reread]}
+
+
+def _with_rereads_of(
+    old: dict[str, Any] | None, cursor: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """Return a cursor with the ranges that were asked for before, and are not read to their end.
+
+    From the beginning on, they are read as well.
+    """
+    if cursor is None or not (old or {}).get("rereads"):
+        return cursor
+    return {**cursor, "rereads": [*cursor.get("rereads", []), *(old or {})["rereads"]]}
 
 
 def _shown(cursor: dict[str, Any] | None) -> Any:

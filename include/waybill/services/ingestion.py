@@ -229,16 +229,20 @@ def _reset_of(
 ) -> CursorReset | None:
     """Return what a request does to the cursor; None: nothing.
 
+    A try of a run that moved it before asks the source nothing: rows of the value may be gone.
+
     Raises:
         InputError: the source cannot be read from there; says what can be done.
         RetryError: it did not answer.
     """
     from waybill.ingestion.connectors import HoldingConnector, reads_again
-    from waybill.ledger import CursorReset, read_position
+    from waybill.ledger import CursorReset, is_reset, read_position
 
     request, kind = asked.request, pipeline.source.connector
     if not request.moves_cursor:
         return None
+    if is_reset(tracker, pipeline.id, asked.run_id):
+        return CursorReset(asked.run_id, "", "")
     if not reads_again(connector):
         raise InputError(f"connector {kind!r}: what was read is gone from its source")
     if request.put_back and isinstance(connector, HoldingConnector):

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import islice
 from uuid import UUID
 
 import pytest
@@ -248,6 +249,76 @@ def test_files_that_were_changed_then_or_later_are_read_again_and_none_that_was_
     assert rows(source, later) == [150, 400], "what was not read is not passed over"
     with pytest.raises(InputError, match="from: expected when a file was changed"):
         source.cursor_at("200", None)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Files of three rows, each changed at the second that its name says, and a connector."""
+
+    def put(*seconds):
+        for second in seconds:
+            file = tmp_path / f"{second}.jsonl"
+            file.write_text("".join(f'{{"id": {second + n}}}\n' for n in range(3)))
+            os.utime(file, (second, second))
+
+    def opened(page_rows=2):
+        options = {"path": "*.jsonl", "settle_s": 0}
+        source = Source(connector="files", event="e", page_rows=page_rows, options=options)
+        return open_connector(source, tmp_path)
+
+    opened.put = put
+    return opened
+
+
+def ids_of(*seconds):
+    return [second + n for second in seconds for n in range(3)]
+
+
+def test_files_of_two_times_and_between_them_are_read_again_and_the_cursor_stays(files):
+    files.put(100, 200, 300, 400)
+    *_, last = files().read(None)
+    files.put(250, 500)
+    source, stood = files(), last.cursor
+    asked = source.reread_between("1970-01-01T00:03:20Z", "1970-01-01T00:05:00Z", stood)
+    again = {**stood, "rereads": [asked]}
+    pages = list(source.read(again))
+    found = [row["id"] for page in pages for row in page.rows]
+    assert found == ids_of(200, 300, 250, 500), "what was not read comes once, behind them"
+    behind = next(page.cursor for page in pages if "rereads" not in page.cursor)
+    assert behind == stood
+    assert [page.start for page in pages] == [again, *(page.cursor for page in pages[:-1])]
+    for page in pages:
+        [first, *_] = files().read(json.loads(json.dumps(page.start)))
+        assert (first.rows, first.cursor) == (page.rows, page.cursor)
+
+
+def test_a_file_that_was_begun_is_read_again_whole_and_then_to_its_end(files):
+    files.put(100, 200)
+    _, _, begun = islice(files().read(None), 3)
+    assert begun.cursor["file"]
+    asked = files().reread_between("1970-01-01", "2001-01-01", begun.cursor)
+    found = rows(files(), {**begun.cursor, "rereads": [asked]})
+    assert found == [*ids_of(100, 200), 202]
+
+
+def test_a_time_of_no_file_reads_none_again(files):
+    files.put(100)
+    *_, last = files().read(None)
+    asked = files().reread_between("1970-01-01T00:03:20Z", "2001-01-01", last.cursor)
+    [page] = files().read({**last.cursor, "rereads": [asked]})
+    assert (page.rows, page.cursor) == ([], last.cursor)
+
+
+def test_files_that_were_never_read_or_no_times_are_no_range(files):
+    files.put(100)
+    with pytest.raises(InputError, match="^to: no file was read yet"):
+        files().reread_between("1970-01-01", "2001-01-01", None)
+    with pytest.raises(InputError, match="^to: .* is before from"):
+        files().reread_between("2001-01-01", "1970-01-01", {})
+    with pytest.raises(InputError, match="^to: expected when a file was changed"):
+        files().reread_between("2001-01-01", "200", {})
+    with pytest.raises(InputError, match="is not one of this connector"):
+        list(files().read({"done": {}, "before": -1, "rereads": [{"from": 1}]}))
 
 
 @pytest.mark.parametrize(

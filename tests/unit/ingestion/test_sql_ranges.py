@@ -385,3 +385,45 @@ def test_a_page_has_no_more_rows_than_may_be_read_in_a_second(database, connecto
     fill(database, *((n, n) for n in range(9)))
     pages = read_pages(connector(limits={"rows_per_second": 5}))
     assert [len(page.rows) for page in pages] == [5, 4]
+
+
+@pytest.mark.parametrize(
+    ("key_bytes", "least", "most"),
+    [(100, 60, 64), (20_000, 2, 12), (200_000, 2, 2), (300_000, 1, 1)],
+    ids=["short", "long", "of-two-ranges", "too-long"],
+)
+def test_bounds_that_would_fill_the_cursor_are_fewer_ranges(key_bytes, least, most):
+    rows = [(f"{number:0{key_bytes}}",) for number in range(70)]
+    with table_of("k text PRIMARY KEY", rows) as engine:
+        table = keyed("k", page_rows=1)
+        parts = split(engine, table, 64)
+        assert least <= len(parts) <= most
+        found, left = read(engine, table, parts, 2, -1)
+    assert left == ()
+    assert Counter(found) == Counter(rows)
+
+
+def test_keys_that_a_walk_remembers_are_fewer_where_they_are_long(monkeypatch):
+    monkeypatch.setattr(sql_ranges, "_MOST_SAMPLED_BYTES", 2000)
+    rows = [(f"{number:0100}",) for number in range(300)]
+    with table_of("k text PRIMARY KEY", rows) as engine:
+        parts = split(engine, keyed("k", page_rows=1), 8)
+        assert len(parts) == 8
+        require_exact(
+            engine, keyed("k", page_rows=1), rows, ranges=8, connections=(2, 2), died_after=9
+        )
+
+
+def test_a_reading_of_sqlite_that_is_closed_ends_its_statement():
+    endless = (
+        "CREATE VIEW slow AS WITH RECURSIVE n(k) AS"
+        " (SELECT 1 UNION ALL SELECT k + 1 FROM n WHERE k < 100000000000) SELECT max(k) AS k FROM n"
+    )
+    with table_of("k integer", []) as engine:
+        with engine.begin() as session:
+            session.execute(sa.text(endless))
+        reading = read_ranges(engine, keyed("k", page_rows=1, name="slow"), (KeyRange(),), 1)
+        assert next(reading) is None
+        began = time.monotonic()
+        reading.close()
+        assert time.monotonic() - began < 60, "it waited for it"

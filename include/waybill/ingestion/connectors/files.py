@@ -5,13 +5,17 @@ the files that were read and are still there, the newest ``_MOST_KNOWN`` of them
 time with these; of older ones, only that none is younger than ``before``, which stays below the
 time of each file that is not read yet. A file that changed is read from its beginning. Files come
 by their time, each page is of one file.
+
+``"rereads"`` are files to be read again first, of those that were read: ``{"from": time, "to":
+time, "behind": [time, digest] of the last one that was, "file": the one that is}``; the rest of the
+cursor stays what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -111,20 +115,52 @@ class FilesConnector:
         state = _State.of(cursor)
         start = None if cursor is None else dict(cursor)
         waiting = state.to_read(found)
+        if start is not None and start.get("rereads"):
+            start = yield from self._read_again(place, found, start)
         self._left = [found[digest] for digest in waiting]
         for number, digest in enumerate(waiting):
-            file, position = found[digest], state.position(digest)
             unread = _time_of(found, waiting, number + 1)
-            with closing(self._opened(place, file, position)) as opened:
-                while True:
-                    piece = opened.piece(self._opening.source.page_rows)
-                    state = state.after(digest, piece, found, unread)
-                    after = state.to_json()
+            for piece in self._pieces(place, found[digest], state.position(digest)):
+                state = state.after(digest, piece, found, unread)
+                after = state.to_json()
+                yield _page(found[digest], piece, after, start)
+                start = after
+            self._left = self._left[1:]
+
+    def _pieces(self, place: Place, file: FoundFile, position: Position) -> Iterator[Piece]:
+        """Yield the pieces of a file from a position to its end; at least one."""
+        with closing(self._opened(place, file, position)) as opened:
+            while True:
+                piece = opened.piece(self._opening.source.page_rows)
+                yield piece
+                if piece.last:
+                    return
+
+    def _read_again(
+        self, place: Place, found: Mapping[str, FoundFile], start: dict[str, Any]
+    ) -> Generator[Page, None, dict[str, Any]]:
+        """Yield the pages of what is to be read again first; return the cursor without it."""
+        known = _State.of(start)
+        unread = {one for one in known.to_read(found) if one != known.current}
+        while rereads := start.get("rereads"):
+            asked, *others = rereads
+            left = _Reread.of(start, asked)
+            files = [one for digest, one in found.items() if digest not in unread and left.has(one)]
+            self._left = sorted(files, key=_order)
+            while self._left:
+                file = self._left[0]
+                for piece in self._pieces(place, file, left.position(file)):
+                    left = left.after(file, piece)
+                    is_last = piece.last and len(self._left) == 1
+                    after = _with_rereads(start, others if is_last else [left.to_json(), *others])
                     yield _page(file, piece, after, start)
                     start = after
-                    if piece.last:
-                        break
-            self._left = self._left[1:]
+                self._left = self._left[1:]
+            if not files:
+                after = _with_rereads(start, others)
+                yield Page([], [], cursor=after, start=start)
+                start = after
+        return start
 
     def count(self) -> int | None:
         """Return None: to count records is to read them."""
@@ -136,16 +172,26 @@ class FilesConnector:
         Raises:
             InputError: it is no time.
         """
-        moment = instant(value.strip())
-        if moment is None:
-            raise InputError(
-                "from: expected when a file was changed, such as 2024-01-31T12:00:00Z; found"
-                f" {value!r}"
-            )
-        at_us = (moment - _EPOCH) // _MICROSECOND
+        at_us = _microseconds("from", value)
         if stands is None:
             return _State(before=at_us - 1).to_json()
         return _State.of(stands).without(at_us).to_json()
+
+    def reread_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the range of the files that were read, and changed from a time up to another one.
+
+        Raises:
+            InputError: one is no time, ``begin`` is behind ``end``, or nothing was read yet.
+        """
+        from_us, to_us = _microseconds("from", begin), _microseconds("to", end)
+        if from_us > to_us:
+            raise InputError(f"to: {end!r} is before from, {begin!r}")
+        if stands is None:
+            raise InputError(
+                "to: no file was read yet, so nothing can be read again: a run without from and to"
+                " reads them all"
+            )
+        return _Reread(from_us, to_us).to_json()
 
     def standing(self, cursor: Cursor) -> Standing | None:
         """Return the file that is read, and how many bytes, as stored, this run has left of files.
@@ -179,6 +225,26 @@ class FilesConnector:
         except BaseException:
             raw.close()
             raise
+
+
+def _microseconds(name: str, value: str) -> int:
+    """Return a time that a person gave, microseconds since 1970."""
+    moment = instant(value.strip())
+    if moment is None:
+        raise InputError(
+            f"{name}: expected when a file was changed, such as 2024-01-31T12:00:00Z; found"
+            f" {value!r}"
+        )
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _order(file: FoundFile) -> tuple[int, str]:
+    return file.modified_us, file.digest
+
+
+def _with_rereads(cursor: Mapping[str, Any], rereads: Sequence[Any]) -> dict[str, Any]:
+    without = {name: value for name, value in cursor.items() if name != "rereads"}
+    return without | ({"rereads": [*rereads]} if rereads else {})
 
 
 def _time_of(found: Mapping[str, FoundFile], waiting: Sequence[str], number: int) -> int | None:
@@ -311,3 +377,60 @@ class _State:
             least = min(least, unread)
         dropped = [known.pop(one) for one, time in [*known.items()] if time < least]
         return _State(known, max([self.before, *dropped]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reread:
+    """What is left of the files of a time that are read again."""
+
+    from_us: int
+    """When those were changed at the earliest, microseconds since 1970; those of then, too,"""
+    to_us: int
+    """and at the latest."""
+    behind: tuple[int, str] = (-1, "")
+    """Time and digest of the last file that was read to its end again."""
+    current: str = ""
+    """Digest of the one behind it, of which some was."""
+    at: Position = field(default_factory=Position)
+
+    @classmethod
+    def of(cls, cursor: Cursor, told: Mapping[str, Any]) -> _Reread:
+        try:
+            time, digest = told["behind"]
+            current = told["file"] or {"digest": "", "at": 0, "line": 1}
+            at = Position(int(current["at"]), int(current["line"]))
+            return cls(
+                int(told["from"]),
+                int(told["to"]),
+                (int(time), str(digest)),
+                str(current["digest"]),
+                at,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"cursor {str(dict(cursor))[:200]} is not one of this connector; reset it"
+            ) from error
+
+    def to_json(self) -> dict[str, Any]:
+        current = None
+        if self.current:
+            current = {"digest": self.current, "at": self.at.at, "line": self.at.line}
+        return {
+            "from": self.from_us,
+            "to": self.to_us,
+            "behind": list(self.behind),
+            "file": current,
+        }
+
+    def has(self, file: FoundFile) -> bool:
+        """Tell whether a file is still to be read, or some of it."""
+        return self.from_us <= file.modified_us <= self.to_us and _order(file) > self.behind
+
+    def position(self, file: FoundFile) -> Position:
+        return self.at if file.digest == self.current else Position()
+
+    def after(self, file: FoundFile, piece: Piece) -> _Reread:
+        """Return what is left behind a piece of a file."""
+        if piece.last:
+            return replace(self, behind=_order(file), current="", at=Position())
+        return replace(self, current=file.digest, at=piece.end)

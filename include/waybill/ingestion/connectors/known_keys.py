@@ -129,6 +129,11 @@ class KnownKeys:
                 " reset the cursor: the next comparison finds them again"
             ) from error
 
+    def missing(self, gone: Gone, first: int) -> str:
+        """Return an object of a comparison, from the first on that is needed, that is not there."""
+        there = {item.key for item in self._objects.list(f"{self._prefix}gone/{gone.comparison}/")}
+        return next((name for name in self.objects_of(gone)[first:] if name not in there), "")
+
     def objects_of(self, gone: Gone) -> list[str]:
         """Return the objects of the keys that are gone."""
         numbers = range(gone.objects)

@@ -10,6 +10,7 @@ risen. The known keys have it, too: a cursor that is moved back, or lost, knows 
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from waybill.ingestion.connectors.sql_values import json_value
 from waybill.settings import Settings
 from waybill.storage import open_owned_objects
 
+_LOG = logging.getLogger(__name__)
 _CARRIED = ("top", "compared", "comparison")
 _SCAN_ROWS = 50_000
 _ALWAYS = 10
@@ -118,7 +120,11 @@ class TableDeletes:
         return (yield from self._send(gone, began, {**start, "top": top}, start=start))
 
     def go_on(self, start: dict[str, Any]) -> Deleting:
-        """Yield the deletes that a run which died had not sent."""
+        """Yield the deletes that a run which died had not sent; return the cursor behind them.
+
+        Where their objects are gone, a later comparison sent them, or the next one finds them:
+        known keys go after a comparison's deletes were committed, and not before.
+        """
         try:
             told = start["gone"]
             gone = Gone(str(told["comparison"]), int(told["objects"]))
@@ -127,6 +133,16 @@ class TableDeletes:
             raise InputError(
                 f"cursor {str(start)[:1000]} is not one of this connector; reset it"
             ) from error
+        if missing := self._known.missing(gone, place[0]):
+            _LOG.warning(
+                "table %r: object %r with keys that are to be deleted is not there, as where a"
+                " cursor was put back that a later comparison is ahead of; this run compares again,"
+                " and finds them",
+                self._table.name,
+                missing,
+            )
+            left_out = ("gone", "compared", "comparison")
+            return {name: value for name, value in start.items() if name not in left_out}
         return (yield from self._send(gone, began, start, place, start=start))
 
     def confirm(self, cursor: Cursor) -> None:

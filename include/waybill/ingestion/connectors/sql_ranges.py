@@ -25,11 +25,19 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 
 from waybill.errors import InputError
+from waybill.events import dumps
+from waybill.ingestion.connectors.sql_statements import cancel, fetched
 from waybill.ingestion.connectors.sql_values import kept, restored
 
 MOST_RANGES = 64
 _MOST_SAMPLED = 1024
 """Keys that a walk remembers; even. Each time there are as many, every second one is let go."""
+_MOST_SAMPLED_BYTES = 16 << 20
+"""And so many bytes of keys, as a cursor has them."""
+_MOST_BOUND_BYTES = 256 << 10
+"""The bounds of ranges stand in each cursor."""
+_CANCEL_FIRST_S, _CANCEL_LAST_S = 0.2, 10.0
+"""Between two requests to cancel what goes on, in the beginning and later."""
 _TURN_S = 1.0
 """While no page comes, so often somebody else has a turn."""
 
@@ -123,10 +131,12 @@ class KeyedTable:
     ) -> Generator[None, None, tuple[KeyRange, ...]]:
         """Return at most so many ranges that together are the table; yield between statements.
 
+        They are fewer where the table is small, or its keys are very long.
+
         Cost: an index of the key is read once, some thousands of keys a statement; more where the
         table is larger.
         """
-        columns, sample, step = self._key, [], self.page_rows
+        columns, sample, step, size = self._key, [], self.page_rows, 0
         last: tuple[Any, ...] | None = None
         while True:
             query = sa.select(*columns).order_by(*columns).offset(step - 1).limit(1)
@@ -136,12 +146,16 @@ class KeyedTable:
                 break
             last = tuple(found[0])
             sample.append(last)
-            if len(sample) == _MOST_SAMPLED:
+            size += _size(last)
+            if len(sample) == _MOST_SAMPLED or size > _MOST_SAMPLED_BYTES:
                 sample, step = sample[1::2], step * 2
+                size = sum(map(_size, sample))
             yield None
         parts = len(sample) + 1
         places = sorted({number * parts // ranges for number in range(1, ranges)} - {0})
         bounds = [sample[place - 1] for place in places]
+        while sum(map(_size, bounds)) > _MOST_BOUND_BYTES:
+            bounds = bounds[1::2]
         return tuple(map(KeyRange, [None, *bounds], [*bounds, None]))
 
     def page(self, session: sa.Connection, part: KeyRange) -> _Read:
@@ -190,6 +204,8 @@ def read_ranges(
     Raises:
         InputError: a key is not unique.
         sqlalchemy.exc.DBAPIError: the database did not answer.
+
+    Closed before its end, it has the database end what it reads at that moment.
     """
     waiting = deque(ranges)
     turns: deque[tuple[KeyRange, Future[_Read]]] = deque()
@@ -212,23 +228,67 @@ def read_ranges(
 def _readers(engine: sa.Engine, table: KeyedTable, connections: int) -> Iterator[_Submit]:
     """Give a function that has a range's next page read by one of some threads.
 
-    Each has a connection of its own. At the end the statements that are on are waited for.
+    Each has a connection of its own. At the end the statements that are on are cancelled.
     """
-    own, opened = threading.local(), list[sa.Connection]()
-
-    def read(part: KeyRange) -> _Read:
-        if not hasattr(own, "session"):
-            own.session = engine.connect()
-            opened.append(own.session)
-        return table.page(own.session, part)
-
+    readers = _Readers(engine, table)
     pool = ThreadPoolExecutor(connections, thread_name_prefix="key range")
     try:
-        yield lambda part: pool.submit(read, part)
+        yield lambda part: pool.submit(readers.read, part)
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        readers.end()
+        pool.shutdown(wait=True)
+        readers.close()
+
+
+class _Readers:
+    """Connections that threads read by, one each."""
+
+    def __init__(self, engine: sa.Engine, table: KeyedTable) -> None:
+        self._engine, self._table = engine, table
+        self._own = threading.local()
+        self._opened: list[sa.Connection] = []
+        self._reading: dict[int, Any] = {}
+        """By thread: the driver's connection, where a page is read by it now."""
+        self._changed = threading.Condition()
+        self._ended = False
+
+    def read(self, part: KeyRange) -> _Read:
+        """Read a page in the calling thread."""
+        if not hasattr(self._own, "session"):
+            self._own.session = self._engine.connect()
+            self._opened.append(self._own.session)
+        thread = threading.get_ident()
+        with self._changed:
+            if self._ended:
+                return (), part
+            self._reading[thread] = self._own.session.connection.dbapi_connection
+        try:
+            return self._table.page(self._own.session, part)
+        finally:
+            with self._changed:
+                del self._reading[thread]
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Cancel the pages that are read; return when none is.
+
+        Again and again: a page is more than one statement, and between two there is nothing to
+        cancel.
+        """
+        wait_s = _CANCEL_FIRST_S
+        with self._changed:
+            self._ended = True
+            while reading := list(self._reading.values()):
+                for connection in reading:
+                    cancel(self._engine, connection)
+                self._changed.wait(wait_s)
+                wait_s = min(2 * wait_s, _CANCEL_LAST_S)
+
+    def close(self) -> None:
+        """Close the connections; no thread reads any more."""
         with ExitStack() as closing:
-            for session in opened:
+            for session in self._opened:
                 closing.callback(session.close)
 
 
@@ -238,13 +298,6 @@ def _is_done(reading: Future[Any]) -> bool:
     except NotYet:
         return False
     return True
-
-
-def fetched(session: sa.Connection, statement: sa.Select[Any]) -> Sequence[Any]:
-    """Return a statement's rows as the driver gives them: no column has a type of SQLAlchemy's."""
-    with session.execute(statement) as result:
-        cursor = result.cursor
-        return [] if cursor is None else list(cursor.fetchall())
 
 
 def _within(
@@ -268,6 +321,11 @@ def _compared(
     if behind:  # by the first column MySQL finds the index
         return [columns[0] >= bound[0], row > place]
     return [columns[0] <= bound[0], row <= place]
+
+
+def _size(key: tuple[Any, ...]) -> int:
+    """Return the bytes that a cursor has of a key."""
+    return len(dumps(_kept(key)))
 
 
 def _kept(key: tuple[Any, ...] | None) -> list[Any] | None:

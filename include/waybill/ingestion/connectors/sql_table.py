@@ -31,7 +31,7 @@ Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -40,9 +40,9 @@ from math import isfinite
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
+import psycopg
 import sqlalchemy as sa
 from pydantic import Field, StringConstraints
-from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, OperationalError
 from sqlalchemy.pool import NullPool
 
@@ -52,13 +52,14 @@ from waybill.ingestion.connectors.base import Cursor, Page, RateLimit, Standing
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
 from waybill.ingestion.connectors.sql_deletes import ComparedTable, TableDeletes
+from waybill.ingestion.connectors.sql_order import require_ordered
 from waybill.ingestion.connectors.sql_ranges import (
     MOST_RANGES,
     Backfill,
     KeyedTable,
-    fetched,
     read_ranges,
 )
+from waybill.ingestion.connectors.sql_statements import fetched
 from waybill.ingestion.connectors.sql_ties import Ties
 from waybill.ingestion.connectors.sql_values import (
     behind,
@@ -74,6 +75,8 @@ from waybill.pipelines import find_file, hint
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 _WAIT_S = 10
 _STATEMENT_S = 600
+_SORTED_BYTES, _SORTED_CHARACTERS = 8192, 1024
+"""So much of a text MySQL sorts by; of a character, some collations have eight bytes."""
 _TURN_S = 0.5
 """While the limits are waited for, so often the run looks whether it is to stop."""
 _LIBPQ = frozenset(
@@ -151,8 +154,6 @@ class _Reading:
     """Those of them that the table says may be null."""
     documents: frozenset[str]
     """Columns of JSON that the driver gives as text."""
-    numbered: tuple[str, ...]
-    """Columns of the order that MySQL sorts by number, and compares by text."""
 
     @property
     def place(self) -> int:
@@ -280,7 +281,7 @@ class SqlConnector:
     def _read_as(self, session: sa.Connection, reading: _Reading, text: str, name: str) -> Any:
         """Return a value of the cursor's column that a person gave."""
         column = reading.table.c[reading.order[0]]
-        known = session.execute(sa.select(sa.func.min(column))).scalar()
+        known = session.execute(_outermost(column, last=False)).scalar()
         if known is None:
             raise InputError(
                 f"{name}: table {self._options.table!r} is empty: nothing to read again"
@@ -341,7 +342,7 @@ class SqlConnector:
             table = sa.table(
                 self._options.table, sa.column(column), schema=self._options.schema_name
             )
-            end = session.execute(sa.select(sa.func.max(table.c[column]))).scalar()
+            end = session.execute(_outermost(table.c[column], last=True)).scalar()
         found = behind(at, end)
         return Standing(f"{column} {json_value(at)}", *found)
 
@@ -416,12 +417,6 @@ class SqlConnector:
         self, session: sa.Connection, reading: _Reading
     ) -> Generator[None, None, Backfill | None]:
         """Return the ranges of a first reading; None: the table is too small for two."""
-        if numbered := [name for name in reading.order[1:] if name in reading.numbered]:
-            raise InputError(
-                f"source.options.backfill: column {numbered[0]!r} of the key is an ENUM or a SET,"
-                " whose values have one order and are compared in another one; read a view that"
-                " casts it to text, or leave backfill out"
-            )
         mark = self._end(session, reading)
         session.rollback()
         if mark is None:
@@ -462,7 +457,7 @@ class SqlConnector:
             found = fetched(session, _statement(reading, begin, end, size + 1))
             session.rollback()
             if len(found) > size:
-                self._refuse_tie(reading, found[size - 1], found[size])
+                self._refuse_tie(session, reading, found[size - 1], found[size])
                 found = found[:size]
                 at = [kept(value) for value in _order_of(reading, found[-1])]
                 others = [{"at": at, "to": asked["to"]}, *others]
@@ -513,17 +508,18 @@ class SqlConnector:
             limit = size + 1 + len(begin.ties.skip)
             found = fetched(session, _statement(reading, begin, end, limit))
             session.rollback()
-            fresh = begin.ties.fresh(found, place) if begin.ties.skip else range(len(found))
+            fresh = begin.ties.fresh(found) if begin.ties.skip else range(len(found))
             more = len(fresh) > size
             if more:
-                self._refuse_tie(reading, found[fresh[size - 1]], found[fresh[size]])
+                self._refuse_tie(session, reading, found[fresh[size - 1]], found[fresh[size]])
                 found = found[: fresh[size - 1] + 1]
             elif not fresh and begin.ended:
                 return after
             ties = begin.ties
             if found:
                 last = [kept(value) for value in _order_of(reading, found[-1])]
-                ties = ties if self._steps_back else ties.after(found, place)
+                equal = _equality(session, reading)
+                ties = ties if self._steps_back else ties.after(found, place, equal)
             after = {"by": list(reading.order), "at": last, "whole": not more}
             if end is not None:
                 after |= {"until": until} if more else {}
@@ -544,6 +540,8 @@ class SqlConnector:
         start: dict[str, Any] | None,
     ) -> Page:
         names = reading.columns
+        if self._connection is not None and self._connection.kind == "mysql":
+            self._refuse_long(reading, rows)
         made = [dict(zip(names, values, strict=True)) for values in json_rows(rows)]
         for name in reading.documents:
             for row in made:
@@ -554,6 +552,21 @@ class SqlConnector:
     def keys_prefix(self) -> str | None:
         """Return what the names of the objects with known keys begin with; None: it keeps none."""
         return None if self._deletes is None else self._deletes.prefix
+
+    def _refuse_long(self, reading: _Reading, rows: Sequence[Sequence[Any]]) -> None:
+        """Refuse values that MySQL sorts by their beginning only, and compares whole."""
+        for name in reading.order:
+            place = reading.columns.index(name)
+            for row in rows:
+                value = row[place]
+                most = _SORTED_CHARACTERS if isinstance(value, str) else _SORTED_BYTES
+                if isinstance(value, str | bytes) and len(value) > most:
+                    raise InputError(
+                        f"table {self._options.table!r} has a value of {len(value):,} characters or"
+                        f" bytes in {name!r}: MySQL sorts by the beginning of so long ones, so rows"
+                        " would be left out; declare another column, or read a view that has the"
+                        f" value's digest (at most {most:,})"
+                    )
 
     def _table_deletes(self) -> TableDeletes:
         options, event = self._options, self._opening.event
@@ -600,6 +613,10 @@ class SqlConnector:
         _require(fields, there, f"table {options.table!r}")
         _require(order, columns, "source.options.columns")
         self._require_event_fields(columns)
+        for column in found:
+            if (name := column["name"]) in order:
+                option = "cursor" if name == options.cursor else "key"
+                require_ordered(options.table, name, column["type"], session.dialect.name, option)
         return _Reading(
             sa.table(options.table, *map(sa.column, there), schema=options.schema_name),
             tuple(columns),
@@ -613,11 +630,6 @@ class SqlConnector:
                 if isinstance(column["type"], sa.JSON)
                 and column["name"] in columns
                 and session.dialect.name != "postgresql"
-            ),
-            tuple(
-                column["name"]
-                for column in found
-                if isinstance(column["type"], sa.Enum | mysql.SET) and column["name"] in order
             ),
         )
 
@@ -648,9 +660,17 @@ class SqlConnector:
                 " is null: they would never be read; fill them, or read a view that gives them one"
             )
 
-    def _refuse_tie(self, reading: _Reading, last: Sequence[Any], following: Sequence[Any]) -> None:
+    def _refuse_tie(
+        self,
+        session: sa.Connection,
+        reading: _Reading,
+        last: Sequence[Any],
+        following: Sequence[Any],
+    ) -> None:
         """Refuse a key that is none, where the next page would begin behind rows never read."""
-        if _order_of(reading, last) == _order_of(reading, following):
+        if _are_equal(
+            session, reading, reading.order, _order_of(reading, last), _order_of(reading, following)
+        ):
             raise InputError(
                 f"table {self._options.table!r} has several rows of one"
                 f" {', '.join(reading.order)}: declare a key that is unique in source.options.key"
@@ -706,7 +726,7 @@ class SqlConnector:
         """Return the greatest value of the cursor's column now; None: there is no such column."""
         if self._options.cursor is None:
             return None
-        end = session.execute(sa.select(sa.func.max(reading.table.c[reading.order[0]]))).scalar()
+        end = session.execute(_outermost(reading.table.c[reading.order[0]], last=True)).scalar()
         if isinstance(end, float | Decimal) and not isfinite(end):
             raise InputError(
                 f"table {self._options.table!r} has a row with {end} in {reading.order[0]!r}:"
@@ -741,6 +761,8 @@ class SqlConnector:
             yield
         except DBAPIError as error:
             words = " ".join(str(error.orig).split())
+            if isinstance(error.orig, psycopg.DataError) and error.orig.sqlstate is None:
+                words += " (Python has no such value: mend the row, or read a view that casts it)"
             if self._connection is not None:
                 words = self._connection.hide(words)
             said = f"source table {self._options.table!r}: {words}"
@@ -805,6 +827,57 @@ def _count_up_to(session: sa.Connection, reading: _Reading, values: Sequence[Any
     found = int(session.execute(statement.select_from(reading.table)).scalar_one())
     session.rollback()
     return found
+
+
+def _outermost(column: sa.ColumnElement[Any], *, last: bool) -> sa.Select[tuple[Any]]:
+    """Return a query of a column's greatest value, or of its least one.
+
+    Not by ``max``: PostgreSQL has none of UUIDs.
+    """
+    query = sa.select(column).where(column.is_not(None))
+    return query.order_by(column.desc() if last else column).limit(1)
+
+
+def _are_equal(
+    session: sa.Connection,
+    reading: _Reading,
+    columns: Sequence[str],
+    one: Sequence[Any],
+    other: Sequence[Any],
+) -> bool:
+    """Tell whether the values of some columns are equal: of text, the database says it.
+
+    By its collation 'a' may be 'A', or 'á', or 'a ', which no comparison tells from each other.
+    """
+    different = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
+    if not all(isinstance(a, str) and isinstance(b, str) for a, b in different):
+        return False
+    if not different:
+        return True
+    same = [
+        reading.table.c[name] == sa.literal(value)
+        for values in (one, other)
+        for name, value in zip(columns, values, strict=True)
+    ]
+    query = sa.select(sa.literal(1)).select_from(reading.table).where(*same).limit(1)
+    found = fetched(session, query)
+    session.rollback()
+    return bool(found)
+
+
+def _equality(session: sa.Connection, reading: _Reading) -> Callable[[Any, Any], bool]:
+    """Return what tells whether two values of the cursor are equal."""
+    known: dict[tuple[Any, Any], bool] = {}
+
+    def equal(one: Any, other: Any) -> bool:
+        if one == other:
+            return True
+        if (one, other) not in known:
+            column = reading.order[:1]
+            known[one, other] = _are_equal(session, reading, column, [one], [other])
+        return known[one, other]
+
+    return equal
 
 
 def _bounds(cursor: Cursor, asked: Mapping[str, Any]) -> tuple[_Begin, Any]:
@@ -893,6 +966,7 @@ def _begin_mysql(connection: Any, _: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION READ ONLY")
         cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"SET max_sort_length = {_SORTED_BYTES}")
 
 
 def _url(driver: str, found: Connection) -> sa.URL:

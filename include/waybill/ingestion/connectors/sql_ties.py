@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Ties:
     """What was sent of the rows of one cursor value."""
 
     value: Any = None
-    """Theirs."""
+    """Theirs; of text, one of those that the database has for equal."""
     met: int = 0
     """Rows that were read, up to the position, since the value was begun with."""
     sent: tuple[str, ...] | None = ()
@@ -54,26 +54,25 @@ class Ties:
         """Return what is known when the value's rows are read from their first one again."""
         return Ties(self.value, 0, (), self.skip)
 
-    def fresh(self, rows: Sequence[Sequence[Any]], place: int) -> list[int]:
-        """Return the indexes of the rows that were not sent.
+    def fresh(self, rows: Sequence[Sequence[Any]]) -> list[int]:
+        """Return the indexes of the rows that were not sent."""
+        return [index for index, row in enumerate(rows) if digest(row) not in self.skip]
+
+    def after(
+        self, rows: Sequence[Sequence[Any]], place: int, equal: Callable[[Any, Any], bool]
+    ) -> Ties:
+        """Return what is known behind some more rows, sent now or before.
 
         Args:
-            rows: in the order of the cursor.
+            rows: in the order of the cursor; at least one.
             place: where a row has its cursor.
+            equal: tells whether the database has two values of the cursor for one.
         """
-        return [
-            index
-            for index, row in enumerate(rows)
-            if row[place] != self.value or digest(row) not in self.skip
-        ]
-
-    def after(self, rows: Sequence[Sequence[Any]], place: int) -> Ties:
-        """Return what is known behind some more rows, sent now or before; at least one."""
         value = rows[-1][place]
         first = len(rows)
-        while first and rows[first - 1][place] == value:
+        while first and equal(rows[first - 1][place], value):
             first -= 1
-        before = self if value == self.value else Ties(value)
+        before = self if equal(value, self.value) else Ties(value)
         met = before.met + len(rows) - first
         if before.sent is None or met > MOST_KNOWN:
             return Ties(value, met, None)

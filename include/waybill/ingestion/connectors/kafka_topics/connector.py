@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from waybill.egress import EgressGuard
 from waybill.errors import InputError, ParkError
@@ -24,11 +25,13 @@ from waybill.ingestion.connectors.kafka_topics.declaration import KafkaOptions, 
 from waybill.ingestion.connectors.kafka_topics.framed_messages import FramedMessages
 from waybill.ingestion.connectors.kafka_topics.log import TopicLog
 from waybill.ingestion.connectors.kafka_topics.messages import JsonMessages, Read
-from waybill.ingestion.connectors.kafka_topics.position import Position, TopicPosition
+from waybill.ingestion.connectors.kafka_topics.position import Position, Round, TopicPosition
 from waybill.ingestion.connectors.kafka_topics.schema_registry import SchemaRegistry
 from waybill.ingestion.connectors.opening import Opening
 from waybill.settings import Settings
 
+OfTopics = TypeVar("OfTopics", bound=Round)
+_LOG = logging.getLogger(__name__)
 _PAGE_BYTES = 16 * 1024 * 1024
 _WAIT_S = 0.5
 _KINDS = {"avro": "AVRO", "protobuf": "PROTOBUF", "json_schema": "JSON", "debezium": ""}
@@ -93,6 +96,9 @@ class KafkaConnector:
         start = None if cursor is None else dict(cursor)
         position = Position.of(cursor)
         self._require_same(position, log.topic_ids(sorted(self._readers)))
+        while position.rereads:
+            position = yield from self._read_again(log, position)
+            start = position.cursor()
         while True:
             position = yield from self._round(log, position)
             start = position.cursor() if position.topics else start
@@ -121,17 +127,11 @@ class KafkaConnector:
             InputError: it is no time, or a topic is not there.
             RetryError: Kafka does not answer.
         """
-        moment = instant(value.strip())
-        if moment is None:
-            raise InputError(
-                f"from: expected a message's time, such as 2024-01-31T12:00:00Z; found {value!r}"
-            )
+        from_ms = _milliseconds("from", value)
         log = TopicLog(self._opening.connection("kafka"))
         try:
             ids = log.topic_ids(sorted(self._readers))
-            offsets = log.offsets_from(
-                {name: count for name, (_, count) in ids.items()}, int(moment.timestamp() * 1000)
-            )
+            offsets = log.offsets_from({name: count for name, (_, count) in ids.items()}, from_ms)
         finally:
             log.close()
         known = Position.of(stands).topics
@@ -144,14 +144,52 @@ class KafkaConnector:
             topics[name] = TopicPosition(id=topic_id, offsets=at)
         return Position(topics=topics).cursor()
 
+    def reread_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
+        """Return the offsets of the messages that were read, from a time up to another one.
+
+        Raises:
+            InputError: one is no time, ``begin`` is behind ``end``, nothing was read yet, or a
+                topic is not there.
+            RetryError: Kafka does not answer.
+        """
+        from_ms, to_ms = _milliseconds("from", begin), _milliseconds("to", end)
+        if from_ms > to_ms:
+            raise InputError(f"to: {end!r} is before from, {begin!r}")
+        known = Position.of(stands).topics
+        if not known:
+            raise InputError(
+                "to: no topic was read yet, so nothing can be read again: a run without from and to"
+                " reads them all"
+            )
+        log = TopicLog(self._opening.connection("kafka"))
+        try:
+            ids = log.topic_ids(sorted(self._readers))
+            self._require_same(Position(topics=known), ids)
+            counts = {name: count for name, (_, count) in ids.items() if name in known}
+            firsts = log.offsets_from(counts, from_ms)
+            lasts = log.offsets_from(counts, to_ms + 1)
+        finally:
+            log.close()
+        topics = {}
+        for name in counts:
+            read = known[name].offsets
+            ends = {n: min(at, read[n]) for n, at in lasts[name].items() if n in read}
+            topics[name] = TopicPosition(
+                id=known[name].id,
+                offsets={n: min(firsts[name][n], last) for n, last in ends.items()},
+                ends=ends,
+            )
+        return Round(topics=topics).cursor()
+
     def standing(self, cursor: Cursor) -> Standing | None:
         """Return how far topics are read, and how many offsets are left to their ends now."""
         if self._log is None:
             return None
         ids = self._log.topic_ids(sorted(self._readers))
         spans = self._log.spans({name: partitions for name, (_, partitions) in ids.items()})
-        known = Position.of(cursor).topics
-        behind = read = 0
+        position = Position.of(cursor)
+        known = position.topics
+        behind, read = sum(one.end - one.offset for r in position.rereads for one in r.unread()), 0
         for name, partitions in spans.items():
             offsets = known[name].offsets if name in known else {}
             for number, (first, end) in partitions.items():
@@ -183,8 +221,41 @@ class KafkaConnector:
 
     def _round(self, log: TopicLog, position: Position) -> Generator[Page | None, None, Position]:
         """Yield the pages of what is left of a round; returns the position behind it."""
-        gathered, start = _Gathered(), position.cursor()
-        for unread in position.unread():
+        start = position.cursor()
+        for found in self._gathered(log, position):
+            if found is None:
+                yield None
+                continue
+            gathered, position = found
+            if position.cursor() != start:
+                yield gathered.page(start, position)
+                start = position.cursor()
+        return position
+
+    def _read_again(
+        self, log: TopicLog, position: Position
+    ) -> Generator[Page | None, None, Position]:
+        """Yield the pages of the first round of what is read again; returns the position behind."""
+        start = position.cursor()
+        for found in self._gathered(log, self._still_there(log, position.rereads[0])):
+            if found is None:
+                yield None
+                continue
+            gathered, left = found
+            position = position.rereading(left)
+            if position.cursor() != start:
+                yield gathered.page(start, position)
+                start = position.cursor()
+        position = position.rereading()
+        yield Page([], [], cursor=position.cursor(), start=start)
+        return position
+
+    def _gathered(
+        self, log: TopicLog, left: OfTopics
+    ) -> Iterator[tuple[_Gathered, OfTopics] | None]:
+        """Yield what is gathered for a page, and what is left behind it; the last may be empty."""
+        gathered = _Gathered()
+        for unread in left.unread():
             reader = self._readers.get(unread.topic)
             if reader is None:
                 continue
@@ -194,14 +265,29 @@ class KafkaConnector:
                     continue
                 _add(gathered, reader, message, self._framed)
                 if len(gathered) >= self._page_rows or gathered.size >= _PAGE_BYTES:
-                    after = message.offset() + 1
-                    position = position.moved(unread.topic, unread.partition, after)
-                    yield gathered.page(start, position)
-                    gathered, start = _Gathered(), position.cursor()
-            position = position.moved(unread.topic, unread.partition, unread.end)
-        if position.cursor() != start:
-            yield gathered.page(start, position)
-        return position
+                    left = left.moved(unread.topic, unread.partition, message.offset() + 1)
+                    yield gathered, left
+                    gathered = _Gathered()
+            left = left.moved(unread.topic, unread.partition, unread.end)
+        yield gathered, left
+
+    def _still_there(self, log: TopicLog, asked: Round) -> Round:
+        """Return a round without messages that were deleted since it was asked for."""
+        counts = {name: count for name, (_, count) in log.topic_ids(sorted(self._readers)).items()}
+        spans = log.spans({name: count for name, count in counts.items() if name in asked.topics})
+        for unread in asked.unread():
+            first = spans.get(unread.topic, {}).get(unread.partition, (0, 0))[0]
+            if unread.offset < first:
+                _LOG.warning(
+                    "topic %r, partition %d: the messages %d to %d were deleted before they were"
+                    " read again",
+                    unread.topic,
+                    unread.partition,
+                    unread.offset,
+                    min(first, unread.end) - 1,
+                )
+                asked = asked.moved(unread.topic, unread.partition, min(first, unread.end))
+        return asked
 
     def _next_round(self, log: TopicLog, position: Position) -> Position:
         """Return the position with the ends of the topics now.
@@ -231,6 +317,16 @@ class KafkaConnector:
                 raise InputError(
                     f"topic {name!r} was deleted and made again since it was read; {_READ_AGAIN}"
                 )
+
+
+def _milliseconds(name: str, value: str) -> int:
+    """Return a time that a person gave, milliseconds since 1970."""
+    moment = instant(value.strip())
+    if moment is None:
+        raise InputError(
+            f"{name}: expected a message's time, such as 2024-01-31T12:00:00Z; found {value!r}"
+        )
+    return int(moment.timestamp() * 1000)
 
 
 def _require_messages(where: str, at: int | None, first: int, end: int) -> None:

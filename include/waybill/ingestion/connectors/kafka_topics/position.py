@@ -39,10 +39,44 @@ class TopicPosition(_Part):
     """By partition: this round ends before it."""
 
 
-class Position(_Part):
-    """How far all topics are read."""
+class Round(_Part):
+    """How far a round of topics is read."""
 
     topics: dict[str, TopicPosition] = {}
+
+    def unread(self) -> Iterator[Unread]:
+        """Yield what is left of this round, in order."""
+        for name, topic in sorted(self.topics.items()):
+            for partition, end in sorted(topic.ends.items()):
+                offset = topic.offsets.get(partition, 0)
+                if offset < end:
+                    yield Unread(name, partition, offset, end)
+
+    def moved(self, topic: str, partition: int, offset: int) -> Self:
+        """Return the position behind some messages of a partition."""
+        known = self.topics[topic]
+        moved = known.model_copy(update={"offsets": {**known.offsets, partition: offset}})
+        return self.model_copy(update={"topics": {**self.topics, topic: moved}})
+
+    def cursor(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "topics": {
+                name: {
+                    "id": one.id,
+                    "offsets": {str(number): offset for number, offset in one.offsets.items()},
+                    "ends": {str(number): end for number, end in one.ends.items()},
+                }
+                for name, one in self.topics.items()
+            }
+        }
+
+
+class Position(Round):
+    """How far all topics are read."""
+
+    rereads: tuple[Round, ...] = ()
+    """Rounds of messages that are to be read again first."""
 
     @classmethod
     def of(cls, cursor: Mapping[str, Any] | None) -> Self:
@@ -61,27 +95,9 @@ class Position(_Part):
 
     def cursor(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return {
-            "topics": {
-                name: {
-                    "id": one.id,
-                    "offsets": {str(number): offset for number, offset in one.offsets.items()},
-                    "ends": {str(number): end for number, end in one.ends.items()},
-                }
-                for name, one in self.topics.items()
-            }
-        }
+        again = [one.cursor() for one in self.rereads]
+        return super().cursor() | ({"rereads": again} if again else {})
 
-    def unread(self) -> Iterator[Unread]:
-        """Yield what is left of this round, in order."""
-        for name, topic in sorted(self.topics.items()):
-            for partition, end in sorted(topic.ends.items()):
-                offset = topic.offsets.get(partition, 0)
-                if offset < end:
-                    yield Unread(name, partition, offset, end)
-
-    def moved(self, topic: str, partition: int, offset: int) -> Self:
-        """Return the position behind some messages of a partition."""
-        known = self.topics[topic]
-        moved = known.model_copy(update={"offsets": {**known.offsets, partition: offset}})
-        return self.model_copy(update={"topics": {**self.topics, topic: moved}})
+    def rereading(self, *first: Round) -> Self:
+        """Return it with another first round of what is read again, or without it."""
+        return self.model_copy(update={"rereads": (*first, *self.rereads[1:])})
