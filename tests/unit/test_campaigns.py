@@ -25,6 +25,9 @@ from tests.campaigns import (
     sizes_of,
     summary,
 )
+from tests.faults import airflow_campaign, failpoints, loading_failpoints, processing_campaign
+from tests.faults.processing_failpoints import BATCH, TASK
+from tests.faults.producer_campaign import MOMENTS
 from tests.servers import CHECKOUT, wait_for
 
 MAKEFILE = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
@@ -198,6 +201,43 @@ def test_no_target_of_campaigns_is_left_out():
     assert targets == {part.name for part in PARTS}
     assert len(PARTS) == len(targets)
     assert all(stage and all(stage) for stage in STAGES)
+
+
+def test_each_kind_of_kill_comes_twice_or_more_in_the_standard_size():
+    sizes = {part.name: dict(part.sizes) for part in PARTS}
+    named = {name.lower(): number for name, number in sizes["faults-processing"].items()}
+    done = processing_campaign.Size(**named)
+    assert done.kills >= 2 * (len(BATCH) + 1)
+    assert done.loader_kills >= 2 * (len(loading_failpoints.LOAD) + 1)
+    assert done.executor_kills >= 2 * len(TASK)
+    assert done.freezes >= 2 * 3
+    assert done.coordinator_kills >= 2 * len(failpoints.COORDINATOR)
+    assert min(done.code_kills, done.moves, done.growths) >= 2
+    airflow = sizes["faults-airflow"]
+    size = airflow_campaign.Size(airflow["REPLAYS"], airflow["KILLS"])
+    assert size.each >= 2
+    assert size.groups >= 2 * len(size.faults("CeleryExecutor"))  # each finds a task to kill
+    kills = sizes["faults-producer"]["KILLS"]
+    assert (kills - 2 * (kills * 2 // 5)) // len(MOMENTS) >= 2
+    assert sizes["faults-ingestion"]["KILLS"] >= 4
+    assert min(sizes[f"faults-{name}"]["KILLS"] for name in ("parking", "destinations")) >= 3
+
+
+def test_a_step_at_which_nothing_was_killed_is_missed_where_there_were_kills_for_each():
+    size = processing_campaign.QUICK
+    tally = processing_campaign.Tally()
+    for name in ("moves", "growths", "kills", "loader_kills", "executor_kills", "code_kills"):
+        setattr(tally, name, getattr(size, name))
+    tally.freezes, tally.coordinator_kills = size.freezes, size.coordinator_kills
+    for step in (*BATCH, "any moment"):
+        tally.kills_at[step] = 1
+    for step in (*loading_failpoints.LOAD, "any moment"):
+        tally.kills_at[f"loading, {step}"] = 1
+    assert processing_campaign.missed(size, tally) == {}
+    del tally.kills_at["offsets moved"]
+    tally.moves -= 1
+    assert processing_campaign.missed(size, tally) == {"moves": 1, "kill: offsets moved": 1}
+    assert processing_campaign.missed(processing_campaign.SHORTEST, tally) == {}
 
 
 @pytest.mark.parametrize(("code", "good"), [(0, True), (1, False), (2, False), (None, False)])
