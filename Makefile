@@ -79,8 +79,8 @@ faults-parking: venv java  ## 50 SIGKILLs of a replay, 1,000 random interleaving
 faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: the auditor must name all (EVENTS=<n>; QUICK=1: 100,000)
 	$(BIN)/python -m tests.faults.tracker_campaign $(ARGS)
 
-faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
-	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 --figures tests/integration/destinations/test_kills.py $(ARGS)
+faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>; QUICK=1: 4)
+	KILLS=$${KILLS:-$(if $(QUICK),4,20)} $(BIN)/python -m pytest -q -s --timeout 3000 --figures tests/integration/destinations/test_kills.py $(ARGS)
 
 faults-processing: venv java  ## two clusters process and load: 50 moves of teams with their destinations, 12 growths of topics, SIGKILLs of drivers at each step of a batch and of a load, of workers, user code, the coordinator; late awakenings; 200 poison events (GROWTHS=<n>, KILLS=<n>, …; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.processing_campaign $(ARGS)
