@@ -31,7 +31,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+from tests import servers
+from tests.servers import CHECKOUT
+
 LOGS = CHECKOUT / ".waybill" / "campaigns"
 _GRACE_S = 180.0
 """From SIGTERM to SIGKILL: servers are ended, the largest of them in a minute."""
@@ -179,6 +181,8 @@ class Campaigns:
             except OSError as error:
                 return Result(part.name, None, said=str(error))
             code, said = self._wait(child, self._limit_s or part.limit_s)
+        if said:
+            servers.sweep()  # those of a part that did not come to end them
         seconds = round(time.monotonic() - began, 1)
         return Result(part.name, code, seconds, said, figures_in(log))
 
@@ -283,8 +287,6 @@ def summary(results: Mapping[str, Result]) -> Iterator[str]:
 
 def main() -> int:
     """Run the parts that are asked for, and sum up."""
-    from tests import servers
-
     names = [name for name in os.environ.get("CAMPAIGNS", "").split(",") if name]
     known = [part.name for part in PARTS]
     if unknown := sorted(set(names) - set(known)):
