@@ -79,13 +79,13 @@ faults-parking: venv java  ## 50 SIGKILLs of a replay, 1,000 random interleaving
 faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: the auditor must name all (EVENTS=<n>; QUICK=1: 100,000)
 	$(BIN)/python -m tests.faults.tracker_campaign $(ARGS)
 
-faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
-	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
+faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>; QUICK=1: 4)
+	KILLS=$${KILLS:-$(if $(QUICK),4,20)} $(BIN)/python -m pytest -q -s --timeout 3000 --figures tests/integration/destinations/test_kills.py $(ARGS)
 
 faults-processing: venv java  ## two clusters process and load: 50 moves of teams with their destinations, 12 growths of topics, SIGKILLs of drivers at each step of a batch and of a load, of workers, user code, the coordinator; late awakenings; 200 poison events (GROWTHS=<n>, KILLS=<n>, …; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.processing_campaign $(ARGS)
 
-faults-standalone: venv java  ## a Spark master and two workers: two clusters process and load; workers killed, a cluster and its destinations moved, under load; tables exact (QUICK=1: once each)
+faults-standalone: venv java  ## a Spark master and two workers: two clusters process and load; workers killed, a cluster and its destinations moved, under load; tables exact (ROUNDS=<n>; QUICK=1: once each)
 	$(BIN)/python -m tests.faults.standalone_campaign $(ARGS)
 
 faults-airflow: venv java  ## 200 replays of a campaign on a real Airflow, by LocalExecutor and by CeleryExecutor with Redis; scheduler, triggerer, API server, workers killed and frozen (REPLAYS=<n>, KILLS=<n>; QUICK=1: 16, LocalExecutor)
@@ -94,19 +94,18 @@ faults-airflow: venv java  ## 200 replays of a campaign on a real Airflow, by Lo
 faults-ingestion: venv java  ## each kind of connector killed 20 times while it ingests, the collector under load, PostgreSQL under a slot, MariaDB away, nodes of Celery; nothing lost or doubled (PARTS=<names>, KILLS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.ingestion_campaign $(ARGS)
 
-faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
+faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (EVENTS=<n>, JOBS_S=<n>; QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion oldest-airflow  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
-
-.NOTPARALLEL: campaigns
+campaigns: venv java  ## all that make test leaves out, in sizes that take 75 minutes on two cores; a table at the end (CAMPAIGNS=<parts>, SEED=<n>, QUICK=1)
+	$(BIN)/python -m tests.campaigns
 
 campaign-tests: venv java chromium  ## the tests marked campaign: long kills and outages
-	$(PYTEST) $(TOGETHER) -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py --deselect tests/faults/test_processing_campaign.py
+	$(PYTEST) $(TOGETHER) -m campaign --figures tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py --deselect tests/faults/test_processing_campaign.py $(ARGS)
 
-campaign-search: venv  ## every property with many new random examples
-	HYPOTHESIS_PROFILE=search $(PYTEST) $(TOGETHER) -m hypothesis tests/unit
-	PRODUCER_MODEL_EXAMPLES=1000 $(PYTEST) tests/unit/producer/test_log_model.py tests/unit/producer/test_producer_model.py
+campaign-search: venv  ## every property with many new random examples (SEED=<n>, PRODUCER_MODEL_EXAMPLES=<n>)
+	HYPOTHESIS_PROFILE=search PRODUCER_MODEL_EXAMPLES=$${PRODUCER_MODEL_EXAMPLES:-1000} \
+		$(PYTEST) $(TOGETHER) -m hypothesis --figures tests/unit $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
 
 record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x NOTE="…"): docs/performance.md
 	@$(BIN)/python -m tests.support.performance_page
@@ -153,7 +152,7 @@ oldest-airflow: venv  ## the tests of DAGs and pages with the oldest Airflow tha
 	$(BIN)/uv pip sync --quiet --python $(OLDEST)/bin/python --require-hashes requirements.txt requirements-dev.txt
 	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --require-hashes -r tests/support/oldest_airflow.txt
 	$(BIN)/uv pip install --quiet --python $(OLDEST)/bin/python --no-deps --no-build-isolation --editable .
-	$(OLDEST)/bin/python -m pytest $(or $(ARGS),-m "not campaign" tests/dags tests/integration/test_web_*.py --ignore tests/dags/test_spark_cluster.py)
+	$(OLDEST)/bin/python -m pytest --figures $(or $(ARGS),-m "not campaign" tests/dags tests/integration/test_web_*.py --ignore tests/dags/test_spark_cluster.py)
 
 chromium:  ## Chromium for the browser tests, from the system's packages where that is possible; what is there is taken
 	@command -v chromium-headless-shell chromium >/dev/null || { \

@@ -7,9 +7,11 @@ have failed before that, the next test finds it started again all the same.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
@@ -41,6 +43,29 @@ _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _ARCHIVE = None
 if os.environ.setdefault("JAVA_TOOL_OPTIONS", _JAVA) == _JAVA:
     _ARCHIVE = class_data.archive(servers.JARS)
+
+
+_BEGAN_S = time.monotonic()
+_COUNTED = ("passed", "failed", "error", "skipped")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--figures``: campaigns end with a line of JSON."""
+    parser.addoption(
+        "--figures", action="store_true", help="end with a line of JSON: how many passed, …"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Print the figures, if they are asked for."""
+    if config.option.figures:
+        stats = terminalreporter.stats
+        counts = {name: len(stats.get(name, ())) for name in _COUNTED}
+        wrong = [report.nodeid for name in ("failed", "error") for report in stats.get(name, ())]
+        seconds = round(time.monotonic() - _BEGAN_S, 1)
+        figures = {**counts, "exit": int(exitstatus), "wrong": wrong, "seconds": seconds}
+        terminalreporter.write_line("")
+        terminalreporter.write_line(json.dumps(figures))
 
 
 def pytest_configure(config: pytest.Config) -> None:

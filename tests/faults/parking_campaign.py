@@ -24,6 +24,7 @@ from typing import Any
 
 import psycopg
 from tests import servers
+from tests.benchmarks.home import opened_home
 from tests.faults.interleavings import Play, World
 from tests.support import children, orders
 from tests.support.parked_orders import order, parked
@@ -215,9 +216,7 @@ def main() -> int:
     seed = int(os.environ.pop("PARKING_SEED", random.randrange(10**6)))
     began = time.monotonic()
     print(f"{kills} kills, {plays} interleavings, seed {seed}", flush=True)
-    with ExitStack() as stack:
-        home = servers.new_home()
-        stack.callback(servers.end_home, home)
+    with opened_home() as (home, stack):
         postgres = stack.enter_context(servers.started(servers.start_postgres, home))
         played = play(postgres.database("tracker"), postgres.database("warehouse"), plays, seed)
         kafka = stack.enter_context(servers.started(servers.start_kafka, home))

@@ -14,11 +14,11 @@ import os
 import random
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from tests import servers
+from tests.benchmarks.home import opened_home
 from tests.faults.producer_campaign import MOMENTS, Campaign, Tally, Variant, run
 from tests.support import guarded_kafka, topics
 
@@ -56,9 +56,7 @@ def main() -> int:
     seed = int(os.environ.pop("PRODUCER_SEED", random.randrange(10**6)))
     began = time.monotonic()
     tallies = {}
-    with ExitStack() as stack:
-        home = servers.new_home()
-        stack.callback(servers.end_home, home)
+    with opened_home() as (home, stack):
         kafka = stack.enter_context(servers.started(guarded_kafka.start, home))
         left = kills
         for number, share in enumerate(SHARES):
@@ -85,6 +83,12 @@ def report_of(tallies: dict[Variant, Tally], seed: int, seconds: float) -> dict[
         "duplicates_readable": sum(t.duplicates for v, t in tallies.items() if v.readable),
         "strangers": sum(len(t.strangers) for t in tallies.values()),
         "disordered_keys": sum(len(t.disordered) for t in tallies.values()),
+        "missed": {
+            f"{variant.name}: {moment}": 1
+            for variant, tally in tallies.items()
+            for moment in MOMENTS
+            if not tally.moments[moment]
+        },
         "seed": seed,
         "seconds": round(seconds, 1),
     }

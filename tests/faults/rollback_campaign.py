@@ -10,7 +10,7 @@ parked     a parked object is deleted
 node       ingestion's node is gone with its disk and a write-ahead log that was not sent
 clock      the clock steps back an hour between two readings of a source
 
-What Airflow's DAGs do each minute is done here each ``JOBS_S`` seconds. A rollback is *noticed* when
+What Airflow's DAGs do each minute is done here each ``JOBS_S`` seconds (60). A rollback is *noticed* when
 the deployment says so by itself (a stop, a breach, a notice, the audit log); a step of the clock
 breaks nothing, so there is nothing to be noticed: its versions must rise. Then a person's part is
 done by the command line. In the end every key of every source has its newest content in the
@@ -585,13 +585,14 @@ def show(done: list[Rollback]) -> None:
 def main() -> int:
     quick = os.environ.pop("QUICK", "") == "1"
     events = int(os.environ.pop("EVENTS", QUICK_EVENTS if quick else EVENTS))
+    jobs_s = float(os.environ.pop("JOBS_S", QUICK_JOBS_S if quick else JOBS_S))
     names = [name for name in os.environ.pop("ONLY", ",".join(ROLLBACKS)).split(",") if name]
     seed = int(os.environ.pop("ROLLBACK_SEED", random.randrange(10**6)))
     random.seed(seed)
     began = time.monotonic()
     print(f"{events:,} events a source, seed {seed}: {', '.join(names)}", flush=True)
     with opened_home() as (home, stack):
-        own = Deployment(home, stack, events=events, jobs_s=QUICK_JOBS_S if quick else JOBS_S)
+        own = Deployment(home, stack, events=events, jobs_s=jobs_s)
         done = run(own, names)
         errors = own.job_errors
     show(done)

@@ -9,7 +9,8 @@ and their destinations with them; a worker is killed (SIGKILL, with its executor
 started) and started again; all teams of one cluster are moved to the other, and back.
 
 At the end every event must be staged exactly once, and be in its team's table exactly once; and the
-books must balance. ``STANDALONE_SEED`` repeats the choices; ``QUICK=1`` is a short form. Ends with
+books must balance. ``ROUNDS`` changes how often (4), ``STANDALONE_SEED`` repeats the choices;
+``QUICK=1`` is a short form. Ends with
 1 where something is not as it must be.
 """
 
@@ -184,7 +185,8 @@ def told(what: str, campaign: Campaign) -> None:
 
 
 def main() -> int:
-    rounds = QUICK_ROUNDS if os.environ.pop("QUICK", "") == "1" else ROUNDS
+    standard = QUICK_ROUNDS if os.environ.pop("QUICK", "") == "1" else ROUNDS
+    rounds = int(os.environ.pop("ROUNDS", standard))
     seed = int(os.environ.pop("STANDALONE_SEED", random.randrange(10**6)))
     began = time.monotonic()
     with opened_home() as (home, stack):

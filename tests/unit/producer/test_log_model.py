@@ -7,6 +7,7 @@ examples each time; else they are the same ones.
 import os
 import random
 
+import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -228,6 +229,7 @@ class LogMachine(RuleBasedStateMachine):
             self.look(power=False)
 
 
+@pytest.mark.hypothesis  # make campaign-search
 def test_whatever_dies_or_refuses_the_log_keeps_what_it_said():
     run_state_machine_as_test(
         LogMachine,

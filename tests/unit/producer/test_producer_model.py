@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -386,6 +387,7 @@ class ProducerMachine(RuleBasedStateMachine):
         assert left == ({"parked"} if parked else set())
 
 
+@pytest.mark.hypothesis  # make campaign-search
 def test_whatever_dies_or_refuses_each_message_is_delivered_or_taken_once():
     run_state_machine_as_test(
         ProducerMachine,
