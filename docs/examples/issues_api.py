@@ -1,7 +1,7 @@
 """A small REST API to try sources with: 1,000 issues in pages of 100, by time of change.
 
-``python issues_api.py 8081`` serves ``GET /issues?since=<RFC 3339>&page=<number>`` on loopback, the next page in
-the header ``Link``. ``POST /issues/<id>`` changes an issue.
+``python issues_api.py 8081`` serves ``GET /issues?since=<RFC 3339>&page=<number>`` on loopback, the
+next page in the header ``Link``. ``POST /issues/<id>`` closes an issue.
 """
 
 import json
