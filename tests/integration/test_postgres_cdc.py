@@ -117,6 +117,7 @@ def test_a_preview_and_a_discovery_change_nothing_at_the_source(dsn, shop):
         "order": ("public.orders", ("id",)),
         "line": ("public.lines", ("id", "line")),
     }
+    assert all(one.versions_itself for one in source.discover())
     lines = source.only("public.lines")
     assert {row.event for page in lines.preview() for row in page.rows} == {"line"}
     lines.close()

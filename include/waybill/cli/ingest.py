@@ -140,7 +140,8 @@ def _require_running(airflow: AirflowClient, pipeline: Pipeline, dag_id: str) ->
     if paused:
         raise InputError(
             f"DAG {dag_id!r} is paused: a run would wait until somebody unpauses it. Do that in"
-            " Airflow first; its schedule begins with it"
+            f" Airflow first, or by `waybill pipelines deploy {pipeline.name} --unpause`; its"
+            " schedule begins with it"
         )
 
 

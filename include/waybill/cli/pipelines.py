@@ -24,7 +24,7 @@ from rich.text import Text
 from waybill.cli.options import AsJson, Who, Why, decision
 from waybill.cli.output import counted, print_folded, print_json
 from waybill.cli.pipeline_versions import ActiveVersions, active_versions
-from waybill.errors import InputError
+from waybill.errors import InputError, RetryError
 from waybill.pipelines import (
     HOURLY,
     PUSHED,
@@ -71,6 +71,8 @@ _AIRFLOW_S = 10.0
 """How long one answer of Airflow may take meanwhile."""
 _FINDER, _SENDER = "probe_held_pipelines", "replay"
 """The job of upkeep that finds what waits after a release, and the DAG that sends it back."""
+_STREAM = "stream_default"
+"""The DAG that processes and loads."""
 
 
 @app.command()
@@ -319,6 +321,12 @@ def deploy(
             "--missing-ok", help="Deploy with an import or a destination that is not known here."
         ),
     ] = False,
+    unpause: Annotated[
+        bool,
+        typer.Option(
+            "--unpause", help=f"Unpause its DAG, and {_STREAM}, which processes and loads."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a declaration and make it active; applications take it with their next batch.
@@ -336,9 +344,13 @@ def deploy(
     dag_id = f"ingest_{report.pipeline}"
     is_pushed = load_pipeline(folder).source.connector == PUSHED
     note, is_paused = ("", False) if is_pushed else _renew_dag(settings, folder.resolve(), dag_id)
+    wanted = [_STREAM] if is_pushed else [_STREAM, dag_id]
+    unpaused, absent = _unpause(settings, wanted) if unpause else ([], [])
+    is_paused = is_paused and dag_id not in unpaused
     if as_json:
         dag = {"id": dag_id, "is_current": not note, "is_paused": is_paused, "note": note}
-        print_json(report.to_json() | {"dag": None if is_pushed else dag})
+        said = {"dag": None if is_pushed else dag, "unpaused": unpaused}
+        print_json(report.to_json() | said)
     else:
         _say_deployed(report)
     console = Console(stderr=True)
@@ -346,14 +358,45 @@ def deploy(
         console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
     if note:
         console.print(Text(f"note: {note}"), soft_wrap=True)
-    elif as_json:
-        return
-    elif is_pushed:
-        print_folded([f"its source sends to `waybill collector`: POST /v1/{report.pipeline}"])
-    elif is_paused:
-        print_folded([f"{dag_id} is in Airflow, and paused: unpause it there to let it run"])
-    else:
-        typer.echo(f"{dag_id} is up to date in Airflow")
+    if not as_json:
+        print_folded(_dag_lines(report.pipeline, pushed=is_pushed, note=note, paused=is_paused))
+        print_folded(f"{name} is unpaused" for name in unpaused)
+    if absent:
+        raise RetryError(
+            f"Airflow has no {' and no '.join(absent)} yet, so nothing unpaused it: the same"
+            " command again does"
+        )
+
+
+def _dag_lines(name: str, *, pushed: bool, note: str, paused: bool) -> list[str]:
+    """Return what is to be said of a pipeline's DAG, unless a note said it."""
+    if note:
+        return []
+    if pushed:
+        return [f"its source sends to `waybill collector`: POST /v1/{name}"]
+    if paused:
+        return [f"ingest_{name} is in Airflow, and paused: unpause it there, or deploy --unpause"]
+    return [f"ingest_{name} is up to date in Airflow"]
+
+
+def _unpause(settings: Settings, dag_ids: list[str]) -> tuple[list[str], list[str]]:
+    """Unpause DAGs; return (those that were paused, those that are not there).
+
+    Raises:
+        WaybillError: Airflow does not answer, or refuses.
+    """
+    from waybill.services.airflow_client import AirflowClient
+
+    unpaused, absent = [], []
+    with AirflowClient(settings.airflow, patience_s=0.0, timeout_s=_AIRFLOW_S) as client:
+        for dag_id in dag_ids:
+            is_paused = client.is_paused(dag_id)
+            if is_paused is None:
+                absent.append(dag_id)
+            elif is_paused:
+                client.unpause(dag_id)
+                unpaused.append(dag_id)
+    return unpaused, absent
 
 
 def _say_deployed(report: DeployReport) -> None:

@@ -302,6 +302,8 @@ def load_draft(directory: Path, found: Iterable[Discovered] | None = None) -> Dr
         DeclarationError: something else is wrong; lists all.
     """
     missing: dict[str, frozenset[str]] = {}
+    found = None if found is None else list(found)
+    versioned = {one.event for one in found or () if one.versions_itself}
 
     def complete(value: Any) -> Any:
         value = deepcopy(value)
@@ -311,6 +313,8 @@ def load_draft(directory: Path, found: Iterable[Discovered] | None = None) -> Dr
         for name, event in events.items() if isinstance(events, dict) else ():
             if isinstance(event, dict) and name not in missing:
                 missing[str(name)] = _complete(event, _source_columns(value, name))
+        for name in versioned & missing.keys():
+            missing[name] -= {"version"}
         return value
 
     return Draft(directory, load_completed(directory, complete), missing)

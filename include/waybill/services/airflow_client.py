@@ -255,7 +255,7 @@ class AirflowClient:
                 down = " and ".join(self.unhealthy())
                 if down and down != heard:
                     told(
-                        f"the run is {state}; Airflow's {down} gives no sign of life: the stack's "
+                        f"the run is {state}; no sign of life from Airflow's {down}: the stack's "
                         "supervisor, or `waybill up`, starts it again, and the run goes on"
                     )
                 heard = down

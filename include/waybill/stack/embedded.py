@@ -107,6 +107,8 @@ class Stack:
         self.settings = environment.resolve_paths(settings)
         self.home = self.settings.home
         self.run_dir = self.home / "run"
+        self._fresh: set[str] = set()
+        """What the last `up` started."""
 
     def services(self, keys: Credentials) -> list[Service]:
         """Return all that `up` starts: what is supervised, and the supervisor."""
@@ -187,7 +189,9 @@ class Stack:
             watched = self.supervised(credentials.read_or_draw(self.home))
             settings = self._start(watched, notice)
             notice(supervisor.NAME, "starting")
-            fresh = supervisor.begin(self.home, [service.name for service in watched])
+            # The collector's secrets are variables: who starts it again has to have them too.
+            names = [service.name for service in watched]
+            fresh = supervisor.begin(self.home, names, anew=COLLECTOR in self._fresh)
             notice(supervisor.NAME, "up" if fresh else "was up")
             return settings
 
@@ -236,6 +240,8 @@ class Stack:
                 need.result()
             notice(service.name, "starting")
             fresh = service.start()
+            if fresh:
+                self._fresh.add(service.name)
             if isinstance(service, Postgres):
                 told.append(self._tell(service))
             notice(service.name, "up" if fresh else "was up")

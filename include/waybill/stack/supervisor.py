@@ -88,12 +88,21 @@ def process(home: Path, after: Sequence[str]) -> Process:
     return Process(NAME, home, command, own_environment(home), after=tuple(after))
 
 
-def begin(home: Path, names: Sequence[str]) -> bool:
-    """Have these services supervised; False when the supervisor ran. The caller holds the lock."""
+def begin(home: Path, names: Sequence[str], *, anew: bool = False) -> bool:
+    """Have these services supervised; False when the supervisor ran. The caller holds the lock.
+
+    Args:
+        home: the state folder.
+        names: of the services.
+        anew: end one that runs first: what it starts has its environment, so it needs the caller's.
+    """
     run_dir = home / "run"
     known = read_state(run_dir) or {}
     write_state(run_dir, {name: known.get(name, Restarts()) for name in names})
-    return process(home, ()).start()
+    own = process(home, ())
+    if anew:
+        own.stop()
+    return own.start()
 
 
 def end(home: Path) -> None:

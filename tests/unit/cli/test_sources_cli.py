@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from waybill.access import masked_fields
 from waybill.cli import app
+from waybill.ingestion.connectors import Discovered
+from waybill.mapping_proposals import load_draft
 from waybill.pipelines import load_pipeline
 
 HEAD = """\
@@ -204,3 +206,13 @@ def test_a_source_in_which_nothing_is_says_so(folder):
     assert "a first page of 0 rows" in said
     assert "nothing is there to be read" in said
     assert "options.settle_s" in said
+
+
+def test_no_version_is_proposed_where_the_source_has_its_own(folder):
+    declare(folder, "events:\n  orders: {table: orders}\n")
+    own = Discovered("orders", "orders", key=("id",), versions_itself=True)
+    other = Discovered("lines", "lines", key=("id",))
+    missing = load_draft(folder, [own, other]).missing
+    assert ("version" in missing["orders"], "version" in missing["lines"]) == (False, True)
+    declare(folder)
+    assert "version" not in load_draft(folder, [own]).missing["orders"]

@@ -34,6 +34,7 @@ class Airflow(HTTPServer):
         self.parses: list[str] = []
         """By when each that is asked for begins; none begins after the last."""
         self.asked: list[str] = []
+        self.patched: list[str] = []
         self.token: Any = {"access_token": "t"}
         self.token_status = 200
 
@@ -58,6 +59,8 @@ class Answers(BaseHTTPRequestHandler):
             self.answer({"state": states.pop(0) if len(states) > 1 else states[0]})
 
     def do_PATCH(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.patched.append(self.path)
         self.answer({})
 
     def do_POST(self) -> None:
@@ -180,6 +183,23 @@ def test_a_dag_that_is_not_made_is_not_waited_for_longer_than_said(
     assert (found.exists, found.is_current, found.is_paused) == (False, False, False)
     with pytest.raises(InputError, match="nothing by the name"):
         client.renew_dag("\udcff", "ingest_x", limit_s=0, absent_s=0)
+
+
+def test_a_deploy_unpauses_what_is_there_and_names_what_is_not(airflow: Airflow) -> None:
+    from waybill.cli import pipelines
+    from waybill.settings import Settings
+
+    url = f"http://127.0.0.1:{airflow.server_port}"
+    given = AirflowSettings(url=url, user="admin", password=SecretStr("x"))
+    settings = Settings().model_copy(update={"airflow": given})
+    wanted = ["stream_default", "ingest_my orders"]
+    airflow.parses = ["2026-01-01T00:01:04Z"]
+    assert pipelines._unpause(settings, wanted) == (wanted, [])
+    paths = ["/api/v2/dags/stream_default", "/api/v2/dags/ingest_my%20orders"]
+    assert airflow.patched == paths
+    airflow.parses = [""]
+    assert pipelines._unpause(settings, wanted) == ([], wanted)
+    assert airflow.patched == paths
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pytest
 
-from waybill.stack import state_folder, supervisor
+from waybill.stack import processes, state_folder, supervisor
 from waybill.stack.service import ServiceError
 from waybill.stack.supervisor import Restarts, Supervisor, read_state, write_state
 
@@ -143,3 +144,24 @@ def test_a_service_that_hangs_for_long_is_started_anew_and_a_short_illness_is_no
     look(watcher, tmp_path, clock, 30)
     assert 15 <= one.starts[0] - began <= 30
     assert "gave no sign" in read_state(tmp_path / "run")["airflow-scheduler"].last_exit
+
+
+def test_a_supervisor_that_is_begun_anew_has_the_environment_of_who_began_it(tmp_path, monkeypatch):
+    def seen() -> tuple[int, str]:
+        record = processes.read_record(tmp_path / "run" / f"{supervisor.NAME}.json")
+        return record.pid, record.process().environ()["TOKEN_OF_A_SENDER"]
+
+    state_folder.make_private(tmp_path, ["run", "logs"])
+    try:
+        monkeypatch.setenv("TOKEN_OF_A_SENDER", "old")
+        assert supervisor.begin(tmp_path, ["collector"])
+        first, _ = seen()
+        monkeypatch.setenv("TOKEN_OF_A_SENDER", "new")
+        assert not supervisor.begin(tmp_path, ["collector"])
+        assert seen() == (first, "old")
+        assert supervisor.begin(tmp_path, ["collector"], anew=True)
+        second, token = seen()
+        assert (token, psutil.pid_exists(first), second != first) == ("new", False, True)
+        assert set(read_state(tmp_path / "run")) == {"collector"}
+    finally:
+        supervisor.end(tmp_path)

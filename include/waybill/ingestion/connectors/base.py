@@ -262,6 +262,8 @@ class Discovered:
     """The field that new and changed records are found by; None: it is read whole."""
     types: Mapping[str, str] = field(default_factory=dict)
     """Of the fields that are known, in the source's own words."""
+    versions_itself: bool = False
+    """Its records have a version of the source's own, so no field of theirs is to be one."""
 
     @property
     def version(self) -> str | None:

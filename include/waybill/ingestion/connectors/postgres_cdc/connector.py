@@ -114,7 +114,13 @@ class PostgresCdcConnector:
         database = self._database()
         database.require_server()
         return [
-            Discovered(str(table.name), table.event, key=table.key, types=database.types(table))
+            Discovered(
+                str(table.name),
+                table.event,
+                key=table.key,
+                types=database.types(table),
+                versions_itself=True,
+            )
             for table in self._readable(database)
         ]
 
