@@ -289,13 +289,12 @@ def test_a_run_from_a_value_that_died_after_its_first_page_reads_what_is_left_wh
 def test_a_range_that_is_not_read_to_its_end_stays_when_the_source_is_read_again_from_a_value(shop):
     shop.run("run-1")
     first, stood = shop.sent(), shop.cursor()
-    asked = "IngestRequest.of({'from': '110', 'to': '139', 'why': 'x'})"
-    shop.run_and_kill(f"asked = AskedRun({asked}, 'run-2', 'ops')", commits=1)
+    asked = {"from": "110", "to": "139", "why": "x"}
+    shop.kill_at_the_reset("run-2", does="begin(*given)", **asked)
     left = shop.cursor()["rereads"]
+    assert len(left) == 1
     shop.kill_at_the_reset("run-3", does="begin(*given)", **{"from": "155", "why": "y"})
-    moved = shop.cursor()
-    assert moved["from"] == ["int", "155"]
-    assert len(left) == len(moved["rereads"]) == 1
+    assert shop.cursor() == {"by": stood["by"], "from": ["int", "155"], "rereads": left}
     shop.run("run-3", **{"from": "155", "why": "y"})
     assert shop.sent() == sorted(first + first[10:40] + first[55:])
     assert shop.cursor() == stood

@@ -170,12 +170,14 @@ def test_each_row_of_mariadb_is_in_one_range(request, column, draw):
 def slow_postgres(request):
     dsn = request.getfixturevalue("postgres").database("source")
     with psycopg.connect(dsn) as connection:
-        connection.execute("CREATE VIEW slow AS SELECT 1 AS k FROM pg_sleep(600)")
+        connection.execute(
+            "CREATE VIEW sleepy AS SELECT k FROM generate_series(1, 9) k, pg_sleep(600)"
+        )
     engine = sa.create_engine(
         dsn.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool
     )
     return engine, (
-        "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'FROM slow' AND state = 'active'"
+        "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'FROM sleepy' AND state = 'active'"
         " AND pid <> pg_backend_pid()"
     )
 
@@ -184,12 +186,12 @@ def slow_mariadb(request):
     server = request.getfixturevalue("mariadb")
     name = server.database()
     with server.connect(name) as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE VIEW slow AS SELECT 1 + sleep(600) AS k")
+        cursor.execute("CREATE VIEW sleepy AS SELECT 1 + sleep(600) AS k")
     engine = sa.create_engine(
         "mysql+pymysql://", creator=lambda: server.connect(name), poolclass=NullPool
     )
     return engine, (
-        "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%FROM slow%'"
+        "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%FROM sleepy%'"
         " AND id <> connection_id()"
     )
 
@@ -209,7 +211,7 @@ def test_a_reading_that_is_closed_has_the_server_end_its_statements(request, ser
             return session.execute(sa.text(running)).scalar_one()
 
     parts = (KeyRange(None, (5,)), KeyRange((5,), None))
-    reading = read_ranges(engine, keyed("k", page_rows=1, name="slow"), parts, 2)
+    reading = read_ranges(engine, keyed("k", page_rows=1, name="sleepy"), parts, 2)
     while count() < 2:
         assert next(reading) is None
     began = time.monotonic()
