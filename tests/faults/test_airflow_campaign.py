@@ -18,7 +18,6 @@ SEED = int(os.environ.get("AIRFLOW_SEED", "1"))
 
 @pytest.mark.serves
 @pytest.mark.slow
-@pytest.mark.campaign
 def test_each_group_is_replayed_once_whichever_process_of_airflow_is_killed(
     airflow_metadata, stack_settings
 ):

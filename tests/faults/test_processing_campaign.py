@@ -7,7 +7,7 @@ import os
 import pytest
 from tests.faults.processing_campaign import QUICK, SHORTEST, Size, run, show
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = int(os.environ.get("PROCESSING_SEED", "0"))
 
 
@@ -15,6 +15,7 @@ def test_no_event_is_lost_or_doubled_by_moves_kills_and_late_awakenings(stack_se
     assert_nothing_is_wrong(stack_settings, SHORTEST)
 
 
+@pytest.mark.campaign
 def test_no_event_is_lost_or_doubled_by_kills_at_each_step_of_the_commit_protocol(stack_settings):
     assert_nothing_is_wrong(stack_settings, QUICK)
 
