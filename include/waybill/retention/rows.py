@@ -59,7 +59,10 @@ GROWTH: dict[str, Growth] = {
     "breaches": _lasts("breach", "lasts: what did not add up, and how it ended"),
     "campaign_groups": Growth("parked group in a campaign", f"{_BOOKS} after its campaign ended"),
     "campaigns": _lasts("campaign", "lasts: who asked for what, and what came of it in numbers"),
-    "capacity_acks": _lasts("application that follows the announced nodes", _NAMES),
+    "capacity_acks": Growth(
+        "application, or enhancer of a node, that acknowledged announced nodes",
+        "the delay monitor: after three days, unless it is the newest version",
+    ),
     "capacity_nodes": Growth(
         "node that declared its capacity", "the delay monitor, three days after it is gone"
     ),

@@ -24,6 +24,7 @@ def test_what_parking_can_do_is_this():
         "holds",
         "knows",
         "mark_replayed",
+        "newest",
         "object_keys",
         "page",
         "partition",
