@@ -17,6 +17,7 @@ ELSEWHERE = {
     "audit_minutes": "reconciliation/queue.py",
     "audit_rounds": "reconciliation/queue.py",
     "cluster_assignments": "clusters/records.py",
+    "capacity_acks": "capacity/records.py",
     "capacity_nodes": "capacity/records.py",
     "capacity_rounds": "capacity/records.py",
     "capacity_versions": "capacity/records.py",
