@@ -57,6 +57,7 @@ def test_a_run_over_its_teams_share_comes_back_soon_and_goes_on_with_what_it_did
         "not_before_s": pytest.approx(time.time() + 2, abs=5),
         "asks_kafka": False,
         "poll_s": 2.0,
+        "not_after_s": None,
     }
     report = test_operators.Report({"read": 900})
     calls.record("run_ingest", report)
@@ -90,6 +91,20 @@ def test_a_kafka_that_takes_nothing_for_half_an_hour_fails_the_try_and_says_why(
     with pytest.raises(RetryError, match="waits for kafka"):
         task.go_on(context(ti=run), event={}, so_far=first.kwargs["so_far"], wait=late)
     assert "waits for kafka" in run.pushed["reason"]
+
+
+def test_the_half_hour_ends_the_wait_for_a_kafka_that_does_not_answer_at_all(calls, monkeypatch):
+    kafka = SharedKafka()
+    monkeypatch.setattr(kafka, "_ask", lambda: False)
+    monkeypatch.setattr(trigger, "KAFKA", kafka)
+    task = IngestOperator(task_id="t", pipeline="flights")
+    calls.record("run_ingest", ends("kafka", 1))
+    found = deferred(lambda: task.execute(context())).trigger
+    assert found.not_after_s == pytest.approx(time.time() + ingest._KAFKA_AWAY_S, abs=5)
+    end_s = time.time() + 0.3
+    late = IngestTurnTrigger(str(RUN), 0.0, asks_kafka=True, poll_s=0.05, not_after_s=end_s)
+    assert completed(asyncio.wait_for(fired(late), 20)) == {}, "the next turn fails the try"
+    assert time.time() >= end_s
 
 
 def test_a_task_that_is_ended_does_not_defer(calls):

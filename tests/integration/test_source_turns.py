@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,28 @@ def test_a_run_that_is_asked_at_each_page_reads_one_page_a_turn_to_the_end(
     assert done.read == 4 * PAGE_ROWS
     assert line(tracker).state == "success"
     assert_exact(settings, 4 * PAGE_ROWS)
+
+
+def test_a_turn_does_not_end_before_the_sources_cursor_has_moved(
+    settings: Settings, tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = CsvConnector.read
+
+    def read(self: Any, cursor: Any) -> Iterator[Any]:
+        yield None  # as while a table is walked along, or a tap starts
+        for page in real(self, cursor):
+            start, half = page.start or {**page.cursor, "row": 0}, len(page.rows) // 2
+            yield replace(page, rows=page.rows[:half], cursor=start)  # as of a tap without a STATE
+            yield replace(page, rows=page.rows[half:], start=start)
+
+    orders.write_orders(settings.pipelines_dir, rows=2 * PAGE_ROWS, page_rows=PAGE_ROWS)
+    monkeypatch.setattr(CsvConnector, "read", read)
+    monkeypatch.setattr(RunProgress, "leave_asked", lambda _self: True)
+    found, turns = turn(settings), 1
+    while isinstance(found, RunSoFar) and turns < 9:
+        found, turns = turn(settings, found), turns + 1
+    assert isinstance(found, IngestReport), "each turn began where the one before it had"
+    assert len(set(ids_in_kafka(settings))) == 2 * PAGE_ROWS
 
 
 def test_a_run_without_a_slot_is_not_moved_by_being_asked(

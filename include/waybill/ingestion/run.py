@@ -303,11 +303,13 @@ class _Run:
 
         Returns:
             The position behind the last page; who stopped the run, empty: nobody; and whether it is
-            to give its slot back.
+            to give its slot back: not where the cursor stands where this turn began, or turns that
+            are too short for a source to get on would never end.
         """
         intake = self._intake
         self._total, stopped, leaves = intake.connector.count(), "", False
-        pages = intake.connector.read(position.cursor)
+        begun_at = position.cursor
+        pages = intake.connector.read(begun_at)
         for page in pages:
             if page is None:
                 self._while_nothing_comes()
@@ -320,7 +322,11 @@ class _Run:
                 self._wait_for_room()
                 self._log_progress.at(position.rows_read, self._total)
             self._tell()
-            if not unfinished and ((stopped := self._stopped()) or (leaves := self._leaves())):
+            if unfinished:
+                continue
+            stopped = self._stopped()
+            leaves = not stopped and position.cursor != begun_at and self._leaves()
+            if stopped or leaves:
                 break
         if (stopped or leaves) and isinstance(pages, Generator):
             pages.close()

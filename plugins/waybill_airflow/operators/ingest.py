@@ -52,7 +52,12 @@ class _Wait:
     @property
     def is_over(self) -> bool:
         """Tell whether it is too long."""
-        return self.since_s is not None and time.time() - self.since_s > _KAFKA_AWAY_S
+        return self.ends_s is not None and time.time() >= self.ends_s
+
+    @property
+    def ends_s(self) -> float | None:
+        """When it is, in seconds since the epoch; None: never."""
+        return None if self.since_s is None else self.since_s + _KAFKA_AWAY_S
 
 
 class IngestOperator(BaseOperator):
@@ -176,6 +181,7 @@ class IngestOperator(BaseOperator):
                 str(so_far.run),
                 time.time() + wait.pause_s,
                 asks_kafka=ended.waits_for == "kafka",
+                not_after_s=wait.ends_s,
             ),
             method_name="go_on",
             kwargs={"so_far": so_far.to_json(), "wait": asdict(wait)},

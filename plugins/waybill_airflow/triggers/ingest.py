@@ -70,16 +70,24 @@ class IngestTurnTrigger(BaseTrigger):
     :param not_before_s: no sooner than that, in seconds since the epoch.
     :param asks_kafka: no sooner than Kafka answers.
     :param poll_s: seconds between two looks.
+    :param not_after_s: no later than that, whether Kafka answers or not; None: when it answers.
     """
 
     def __init__(
-        self, run: str, not_before_s: float, *, asks_kafka: bool, poll_s: float = 2.0
+        self,
+        run: str,
+        not_before_s: float,
+        *,
+        asks_kafka: bool,
+        poll_s: float = 2.0,
+        not_after_s: float | None = None,
     ) -> None:
         super().__init__()
         self.source_run = run
         self.not_before_s = not_before_s
         self.asks_kafka = asks_kafka
         self.poll_s = poll_s
+        self.not_after_s = not_after_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return where this class is, and its arguments."""
@@ -89,15 +97,19 @@ class IngestTurnTrigger(BaseTrigger):
             "not_before_s": self.not_before_s,
             "asks_kafka": self.asks_kafka,
             "poll_s": self.poll_s,
+            "not_after_s": self.not_after_s,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait, and fire once."""
         left_s = self.not_before_s - time.time()
         await asyncio.sleep(min(max(0.0, left_s), _MOST_AWAY_S))
-        while self.asks_kafka and not await KAFKA.answers():
+        while self.asks_kafka and not self._is_late() and not await KAFKA.answers():
             await asyncio.sleep(self.poll_s)
         yield TriggerEvent({})
+
+    def _is_late(self) -> bool:
+        return self.not_after_s is not None and time.time() >= self.not_after_s
 
     async def on_kill(self) -> None:
         """Write that the run does not go on: somebody marked or cleared its task."""
