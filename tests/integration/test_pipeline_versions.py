@@ -194,6 +194,25 @@ def test_a_rollback_is_refused_as_a_deploy_of_that_version_would_be(home, tmp_pa
     assert [one["number"] for one in as_json("history", "test-orders")] == [2, 1]
 
 
+def test_a_rollback_finds_the_source_beside_the_declaration_in_a_further_folder(
+    home, tmp_path, monkeypatch
+):
+    further = tmp_path / "further"
+    monkeypatch.setenv("WAYBILL_MORE_PIPELINES_DIRS", json.dumps([str(further)]))
+    own = further / "sales"
+    shutil.copytree(home, own)
+    shutil.rmtree(home)
+    declaration = own / "pipeline.yaml"
+    text = declaration.read_text()
+    path = next(line for line in text.splitlines() if line.strip().startswith("path:"))
+    indent, name = path.split("path:")
+    declaration.write_text(text.replace(path, f"{indent}path: {own / name.strip()}"))
+    run("deploy", own)
+    (own / "transformation.py").write_text(orders.FIXED)
+    run("deploy", own)
+    assert as_json("rollback", "orders")["rolled_back_to"] == 1
+
+
 def test_one_version_alone_cannot_be_rolled_back(home):
     as_json("deploy", home)
     assert "has had one version only" in flat(run("rollback", "orders", code=1).output)
@@ -249,3 +268,13 @@ def test_compose_keeps_what_is_active_where_its_folder_is_behind(home, tmp_path)
     assert (line["changed"], line["folder"]) == (False, str(home))
     assert "this folder holds number 1" in line["kept"]
     assert listed()["orders"]["active"]["version"] == fixed["version"]
+
+
+def test_who_and_why_may_be_bytes_that_are_no_text(home):
+    run("deploy", home)
+    (home / "transformation.py").write_text(orders.FIXED)
+    run("deploy", home)
+    run("rollback", "orders", "1", "--who", "m\udcff\x1b[31m", "--why", "w\udcff\x1b[31m")
+    text = run("history", "orders").stdout
+    assert "\x1b" not in text
+    assert "rollback to 1" in text
