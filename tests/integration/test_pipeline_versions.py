@@ -194,25 +194,6 @@ def test_a_rollback_is_refused_as_a_deploy_of_that_version_would_be(home, tmp_pa
     assert [one["number"] for one in as_json("history", "test-orders")] == [2, 1]
 
 
-def test_a_rollback_finds_the_source_beside_the_declaration_in_a_further_folder(
-    home, tmp_path, monkeypatch
-):
-    further = tmp_path / "further"
-    monkeypatch.setenv("WAYBILL_MORE_PIPELINES_DIRS", json.dumps([str(further)]))
-    own = further / "sales"
-    shutil.copytree(home, own)
-    shutil.rmtree(home)
-    declaration = own / "pipeline.yaml"
-    text = declaration.read_text()
-    path = next(line for line in text.splitlines() if line.strip().startswith("path:"))
-    indent, name = path.split("path:")
-    declaration.write_text(text.replace(path, f"{indent}path: {own / name.strip()}"))
-    run("deploy", own)
-    (own / "transformation.py").write_text(orders.FIXED)
-    run("deploy", own)
-    assert as_json("rollback", "orders")["rolled_back_to"] == 1
-
-
 def test_one_version_alone_cannot_be_rolled_back(home):
     as_json("deploy", home)
     assert "has had one version only" in flat(run("rollback", "orders", code=1).output)

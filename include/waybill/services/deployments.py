@@ -26,7 +26,6 @@ from waybill.pipelines import (
     RunEnvironment,
     check_names,
     check_sources,
-    declared_folders,
     load_pipeline,
 )
 from waybill.processing import rules_for
@@ -104,13 +103,11 @@ def run_rollback(
     Raises:
         InputError: there is no such pipeline or version, or it is refused as a deploy would be.
     """
-    roots = [settings.pipelines_dir, *settings.more_pipelines_dirs]
 
     def check(pipeline: Pipeline) -> NameRules:
         from waybill.ingestion.connectors import open_connector
 
-        usual = settings.pipelines_dir / pipeline.name
-        folder = declared_folders(roots).get(pipeline.id, usual)
+        folder = settings.pipelines_dir / pipeline.name
         open_connector(pipeline.source, folder, settings.sources.roots, events=pipeline.events)
         return rules_for(pipeline, settings.destinations)
 
