@@ -249,3 +249,13 @@ def test_compose_keeps_what_is_active_where_its_folder_is_behind(home, tmp_path)
     assert (line["changed"], line["folder"]) == (False, str(home))
     assert "this folder holds number 1" in line["kept"]
     assert listed()["orders"]["active"]["version"] == fixed["version"]
+
+
+def test_who_and_why_may_be_bytes_that_are_no_text(home):
+    run("deploy", home)
+    (home / "transformation.py").write_text(orders.FIXED)
+    run("deploy", home)
+    run("rollback", "orders", "1", "--who", "m\udcff\x1b[31m", "--why", "w\udcff\x1b[31m")
+    text = run("history", "orders").stdout
+    assert "\x1b" not in text
+    assert "rollback to 1" in text

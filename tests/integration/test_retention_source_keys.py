@@ -57,10 +57,10 @@ def trimmed(settings: Settings, *, days: float = 0.0) -> SourceKeysReport:
         return _trim_known_keys(due, tracker, open_objects(settings.s3))
 
 
-def deployed_people(settings: Settings, options: str) -> str | None:
+def deployed_people(settings: Settings, options: str, home: Path | None = None) -> str | None:
     """Deploy a pipeline that reads a table; return where it keeps keys."""
-    home = settings.pipelines_dir / "people"
-    home.mkdir(exist_ok=True)
+    home = home or settings.pipelines_dir / "people"
+    home.mkdir(parents=True, exist_ok=True)
     (home / "pipeline.yaml").write_text(PEOPLE.format(options=options))
     (home / "transformation.py").write_text("def transform(event):\n    return event\n")
     services.run_deploy(settings, home, who="test")
@@ -118,3 +118,29 @@ def test_keys_of_a_declaration_that_compares_no_more_go(settings: Settings) -> N
     deployed_people(settings, OPTIONS % "")
     trimmed(settings)
     assert not list(objects.list("source-keys/"))
+
+
+@pytest.mark.parametrize("named", ["people", "staff and others"])
+@pytest.mark.parametrize("further", [False, True], ids=["first", "further"])
+def test_keys_stay_whatever_folder_the_pipeline_that_compares_is_declared_in(
+    settings: Settings, tmp_path: Path, *, named: str, further: bool
+) -> None:
+    objects, root = open_objects(settings.s3), settings.pipelines_dir
+    if further:
+        root = tmp_path / "further"
+        settings = settings.model_copy(update={"more_pipelines_dirs": (root,)})
+    own = deployed_people(settings, COMPARES, root / named)
+    key = f"{own}known/a.7.zst"
+    objects.put(key, b"keys")
+    assert trimmed(settings).to_json() == {"deleted": 0, "bytes": 0, "kept": {}}
+
+    declaration = root / named / "pipeline.yaml"
+    right = declaration.read_text()
+    declaration.write_text("id: [")
+    assert trimmed(settings).kept.keys() == {own and own.split("/")[1]}, "nobody can tell"
+    declaration.write_text(right)
+    assert [one.key for one in objects.list("source-keys/")] == [key]
+
+    shutil.rmtree(root / named)
+    (root / "another").mkdir(exist_ok=True)
+    assert trimmed(settings).deleted == 1

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from waybill.errors import InputError, RetryError, WaybillError
-from waybill.pipelines import folder_names
+from waybill.pipelines import folder_names, load_pipeline
 from waybill.settings import Settings
 from waybill.storage import (
     ObjectStore,
@@ -120,27 +120,30 @@ def _keys_in_use(settings: Settings, tracker: TrackerStore) -> Callable[[str], C
     from waybill.ingestion.connectors import KeyKeepingConnector, open_connector
     from waybill.pipelines import CONNECTORS
 
+    roots = (settings.pipelines_dir, *settings.more_pipelines_dirs)
+
     @cache
     def deployed() -> dict[str, str]:
-        heads = active_heads(tracker).items()
-        return {quote(one.name, safe=""): pipeline_id for pipeline_id, one in heads}
+        return {one.name: pipeline_id for pipeline_id, one in active_heads(tracker).items()}
 
     def in_use(folder: str) -> Collection[str]:
-        if folder not in deployed() or _is_gone(settings.pipelines_dir, unquote(folder)):
-            return ()
-        pipeline = pipeline_of(tracker, deployed()[folder])
+        name = unquote(folder)
+        readers = [(home, one) for home, one in _readers(roots, name) if one in deployed()]
+        return {prefix for home, one in readers if (prefix := keys_of(home, deployed()[one]))}
+
+    def keys_of(home: Path, pipeline_id: str) -> str | None:
+        pipeline = pipeline_of(tracker, pipeline_id)
         connector = open_connector(
             pipeline.source,
-            settings.pipelines_dir / pipeline.name,
+            home,
             settings.sources.roots,
             events=pipeline.events,
             settings=settings,
         )
         if isinstance(connector, KeyKeepingConnector):
-            prefix = connector.keys_prefix()
-            return () if prefix is None else (prefix,)
+            return connector.keys_prefix()
         if pipeline.source.connector in CONNECTORS:
-            return ()
+            return None
         raise InputError(
             f"connector {pipeline.source.connector!r} does not say which keys it keeps"
         )
@@ -148,17 +151,26 @@ def _keys_in_use(settings: Settings, tracker: TrackerStore) -> Callable[[str], C
     return in_use
 
 
-def _is_gone(pipelines: Path, name: str) -> bool:
-    """Tell whether a pipeline has no folder any more; where there is none at all, nobody knows.
+def _readers(roots: Sequence[Path], name: str) -> set[tuple[Path, str]]:
+    """Return (folder, pipeline) of all that may keep keys below a folder's name; none: it is gone.
+
+    A folder need not be named as its pipeline, and two folders of pipelines may each have one of
+    this name. One that has no pipeline in it at all may be away: then nobody knows.
 
     Raises:
         RetryError: the folders cannot be listed.
+        InputError: a declaration there cannot be read.
     """
     try:
-        names = folder_names(pipelines)
+        known = {root: folder_names(root) for root in roots}
     except OSError as error:
         raise RetryError(f"the pipelines' folders cannot be listed: {error}") from error
-    return bool(names) and name not in names
+    homes = [root / name for root, names in known.items() if name in names]
+    if not homes and all(known.values()):
+        return set()
+    if not homes:
+        return {(roots[0] / name, name)}
+    return {(homes[0], name), *((home, load_pipeline(home).name) for home in homes)}
 
 
 def retention_failed(report: RetentionReport) -> RetryError | None:

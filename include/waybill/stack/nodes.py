@@ -63,8 +63,11 @@ class NodeCommands:
     """That gives the worker's command, for who has to mend it."""
 
     def digest(self, node: str) -> str:
-        """Return what tells the worker's command from others, whichever node it is for."""
-        words = json.dumps([word.replace(node, "") for word in self.worker])
+        """Return what tells the worker's command from others, whatever node and ports it is for."""
+        drawn = set(map(str, self.ports.values()))
+        words = json.dumps(
+            ["" if word in drawn else word.replace(node, "") for word in self.worker]
+        )
         return hashlib.sha256(words.encode()).hexdigest()
 
 

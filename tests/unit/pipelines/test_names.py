@@ -59,9 +59,11 @@ def test_what_only_workers_may_have_is_a_warning(folder, monkeypatch):
         "import pyarrow.compute as pc\nimport sys, __main__\nfrom __future__ import annotations\n",
         "try:\n    import pandaz\nexcept ImportError:\n    pandaz = None\n",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandaz\n",
+        "import contextlib\nwith contextlib.suppress(ImportError):\n    import pandaz\n",
+        "import typing\nclass A:\n    if typing.TYPE_CHECKING:\n        import pandaz\n",
         "WORDS = 'import pandaz'\n",
     ],
-    ids=["submodules", "known", "tried", "for_type_checkers", "text"],
+    ids=["submodules", "known", "tried", "for_type_checkers", "suppressed", "in_a_class", "text"],
 )
 def test_what_is_there_or_may_be_missing_on_purpose_is_no_mistake(folder, code):
     if "__future__" in code:
@@ -100,6 +102,20 @@ def test_a_module_beside_the_code_is_said_not_to_be_shipped(folder, monkeypatch)
             [problem] = check(folder.root, environment=environment)
             assert "lies beside the code and is not shipped" in problem.message
             assert check_sources(folder.root, environment)[0].field == "source.path"
+
+
+def test_what_an_environment_in_the_folder_has_is_installed(folder, monkeypatch):
+    packages = folder.write() / ".venv" / "site-packages"
+    (packages / "rates_of_shops").mkdir(parents=True)
+    (packages / "rates_of_shops" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(packages))
+    assert messages(folder, "import rates_of_shops\n" + CODE) == []
+
+
+def test_names_are_looked_for_near_the_first_missing_modules_only(folder):
+    found = messages(folder, "".join(f"import pandas{n}\n" for n in range(12)) + CODE)
+    assert len(found) == 12
+    assert sum("did you mean 'pandas'" in one for one in found) == 10
 
 
 def test_nothing_of_what_is_imported_is_run(folder, tmp_path, monkeypatch):

@@ -186,6 +186,23 @@ def test_a_command_whose_workers_end_at_once_is_said_and_tried_less_and_less_oft
     assert not (home / "run" / "loopback-ingestion.failures").exists(), "one that stays ends it"
 
 
+def test_a_command_that_fails_is_the_same_one_on_another_port(home):
+    ports = iter(range(40_000, 50_000))
+
+    def commands(_node: str) -> NodeCommands:
+        port, env = next(ports), dict(os.environ)
+        fails = [sys.executable, "-c", "raise SystemExit('no memory')", "--port", str(port)]
+        return NodeCommands(fails, env, WORKS, env, {"page": port})
+
+    loopback = LoopbackNodes("spark", home, commands)
+    for _ in range(2):
+        loopback.resize(1)
+        ended(home)
+        assert loopback.nodes() == []
+    with pytest.raises(InputError, match="2 times in a row"):
+        loopback.resize(1)
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_folder_of_a_node_goes_with_it_whoever_dies_meanwhile(home, number):
     folders = home / "nodes"
