@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import pairwise
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -275,6 +276,22 @@ def test_rows_have_the_values_that_each_has_alone():
     ]
     assert list(json_rows(rows)) == [tuple(map(json_value, row)) for row in rows]
     assert list(json_rows([])) == []
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [None, UTC, ZoneInfo("UTC"), ZoneInfo("Asia/Kathmandu"), timezone(timedelta(seconds=-5_025))],
+    ids=["none", "utc", "UTC", "Kathmandu", "odd"],
+)
+def test_a_column_of_times_has_the_text_that_each_time_has_alone(zone):
+    times = [
+        datetime(2026, 3, 1, 12, 30, 5, micros, zone) for micros in (0, 1, 1_000, 500_000, 999_999)
+    ]
+    times += [datetime(2, 1, 1, tzinfo=zone), datetime(987, 6, 5, tzinfo=zone)]
+    times += [datetime(9998, 12, 31, 23, 59, 59, 999_999, zone), datetime(1969, 1, 1, tzinfo=zone)]
+    for column in (times, [None, *times], [*times, datetime(2026, 3, 1, tzinfo=UTC)]):
+        expected = [(json_value(value),) for value in column]
+        assert list(json_rows([(value,) for value in column])) == expected
 
 
 def test_a_step_back_is_of_seconds_or_units():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import orjson
 
 from waybill.errors import InputError
 from waybill.events import rfc3339
@@ -27,16 +30,28 @@ def json_value(value: Any) -> Any:
 
 
 def json_rows(rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Return rows of ``json_value``; a column that holds only values of JSON is taken as it is."""
-    columns = [
-        column if _AS_THEY_ARE.issuperset(map(type, column)) else map(json_value, column)
-        for column in zip(*rows, strict=True)
-    ]
-    return zip(*columns, strict=True)
+    """Return rows of ``json_value``, which looks at a column of one type as a whole.
+
+    Cost: nothing for a value that JSON has, a quarter of ``json_value``'s for a time in UTC.
+    """
+    return zip(*map(_json_column, zip(*rows, strict=True)), strict=True)
+
+
+def _json_column(column: tuple[Any, ...]) -> Iterable[Any]:
+    kinds = set(map(type, column))
+    if kinds <= _AS_THEY_ARE:
+        return column
+    if kinds <= _TIMES and all(one is None or one.tzinfo in _UTC for one in column):
+        return orjson.loads(orjson.dumps(column, option=_AS_UTC))  # type: ignore[no-any-return]
+    return map(json_value, column)
 
 
 _PLAIN = frozenset({str, int, float, bool})
 _AS_THEY_ARE = _PLAIN | {type(None)}
+_TIMES = frozenset({datetime, type(None)})
+_UTC = (None, UTC, ZoneInfo("UTC"))
+"""Zones in which orjson writes a time as ``json_value`` does."""
+_AS_UTC = orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC
 
 
 def _moment(value: datetime) -> str:
