@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.options import AsJson, Who, Why, decision
-from waybill.cli.output import counted, print_folded, print_json
+from waybill.cli.output import counted, plain, print_folded, print_json
 from waybill.cli.pipeline_versions import ActiveVersions, active_versions
 from waybill.errors import InputError, RetryError
 from waybill.pipelines import (
@@ -355,7 +355,7 @@ def deploy(
         _say_deployed(report)
     console = Console(stderr=True)
     for warning in report.warnings:
-        console.print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"warning: {plain(warning)}", style="yellow"), soft_wrap=True)
     if note:
         console.print(Text(f"note: {note}"), soft_wrap=True)
     if not as_json:
