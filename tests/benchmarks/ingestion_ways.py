@@ -598,6 +598,7 @@ _IMPORTED = {
     "cdc": ("confluent_kafka", "psycopg2.extras"),
 }
 _IMPORTED_BY_ALL = (
+    "boto3",  # for the bucket
     "confluent_kafka.admin",
     "pandas",  # by pyarrow, at the first array that it makes
     "psycopg",  # for the tracker
