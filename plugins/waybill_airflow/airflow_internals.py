@@ -107,25 +107,34 @@ def pooled_tasks(pools: Collection[str]) -> tuple[dict[str, int], list[PooledTas
     from airflow.models.dag import DagModel
     from airflow.models.dagrun import DagRun
     from airflow.models.pool import Pool
-    from airflow.models.taskinstance import TaskInstance as TI  # noqa: N817 - as Airflow does
+    from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from sqlalchemy import and_, func, or_, select
 
     goes = and_(DagRun.state == "running", ~DagModel.is_paused)
     tasks = (
         select(
-            TI.id,
-            TI.dag_id,
-            TI.pool,
-            TI.state,
-            func.coalesce(TI.queued_dttm, TI.scheduled_dttm, TI.start_date).label("had_at"),
-            func.coalesce(TI.scheduled_dttm, TI.queued_dttm).label("waits_since"),
-            TI.priority_weight,
+            TaskInstance.id,
+            TaskInstance.dag_id,
+            TaskInstance.pool,
+            TaskInstance.state,
+            func.coalesce(
+                TaskInstance.queued_dttm, TaskInstance.scheduled_dttm, TaskInstance.start_date
+            ).label("had_at"),
+            func.coalesce(TaskInstance.scheduled_dttm, TaskInstance.queued_dttm).label(
+                "waits_since"
+            ),
+            TaskInstance.priority_weight,
         )
-        .join(TI.dag_run)
-        .join(TI.dag_model)
-        .where(TI.pool.in_(pools))
-        .where(or_(TI.state.in_(["queued", "running"]), and_(TI.state == "scheduled", goes)))
+        .join(TaskInstance.dag_run)
+        .join(TaskInstance.dag_model)
+        .where(TaskInstance.pool.in_(pools))
+        .where(
+            or_(
+                TaskInstance.state.in_(["queued", "running"]),
+                and_(TaskInstance.state == "scheduled", goes),
+            )
+        )
     )
     with create_session(scoped=False) as session:
         slots = session.execute(select(Pool.pool, Pool.slots).where(Pool.pool.in_(pools))).all()
@@ -144,16 +153,16 @@ def set_weight(ids: Sequence[str], weight: int) -> None:
     """Give tasks that wait for a slot another priority; in the API server."""
     from uuid import UUID
 
-    from airflow.models.taskinstance import TaskInstance as TI  # noqa: N817 - as Airflow does
+    from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from sqlalchemy import update
 
     if not ids:
         return
-    which = (TI.id.in_([UUID(one) for one in ids]), TI.state == "scheduled")
+    which = (TaskInstance.id.in_([UUID(one) for one in ids]), TaskInstance.state == "scheduled")
     with create_session(scoped=False) as session:
         session.execute(
-            update(TI)
+            update(TaskInstance)
             .where(*which)
             .values(priority_weight=weight)
             .execution_options(synchronize_session=False)

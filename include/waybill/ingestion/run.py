@@ -299,7 +299,8 @@ class _Run:
 
     def _turn_ended(self, waits_for: WaitsFor, words: str) -> TurnEndedError:
         told = self._intake.told
-        assert told is not None  # noqa: S101 - a turn has one
+        if told is None:
+            raise TypeError("a run with turns tells how far it is")
         self._tell_counts(told)
         return TurnEndedError(waits_for, words, RunSoFar(told.run, self._report(), told.figures))
 
