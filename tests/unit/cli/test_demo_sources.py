@@ -149,7 +149,7 @@ def test_the_examples_are_declared_as_the_demo_names_them(monkeypatch, tmp_path)
     folder = demo._examples(Settings())
     loaded = {path.name: load_pipeline(path) for path in sorted(folder.iterdir())}
     assert {name: one.id for name, one in loaded.items()} == demo.EXAMPLES
-    assert loaded["departures"].source.options["secret"] == f"env:{demo._TOKEN}"
+    assert loaded["departures"].source.options["secret"] == f"env:{demo._BEARER}"
     columns = {
         name: [column.name for event in one.events.values() for column in event.table.columns]
         for name, one in loaded.items()
@@ -162,17 +162,17 @@ def test_the_examples_are_declared_as_the_demo_names_them(monkeypatch, tmp_path)
 
 def test_a_token_is_drawn_once_unless_the_environment_has_one(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
-    monkeypatch.delenv(demo._TOKEN, raising=False)
+    monkeypatch.delenv(demo._BEARER, raising=False)
     monkeypatch.setattr(
         demo, "_fleet_dsn", lambda _: "postgresql://postgres@/demo_fleet?host=/run/pg"
     )
     given = demo._variables_of_sources(Settings())
     assert demo._variables_of_sources(Settings()) == given
-    assert len(given[demo._TOKEN]) > 40
+    assert len(given[demo._BEARER]) > 40
     assert (tmp_path / "demo.json").stat().st_mode & 0o777 == 0o600
     found = Connection.parse("demo_fleet", given["WAYBILL_SOURCES__CONNECTIONS__DEMO_FLEET"])
     assert (found.kind, found.host, found.pipelines) == ("postgres", "/run/pg", {"planes"})
     connection = given["WAYBILL_SOURCES__CONNECTIONS__DEMO_FLEET"]
     assert connection.endswith("/demo_fleet?host=/run/pg&waybill_pipelines=planes")
-    monkeypatch.setenv(demo._TOKEN, "of-the-user the-old-one")
-    assert demo._variables_of_sources(Settings())[demo._TOKEN] == "of-the-user"
+    monkeypatch.setenv(demo._BEARER, "of-the-user the-old-one")
+    assert demo._variables_of_sources(Settings())[demo._BEARER] == "of-the-user"
