@@ -74,11 +74,11 @@ STAGES: tuple[tuple[Lane, ...], ...] = (
             Part("faults-destinations", "DESTINATIONS_SEED", {"KILLS": 6}),
             Part("campaign-search", "SEED", {"PRODUCER_MODEL_EXAMPLES": 1_000}),
             Part("oldest-airflow"),
+            Part("faults-rollback", "ROLLBACK_SEED", {"EVENTS": 20_000, "JOBS_S": 15}),
         ),
         (
             Part("faults-airflow", "AIRFLOW_SEED", {"REPLAYS": 40, "KILLS": 2}),
             Part("faults-ingestion", "INGESTION_SEED", {"KILLS": 8}),
-            Part("faults-rollback", "ROLLBACK_SEED", {"EVENTS": 20_000, "JOBS_S": 15}),
         ),
     ),
     (
