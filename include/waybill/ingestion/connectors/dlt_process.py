@@ -14,6 +14,7 @@ yields at once, such as the rows of an answer) of more rows than a page takes ma
 from __future__ import annotations
 
 import base64
+import gc
 import importlib
 import importlib.util
 import math
@@ -43,6 +44,8 @@ _FLUSH_BYTES = 8 * 1024**2
 _MOST_STATE_BYTES = 4 * 1024**2
 _TOGETHER, _TOGETHER_BYTES = 100, 1024**2
 """Rows that are written at once, if they are no larger."""
+_YOUNG_OBJECTS = 100_000
+"""So many more of them than went have Python look for cycles of garbage: rows are none."""
 _PLAIN = (str, int, bool, type(None))
 _PLAIN_KINDS, _TEXT_ONLY = frozenset({*_PLAIN, float}), frozenset({str})
 _SERVER_ERRORS = 500
@@ -81,6 +84,7 @@ class Order(msgspec.Struct, frozen=True):
 
 def main() -> NoReturn:
     """Confine this process, and answer the order that stands on standard input."""
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the source prints is its log
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
