@@ -42,7 +42,7 @@ from waybill.processing.sandbox import Confinement, Limits
 LENGTH_BYTES = 4
 _FLUSH_BYTES = 8 * 1024**2
 _MOST_STATE_BYTES = 4 * 1024**2
-_TOGETHER, _TOGETHER_BYTES = 100, 1024**2
+_TOGETHER, _TOGETHER_BYTES = 20, 1024**2
 """Rows that are written at once, if they are no larger."""
 _YOUNG_OBJECTS = 100_000
 """So many more of them than went have Python look for cycles of garbage: rows are none."""
