@@ -71,14 +71,14 @@ def test_rows_of_a_source_are_shown_and_what_would_be_parked_with_its_place(orde
     assert "  A-1  2026-01-01T08:00:00Z  paid" in shown
     assert "\x1b" not in shown
     assert "filtered on purpose: 1 record" in shown
-    assert "line 4: transformation/record_invalid: the amount is negative" in shown
+    assert "record 3: transformation/record_invalid: the amount is negative" in shown
     assert max(map(len, shown.splitlines())) <= 80
     value = json.loads(run("orders", "--local", "--json", code=2).stdout)
     assert [row["id"] for row in value["rows"]["orders"]] == ["A-1", "A-2", "A-6"]
     assert value["rows"]["orders"][0]["amount"] == "12.50"
     assert (value["read"], value["filtered"]) == (7, 1)
     parked = {one["at"]: (one["stage"], one["error_type"]) for one in value["parked"]}
-    assert parked["line 4"] == ("transformation", "record_invalid")
+    assert parked["record 3"] == ("transformation", "record_invalid")
     assert {stage for stage, _ in parked.values()} == {"ingestion", "transformation"}
     assert len(parked) == 3
 
@@ -178,12 +178,20 @@ def test_personal_fields_are_masked_in_rows_and_messages(root):
     assert "Elm" not in shown
 
 
+INTERRUPTED = """\
+import signal
+from waybill.cli import app
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
+app()
+"""
+
+
 class Dev:
     """``waybill dev`` as a user runs it, in a process group of its own."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "waybill.cli", "dev", *map(str, arguments)],
+            [sys.executable, "-c", INTERRUPTED, "dev", *map(str, arguments)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
@@ -226,7 +234,7 @@ def test_dev_shows_what_differs_survives_mistakes_and_ends_with_ctrl_c(orders, t
         (orders / "records.csv").write_text(
             (orders / "records.csv").read_text() + "A-3,2026-01-03T08:00:00Z,paid,-1\n"
         )
-        said = dev.wait_for("+ parked  line 4: transformation/record_invalid")
+        said = dev.wait_for("+ parked  record 3: transformation/record_invalid")
         assert not any(line.startswith("-") for line in said)
         (orders / "README.md").write_text("for people")
         dev.wait_for("no row differs")
