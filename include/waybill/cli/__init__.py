@@ -33,7 +33,7 @@ COMMANDS = {
         "Declared pipelines: new, test, check, list, deploy, history, rollback; hold, release.",
         "waybill.cli.pipelines:app",
         more={
-            "new": "waybill.cli.pipeline_tests:new",
+            "new": "waybill.cli.new_pipeline:new",
             "test": "waybill.cli.pipeline_tests:test",
             "deploy": "waybill.cli.pipelines:deploy",
             "history": "waybill.cli.pipeline_versions:history",
@@ -47,7 +47,15 @@ COMMANDS = {
     ),
     "new": LazyCommand(
         "Create a working pipeline; short for `pipelines new`.",
-        "waybill.cli.pipeline_tests:new",
+        "waybill.cli.new_pipeline:new",
+    ),
+    "run": LazyCommand(
+        "With --local: a pipeline from its source to rows on the screen.",
+        "waybill.cli.local_runs:run",
+    ),
+    "dev": LazyCommand(
+        "Watch a pipeline's folder; with each change, show which rows differ.",
+        "waybill.cli.local_runs:dev",
     ),
     "test": LazyCommand(
         "Run pipelines' example events; short for `pipelines test`.",

@@ -62,6 +62,7 @@ def takes(
     argument: str = "pipeline",
     flags: Mapping[str, tuple[str, ...]] | None = None,
     without: Collection[str] = (),
+    complete: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of ``model``; it is called with the request as ``request``.
 
@@ -70,6 +71,9 @@ def takes(
         argument: the field that is given by place.
         flags: names of options that are not the field's own.
         without: fields that the command does not take.
+        complete: is called with what was given for the fields, None where nothing was, and the
+            command's own options by name; returns the request's fields. With it, no option has a
+            default, and none is required.
 
     Raises:
         InputError: when the command is called with what the model refuses.
@@ -78,7 +82,8 @@ def takes(
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         def run(**given: Any) -> None:
-            request = model.of({name: given.pop(name) for name in fields})
+            values: Mapping[str, Any] = {name: given.pop(name) for name in fields}
+            request = model.of(values if complete is None else complete(values, **given))
             command(request=request, **given)
 
         times = [name for name, field in fields.items() if _plain(field) is datetime]
@@ -90,6 +95,7 @@ def takes(
                 argument=name == argument,
                 flags=(flags or {}).get(name, ()),
                 more=more.get(name, ""),
+                optional=complete is not None,
             )
             for name, field in fields.items()
         ]
@@ -107,7 +113,13 @@ def takes(
 
 
 def _parameter(
-    name: str, field: FieldInfo, *, argument: bool, flags: tuple[str, ...], more: str
+    name: str,
+    field: FieldInfo,
+    *,
+    argument: bool,
+    flags: tuple[str, ...],
+    more: str,
+    optional: bool,
 ) -> inspect.Parameter:
     """Return one field as typer wants it; ``more`` ends its help."""
     text = field.description or ""
@@ -120,6 +132,8 @@ def _parameter(
     info = typer.Argument(**options) if argument else typer.Option(*flags, **options)
     kind: Any = str if _plain(field) is datetime else _plain(field)
     default: Any = inspect.Parameter.empty if field.is_required() else field.default
+    if optional and kind is not bool:
+        default = None
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -1,4 +1,4 @@
-"""``waybill pipelines new|test``: a pipeline to begin with, and its example events without servers.
+"""``waybill pipelines test``: pipelines' example events and own tests, without servers.
 
 Names, messages and values come from users: they are never read as markup, and control characters
 are shown, not sent.
@@ -19,9 +19,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from waybill.cli.options import AsJson, takes
+from waybill.cli.options import AsJson
 from waybill.cli.output import counted, plain
-from waybill.pipelines import NewPipeline
 
 if TYPE_CHECKING:
     from waybill.settings import Settings
@@ -31,30 +30,6 @@ _MESSAGE_CHARS = 400
 _NOTE_CHARS = 100
 _MOST_DIFFERENCES = 12
 _NOT_AS_EXPECTED = 2
-
-
-@takes(NewPipeline, argument="name", flags={"batch": ("--batch",)})
-def new(request: NewPipeline, *, as_json: AsJson = False) -> None:
-    """Create a working pipeline with example events and a test, for you to change."""
-    from waybill.pipelines import write_new
-    from waybill.settings import Settings
-
-    settings = Settings()
-    written = write_new(settings.pipelines_dir, request, settings.destinations)
-    if as_json:
-        _print_json(written.to_json())
-        return
-    name = request.name
-    console = Console(highlight=False)
-    console.print(Text(f"wrote {written.folder}/", "bold"), soft_wrap=True)
-    for file in written.files:
-        console.print(Text(f"  {file}"), soft_wrap=True)
-    facts = f"id {written.id}, team {written.team}, destination {written.destination}"
-    _say(console, f"{facts}: these never change once it is deployed")
-    if "records.csv" not in written.files:
-        _say(console, "source.options is yours to fill in: docs/connectors.md, docs/collector.md")
-    for command in (f"test {name}", f"deploy {name}"):
-        console.print(Text(f"next: waybill pipelines {command}", "dim"), soft_wrap=True)
 
 
 @dataclass(slots=True)
@@ -137,7 +112,7 @@ def _refuse_nothing(reports: list[_Report], root: Path) -> None:
 
 
 @contextmanager
-def _printed() -> Iterator[None]:
+def user_prints() -> Iterator[None]:
     """Show on standard error what user code prints; its process gives it to the log."""
     logger = logging.getLogger("waybill.user_code")
     shown, level = logging.StreamHandler(sys.stderr), logger.level
@@ -163,9 +138,9 @@ def _run_tests(settings: Settings, folder: Path) -> _Report:
         except InputError as error:
             report.errors.append(str(error))
         else:
-            with _printed():
-                payloads = [example.data for example in examples]
-                run = run_pipeline(pipeline, payloads, settings=settings)
+            with user_prints():
+                events = [example.given for example in examples]
+                run = run_pipeline(pipeline, events, settings=settings)
             for example, result in zip(examples, run.events, strict=True):
                 report.results.append((example, result, differences(example, result)))
     try:

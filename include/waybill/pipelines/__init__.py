@@ -96,10 +96,12 @@ if TYPE_CHECKING:
     from waybill.pipelines.problems import Problem as Problem
     from waybill.pipelines.problems import hint as hint
     from waybill.pipelines.problems import shown_name as shown_name
+    from waybill.pipelines.scaffold import DEFAULT_DESTINATION as DEFAULT_DESTINATION
     from waybill.pipelines.scaffold import EXAMPLES as EXAMPLES
     from waybill.pipelines.scaffold import NewPipeline as NewPipeline
     from waybill.pipelines.scaffold import WrittenPipeline as WrittenPipeline
     from waybill.pipelines.scaffold import write_new as write_new
+    from waybill.pipelines.scaffold import wrong_value as wrong_value
     from waybill.pipelines.schedule import HOURLY as HOURLY
     from waybill.pipelines.schedule import cron_schedule as cron_schedule
     from waybill.pipelines.schedule import next_run as next_run
@@ -146,7 +148,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_of",
         ],
         "problems": ["Problem", "hint", "shown_name"],
-        "scaffold": ["EXAMPLES", "NewPipeline", "WrittenPipeline", "write_new"],
+        "scaffold": [
+            "DEFAULT_DESTINATION",
+            "EXAMPLES",
+            "NewPipeline",
+            "WrittenPipeline",
+            "write_new",
+            "wrong_value",
+        ],
         "schedule": ["HOURLY", "cron_schedule", "next_run"],
         "source_path": ["find_file"],
         "validation": [

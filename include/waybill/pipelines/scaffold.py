@@ -20,10 +20,11 @@ from pydantic import Field
 from waybill.errors import InputError
 from waybill.pipelines.document import read_document, yaml_text
 from waybill.pipelines.folder import DECLARATION
-from waybill.pipelines.form import CONNECTORS, OF_FILES, brought_connectors, check_shape
+from waybill.pipelines.form import CONNECTORS, brought_connectors, check_shape
 from waybill.pipelines.problems import Path as Place
 from waybill.pipelines.problems import hint, shown_name
 from waybill.pipelines.rules import check_rules
+from waybill.pipelines.source_examples import ExampleColumns, SourceExample, source_example
 from waybill.pipelines.validation import check, find_collisions, load_pipeline
 from waybill.request import Request
 
@@ -84,7 +85,9 @@ class WrittenPipeline:
     team: str
     destination: str
     files: tuple[str, ...]
-    """Names of the files in it."""
+    """Paths of the files in it."""
+    advice: str = ""
+    """What is to be done before its source can be read, in lines; "": nothing."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -95,16 +98,23 @@ class WrittenPipeline:
             "destination": self.destination,
             "folder": str(self.folder),
             "files": list(self.files),
+            "advice": self.advice,
         }
 
 
-def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) -> WrittenPipeline:
+def write_new(
+    root: Path,
+    new: NewPipeline,
+    destinations: Collection[str] = (),
+    taps: Collection[str] = (),
+) -> WrittenPipeline:
     """Write a pipeline's folder into a folder of pipelines.
 
     Args:
         root: the folder of pipelines.
         new: what it is to be.
         destinations: names that the settings have; none: that of the embedded stack.
+        taps: Singer taps that the settings have.
 
     Raises:
         InputError: a value that a declaration refuses, something of the name is there already,
@@ -112,7 +122,9 @@ def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) 
     """
     _refuse(_no_text(new))
     destination = _destination(new.destination, destinations)
-    declaration = _declaration(new, destination)
+    columns = _columns(new.key_columns)
+    source = source_example(new.connector, new.name, _table(new), columns, sorted(taps))
+    declaration = _declaration(new, destination, columns, source)
     _refuse(_mistakes(declaration, new))
     folder = root / new.name
     if os.path.lexists(folder):
@@ -122,13 +134,32 @@ def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) 
             f"{root} is no folder of pipelines: make that folder, or name yours in the variable "
             "WAYBILL_PIPELINES_DIR"
         )
-    files = dict(_files(new, declaration))
+    files = dict(_files(new, declaration, columns, source))
     try:
         _write(root, folder, files)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     pipeline = load_pipeline(folder)
-    return WrittenPipeline(folder, pipeline.id, pipeline.team, pipeline.destination, tuple(files))
+    return WrittenPipeline(
+        *(folder, pipeline.id, pipeline.team, pipeline.destination, tuple(files), source.advice)
+    )
+
+
+def wrong_value(field: str, value: str) -> str:
+    """Return what a declaration refuses of one value of a new pipeline; "": nothing.
+
+    Args:
+        field: of ``NewPipeline``.
+        value: of it; all else is as by default.
+    """
+    new = NewPipeline.of({"name": "new", field: value})
+    mistakes = _no_text(new)
+    if not mistakes:
+        columns = _columns(new.key_columns)
+        source = source_example(new.connector, new.name, _table(new), columns)
+        mistakes = _mistakes(_declaration(new, DEFAULT_DESTINATION, columns, source), new)
+    option = "name: " if field == "name" else f"--{field}: "
+    return next((one.removeprefix(option) for one in mistakes if one.startswith(option)), "")
 
 
 def _refuse(mistakes: Sequence[str]) -> None:
@@ -198,6 +229,7 @@ def _write(root: Path, folder: Path, files: dict[str, str]) -> None:
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=root))
     try:
         for name, text in files.items():
+            (part / name).parent.mkdir(exist_ok=True)
             with (part / name).open("w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
                 file.flush()
@@ -205,7 +237,8 @@ def _write(root: Path, folder: Path, files: dict[str, str]) -> None:
         problems = [*check(part), *find_collisions(root, part)]
         _refuse([f"{_option(tuple(one.field.split('.')))}: {one.message}" for one in problems])
         part.chmod(0o777 & ~_umask())
-        _sync(part)
+        for inner in {(part / name).parent for name in files}:
+            _sync(inner)
         part.rename(folder)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
@@ -227,24 +260,30 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _columns(key: Sequence[str]) -> list[str]:
-    """Return the names of the columns beside the key, none of which the key has."""
+def _columns(key: Sequence[str]) -> ExampleColumns:
+    """Return the key's columns and others beside it, none of which the key has."""
     taken = {name.casefold() for name in key}
-    return [_free(name, taken) for name in _COLUMNS]
+    return ExampleColumns(tuple(key), *(_free(name, taken) for name in _COLUMNS))
 
 
 def _free(name: str, taken: Collection[str]) -> str:
     return _free(f"{name}_2", taken) if name in taken else name
 
 
-def _declaration(new: NewPipeline, destination: str) -> str:
-    key, (changed, status, amount) = new.key_columns, _columns(new.key_columns)
+def _table(new: NewPipeline) -> str:
+    return new.name.replace("-", "_")
+
+
+def _declaration(
+    new: NewPipeline, destination: str, columns: ExampleColumns, source: SourceExample
+) -> str:
+    changed, status, amount = columns.changed, columns.status, columns.amount
     plain = f"{new.team}-{new.name}".lower().replace("_", "-").lstrip("-")
-    table, schema = (part.replace("-", "_") for part in (new.name, new.team))
-    keys = [yaml_text(name) for name in key]
-    source = [f"{name}: string" for name in keys]
-    source += [f"{changed}: timestamp", f"{status}: string", f"{amount}: decimal(10,2)"]
+    keys = [yaml_text(name) for name in columns.key]
     schedule = "null # by hand" if new.schedule is None else yaml_text(new.schedule)
+    version = f"{changed} # rises with each change of a record: the newest wins"
+    if not source.versioned:
+        version = "null # each change has its place in the source's log"
     return f"""\
 # What each field may be: docs/pipelines.md. `waybill pipelines check` finds mistakes.
 id: {yaml_text(new.id or plain[:_MOST_NAME])} # never changes: event ids and the books hold it
@@ -255,14 +294,14 @@ schedule: {schedule}
 
 source:
   connector: {yaml_text(new.connector)}
-{_source(new)}
+{_lines(0, source.lines)}
   event: record
-{_types(new, source)}
+
 events:
   record:
     key: [{", ".join(keys)}]
-    version: {changed} # rises with each change of a record: the newest wins
-    table: {yaml_text(table)}
+    version: {version}
+    table: {yaml_text(_table(new))}
     policy: strict # a field without a column parks the event
     columns:
 {_lines(6, [f"{name}: string" for name in keys])}
@@ -271,54 +310,33 @@ events:
       {amount}: decimal(10,2)
 
 transformation: transformation.py
-destination: {{ name: {yaml_text(destination)}, schema: {yaml_text(schema)} }}
+destination: {{ name: {yaml_text(destination)}, schema: {yaml_text(new.team.replace("-", "_"))} }}
 """
-
-
-def _source(new: NewPipeline) -> str:
-    return "  path: records.csv" if new.connector in OF_FILES else "  options: {}"
-
-
-def _types(new: NewPipeline, columns: Sequence[str]) -> str:
-    return "  columns:\n" + _lines(4, columns) + "\n" if new.connector in OF_FILES else ""
 
 
 def _lines(indent: int, lines: Sequence[str]) -> str:
     return "\n".join(" " * indent + line for line in lines)
 
 
-def _files(new: NewPipeline, declaration: str) -> Iterator[tuple[str, str]]:
-    names = (*new.key_columns, *_columns(new.key_columns))
-    table = new.name.replace("-", "_")
+def _files(
+    new: NewPipeline, declaration: str, columns: ExampleColumns, source: SourceExample
+) -> Iterator[tuple[str, str]]:
     yield DECLARATION, declaration
-    yield "transformation.py", (_batch_code if new.batch else _code)(*names[-2:])
+    code = _batch_code if new.batch else _code
+    yield "transformation.py", code(columns.status, columns.amount, deletes=source.deletes)
     no_status = "record_invalid" if new.batch else "null_value"
-    if new.connector in OF_FILES:
-        rows = [names, *(_record(names, number) for number in (1, 2))]
-        yield "records.csv", "".join(",".join(map(_csv, row)) + "\n" for row in rows)
-    yield (
-        EXAMPLES,
-        "".join(
-            json.dumps(example, ensure_ascii=False) + "\n"
-            for example in _examples(names, table, no_status)
-        ),
-    )
-    yield f"test_{new.name}.py", _test(new.name, table, names, no_status)
+    yield from source.files.items()
+    examples = list(_examples(columns, _table(new), no_status))
+    if source.deletes:
+        examples.append(_deleted(columns, _table(new)))
+    lines = (json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
+    yield EXAMPLES, "".join(lines)
+    yield f"test_{new.name}.py", _test(new.name, _table(new), columns, no_status)
 
 
-def _csv(text: str) -> str:
-    quoted = text.replace('"', '""')
-    return f'"{quoted}"' if set(text) & set(',"') else text
-
-
-def _record(names: Sequence[str], number: int) -> tuple[str, ...]:
-    key = [f"A-{number}"] * (len(names) - len(_COLUMNS))
-    return (*key, f"2026-01-0{number}T08:00:00Z", "Paid", f"{number}2.50")
-
-
-def _examples(names: Sequence[str], table: str, no_status: str) -> Iterator[dict[str, Any]]:
-    status, amount = names[-2:]
-    record = dict(zip(names, _record(names, 1), strict=True))
+def _examples(columns: ExampleColumns, table: str, no_status: str) -> Iterator[dict[str, Any]]:
+    status, amount = columns.status, columns.amount
+    record: dict[str, Any] = {**columns.record(1)}
     row = record | {status: "paid"}
     yield {"note": "becomes a row", "data": record, "rows": {table: [row]}}
     yield {"note": "is left out", "data": record | {status: "Test"}, "filtered": True}
@@ -326,7 +344,18 @@ def _examples(names: Sequence[str], table: str, no_status: str) -> Iterator[dict
     yield {"note": "parks", "data": record | {status: None}, "parked": no_status}
 
 
-def _code(status: str, amount: str) -> str:
+def _deleted(columns: ExampleColumns, table: str) -> dict[str, Any]:
+    key = {name: value for name, value in columns.record(1).items() if name in columns.key}
+    return {"note": "deletes its row", "data": key, "op": "delete", "deleted": {table: [key]}}
+
+
+_DELETES_GO_ON = """\
+    if event.op == "delete":
+        return event  # it has the key's fields alone
+"""
+
+
+def _code(status: str, amount: str, *, deletes: bool) -> str:
     return f'''\
 """What is done to each record before it becomes a row; docs/pipelines.md says what it may do."""
 
@@ -336,7 +365,7 @@ from waybill.errors import ParkError
 
 
 def transform(event):
-    record = event.data  # one record of the source, a dict
+{_DELETES_GO_ON if deletes else ""}    record = event.data  # one record of the source, a dict
     record["{status}"] = record["{status}"].lower()
     if record["{status}"] == "test":
         return None  # filtered on purpose, and counted
@@ -346,7 +375,10 @@ def transform(event):
 '''
 
 
-def _batch_code(status: str, amount: str) -> str:
+def _batch_code(status: str, amount: str, *, deletes: bool) -> str:
+    missing = "pc.is_null(status)"
+    if deletes:  # they have the key's fields alone
+        missing = f'pc.and_({missing}, pc.not_equal(table["_op"], "delete"))'
     return f'''\
 """What is done to records before they become rows; docs/pipelines.md says what it may do."""
 
@@ -357,7 +389,8 @@ def transform_batch(table):
     # a row is a record; columns have their declared types, and what is done to null gives null
     status = pc.utf8_lower(table["{status}"])
     table = table.set_column(table.column_names.index("{status}"), "{status}", status)
-    wrong = pc.make_struct(pc.is_null(status), pc.less(table["{amount}"], 0))
+    missing = {missing}
+    wrong = pc.make_struct(missing, pc.less(table["{amount}"], 0))
     error = pc.case_when(wrong, "the status is missing", "the amount is negative")
     table = table.append_column("_error", error)  # a record with an error parks, the others do not
     is_test = pc.fill_null(pc.equal(status, "test"), False)
@@ -365,24 +398,23 @@ def transform_batch(table):
 '''
 
 
-def _test(name: str, table: str, names: Sequence[str], no_status: str) -> str:
-    status = names[-2]
-    fields = dict(zip(names, _record(names, 1), strict=True)).items()
+def _test(name: str, table: str, columns: ExampleColumns, no_status: str) -> str:
+    status = columns.status
     record = "\n".join(
         f"    {json.dumps(field, ensure_ascii=False)}: {json.dumps(value)},"
-        for field, value in fields
+        for field, value in columns.record(1).items()
     )
     return f'''\
-"""Run by `waybill pipelines test {name}`, or by pytest."""
+"""Run by `waybill test {name}`, or by pytest. docs/pipelines.md has more ways to test."""
 
 from pathlib import Path
 
-from waybill.testing import run_pipeline
+from waybill.testing import Event, run_pipeline
 
 FOLDER = Path(__file__).parent
-RECORD = {{
+RECORD = Event({{
 {record}
-}}
+}})
 
 
 def test_a_status_is_written_in_small_letters():
@@ -391,6 +423,6 @@ def test_a_status_is_written_in_small_letters():
 
 
 def test_a_record_without_a_status_parks():
-    result = run_pipeline(FOLDER, [RECORD | {{"{status}": None}}])
+    result = run_pipeline(FOLDER, [RECORD.with_fields({status}=None)])
     assert [parked.error_type for parked in result.parked] == ["{no_status}"]
 '''

@@ -5,6 +5,7 @@
     {"note": "for people", "data": {…the payload…}, "rows": {"orders": [{"id": 1, "paid": true}]}}
     {"data": {…}, "parked": "null_value"}
     {"data": {…}, "filtered": true}
+    {"data": {…}, "event": "refund", "op": "delete", "deleted": {"refunds": [{"id": 1}]}}
 
 Of an expected row only the columns that it names are compared. An event that says nothing of what
 is expected must not park.
@@ -15,16 +16,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from waybill.events import CATALOGUE, dumps, loads
 from waybill.pipelines import EXAMPLES, DeclarationError, Problem, hint, read_inside, shown_name
+from waybill.testing.events import Event
 from waybill.testing.runs import EventResult, Rows, converted, json_value
 
-_MOST_BYTES = 16 * 1024**2
+MOST_BYTES = 16 * 1024**2
 _MOST_SHOWN = 60
 _STAGES = ("ingestion", "transformation", "mapping")
 """That an event meets without servers."""
+_OPS = ("upsert", "delete")
 _SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "data": (dict, "the payload, an object"),
     "note": (str, "text"),
@@ -32,6 +35,8 @@ _SHAPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "deleted": (dict, 'keys of rows by table: {"<table>": [{"<column>": <value>}]}'),
     "parked": ((str, list), "an error type, or a list of them"),
     "filtered": (bool, "true"),
+    "event": (str, "an event name of the pipeline"),
+    "op": (str, "upsert or delete"),
 }
 """What an example may say: of which type, and in words."""
 
@@ -51,6 +56,14 @@ class Example:
     parked: tuple[str, ...] = ()
     """Error types that it is expected to park with, each perhaps with its stage before it."""
     filtered: bool = False
+    event: str | None = None
+    """Its event name; None: as the pipeline's source names it."""
+    op: Literal["upsert", "delete"] = "upsert"
+
+    @property
+    def given(self) -> Event:
+        """Return the event itself."""
+        return Event(self.data, self.event, self.op)
 
 
 def read_examples(directory: Path) -> list[Example]:
@@ -60,27 +73,44 @@ def read_examples(directory: Path) -> list[Example]:
         DeclarationError: the file is not there, is empty, or has mistakes; lists all.
     """
     file = str(directory / EXAMPLES)
-    text, wrong = read_inside(directory, EXAMPLES, _MOST_BYTES)
+    text, wrong = read_inside(directory, EXAMPLES, MOST_BYTES)
     if text is None:
         raise DeclarationError([Problem(file, 1, "", wrong)])
+    return _read(file, text, payloads=False)
+
+
+def parse_events(file: str, text: str) -> list[Example]:
+    """Return the events of a text, a JSON object a line: a payload, or an example event.
+
+    An example event is an object with ``data``, an object, and no field that no example event has.
+
+    Raises:
+        DeclarationError: the text is empty, or has mistakes; lists all.
+    """
+    return _read(file, text, payloads=True)
+
+
+def _read(file: str, text: str, *, payloads: bool) -> list[Example]:
     examples: list[Example] = []
     problems: list[Problem] = []
     for line, content in enumerate(text.split("\n"), 1):
         if not content.strip():
             continue
-        value, mistakes = _parsed(content)
+        value, mistakes = _parsed(content, payloads=payloads)
         problems += [Problem(file, line, field, message) for field, message in mistakes]
         if not mistakes:
             examples.append(_example(line, value))
     if not examples and not problems:
-        expected = 'expected a line {"data": {…the payload…}} for each example event'
+        each = "event" if payloads else "example event"
+        line = "{…the payload…}" if payloads else '{"data": {…the payload…}}'
+        expected = f"expected a line {line} for each {each}"
         problems.append(Problem(file, 1, "", f"{expected}; the file is empty"))
     if problems:
         raise DeclarationError(problems)
     return examples
 
 
-def _parsed(content: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def _parsed(content: str, *, payloads: bool) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Return a line's value, and what is wrong with it: (field, message)."""
     try:
         value = loads(content.encode())
@@ -88,7 +118,10 @@ def _parsed(content: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
         return {}, [("", f"expected a JSON object; found {shown_name(str(error))}")]
     if not isinstance(value, dict):
         kind = type(value).__name__
-        return {}, [("", f'expected a JSON object {{"data": {{…}}}}; found {kind}')]
+        shape = "{…the payload…}" if payloads else '{"data": {…}}'
+        return {}, [("", f"expected a JSON object {shape}; found {kind}")]
+    if payloads and not (isinstance(value.get("data"), dict) and value.keys() <= _SHAPES.keys()):
+        return {"data": value}, []
     return value, list(_mistakes(value))
 
 
@@ -103,6 +136,8 @@ def _mistakes(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _wrong_rows(name, value.get(name))
     yield from _wrong_types(value.get("parked"))
     yield from _wrong_filter(value)
+    if isinstance(op := value.get("op"), str) and op not in _OPS:
+        yield "op", f"expected upsert or delete; found {shown_name(op)!r}{hint(op, _OPS)}"
 
 
 def _unknown(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -154,6 +189,8 @@ def _example(line: int, value: Mapping[str, Any]) -> Example:
         deleted=value.get("deleted"),
         parked=(parked,) if isinstance(parked, str) else tuple(dict.fromkeys(parked)),
         filtered=value.get("filtered", False),
+        event=value.get("event"),
+        op=value.get("op", "upsert"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -15,6 +15,8 @@ from typing import Any
 from waybill.errors import InputError, ParkError
 from waybill.events import IntakeClock, loads, rfc3339
 from waybill.ingestion import IntakeRows
+from waybill.ingestion.connectors import BadRow, Record
+from waybill.mappings import decode_path
 from waybill.pipelines import Column, Pipeline, arrow_type, load_pipeline
 from waybill.processing import (
     DryRunner,
@@ -27,6 +29,7 @@ from waybill.processing import (
     shared_sandbox,
 )
 from waybill.settings import Settings
+from waybill.testing.events import Event
 
 _TAKEN_US = 1_767_225_600_000_000
 """2026-01-01: when events are taken in, in microseconds since 1970."""
@@ -68,6 +71,8 @@ class EventResult:
     filtered: bool = False
     types: dict[str, dict[str, str]] = field(default_factory=dict)
     """Of its rows' columns: table to column to type."""
+    sources: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Table to column to the path of the payload that it reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ def tables_of(pipeline: Pipeline) -> list[str]:
 
 def run_pipeline(
     pipeline: Pipeline | Path | str,
-    events: Iterable[Mapping[str, Any]],
+    events: Iterable[Mapping[str, Any] | Event | Record | BadRow],
     *,
     settings: Settings | None = None,
 ) -> PipelineResult:
@@ -126,7 +131,8 @@ def run_pipeline(
     Args:
         pipeline: its folder, or the pipeline.
         events: payloads, as rows of its source: plain JSON values, times as RFC 3339 text, decimals
-            as text.
+            as text; or an ``Event``, which also has a name, and may be a delete; or what a
+            connector read, as it is.
         settings: limits of user code, and destinations, whose rules make the names of new columns
             under ``policy: evolve``. None: those of the environment.
 
@@ -142,10 +148,10 @@ def run_pipeline(
     entered: list[EventResult] = []
     values: list[bytes] = []
     rows = IntakeRows(pipeline, IntakeClock(now_us=count(_TAKEN_US).__next__))
-    for number, data in enumerate(events, 1):
+    for number, given in enumerate(events, 1):
         results.append(EventResult())
         try:
-            taken = rows.take(_payload(data, number))
+            taken = rows.take(_row(pipeline, given, number))
         except ParkError as error:
             fault = Fault(error.code, error.message, error.where)
             results[-1].parked.append(_parked("ingestion", fault))
@@ -155,15 +161,30 @@ def run_pipeline(
     settings = Settings() if settings is None else settings
     learner = LocalLearner(rules_for(pipeline, settings.destinations))
     runner = DryRunner(pipeline, code=shared_sandbox(settings), rows=True, learner=learner)
+    declared = pipeline.events.values()
+    flat = frozenset(one.table.name for one in declared if one.nested == "flatten")
     for result, fate in zip(entered, runner.fates(values), strict=True):
-        _tell(result, fate)
+        _tell(result, fate, flat)
     return PipelineResult(pipeline, tuple(results))
 
 
-def _payload(data: object, number: int) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        raise InputError(f"event {number}: expected a mapping, got {type(data).__name__}")
-    return dict(data)
+def _row(pipeline: Pipeline, given: object, number: int) -> Record:
+    """Return an event as a connector's row.
+
+    Raises:
+        ParkError: the connector could make no row of it.
+        InputError: it is no event.
+    """
+    if isinstance(given, BadRow):
+        raise ParkError(given.code, given.message, where=given.place)
+    if isinstance(given, Record):
+        return given
+    place = f"event {number}"
+    if isinstance(given, Event):
+        return given.record(pipeline, place)
+    if not isinstance(given, Mapping):
+        raise InputError(f"{place}: expected a mapping, got {type(given).__name__}")
+    return Event(given).record(pipeline, place)
 
 
 def _parked(stage: str, fault: Fault) -> ParkedResult:
@@ -171,14 +192,16 @@ def _parked(stage: str, fault: Fault) -> ParkedResult:
     return ParkedResult(stage, fault.code, fault.message, fault.where, others)
 
 
-def _tell(result: EventResult, fate: Fate) -> None:
+def _tell(result: EventResult, fate: Fate, flat: Collection[str]) -> None:
     result.filtered = fate.filtered
     for way, fault in fate.faults.items():
         result.parked.append(_parked(way.partition("/")[0], fault))
     for row in sorted(fate.rows, key=_place):
-        for table, columns, values in _table_rows(row):
+        for table, columns, values in _table_rows(row, flat=row.table in flat):
             types = result.types.setdefault(table, {})
-            types.update((column.name, column.type) for column in columns)
+            types.update((column.name, column.type) for column, _ in columns)
+            sources = result.sources.setdefault(table, {})
+            sources.update((column.name, path) for column, path in columns)
             deletes = row.values["_waybill_op"] == _DELETE
             into = result.deleted if deletes else result.rows
             into.setdefault(table, []).append(values)
@@ -189,26 +212,40 @@ def _place(row: Row) -> list[int]:
     return [int(part) for part in row.id.split("/")[1:]]
 
 
-def _table_rows(row: Row) -> Iterator[tuple[str, tuple[Column, ...], dict[str, Any]]]:
+_Read = tuple[Column, tuple[str, ...]]
+"""A column, and the path of the payload that it reads."""
+
+
+def _table_rows(row: Row, *, flat: bool) -> Iterator[tuple[str, list[_Read], dict[str, Any]]]:
     """Yield a row's own values, and those of its items in child tables."""
     spec = row.spec
-    keys = tuple(column for column in spec.columns if column.name in spec.key)
+    own = [(column, _path(column.source, flat=flat)) for column in spec.columns]
+    keys = [(column, path) for column, path in own if column.name in spec.key]
     if row.values["_waybill_op"] == _DELETE:
         yield spec.name, keys, _values(keys, row.values)
         return
-    yield spec.name, spec.columns, _values(spec.columns, row.values)
+    yield spec.name, own, _values(own, row.values)
     for child in spec.children:
-        columns = (*keys, Column(name=_ITEM, type="int32"), *child.columns)
+        begin = _path(child.source, flat=flat)
+        columns = [*keys, (Column(name=_ITEM, type="int32"), ())]
+        columns += [(one, begin + _path(one.source, flat=flat)) for one in child.columns]
         for number, item in enumerate(row.values.get(child.arrow_name) or ()):
-            values = {key.name: row.values[key.name] for key in keys} | {_ITEM: number} | item
+            values = {key.name: row.values[key.name] for key, _ in keys} | {_ITEM: number} | item
             yield child.name, columns, _values(columns, values)
+
+
+def _path(source: str, *, flat: bool) -> tuple[str, ...]:
+    """Return the path of the payload that a column reads; of an item itself, none."""
+    if not source:
+        return ()
+    return decode_path(source) if flat else (source,)
 
 
 _ITEM = "_waybill_item"
 
 
-def _values(columns: Iterable[Column], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {one.name: python_value(one.type, values.get(one.name)) for one in columns}
+def _values(columns: Iterable[_Read], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {one.name: python_value(one.type, values.get(one.name)) for one, _ in columns}
 
 
 def json_value(value: Any) -> Any:

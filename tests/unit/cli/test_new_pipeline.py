@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from tests.support.children import was_killed
@@ -16,9 +20,11 @@ from waybill.errors import InputError
 from waybill.ingestion.connectors import open_connector
 from waybill.pipelines import NewPipeline, form, load_pipeline, load_pipelines, write_new
 from waybill.settings import Settings
-from waybill.testing import read_examples, run_pipeline
+from waybill.testing import differences, read_examples, run_pipeline
 
 CONNECTORS = ", ".join(form.CONNECTORS)
+LOCAL = {"csv", "files", "dlt"}
+"""Connectors whose new pipelines can be read at once."""
 FILES = ["events.jsonl", "pipeline.yaml", "records.csv", "test_orders.py", "transformation.py"]
 
 
@@ -189,6 +195,108 @@ def test_a_connector_of_another_package_gets_no_records_but_runs(root, tmp_path,
     )
     examples = read_examples(root / "orders")
     assert run_pipeline(root / "orders", [examples[0].data]).parked == []
+
+
+def test_each_connector_gets_a_declaration_and_events_that_pass_check_and_test(root):
+    """`waybill test` runs the events and the folder's tests; here pytest runs all of them at once."""
+    for kind in form.CONNECTORS:
+        made = json.loads(run("new", f"my-{kind}", "--connector", kind, "--json"))
+        assert bool(made["advice"]) == (kind not in LOCAL)
+    checked = CliRunner().invoke(app, ["pipelines", "check", "--json"])
+    assert json.loads(checked.stdout) == {
+        "ok": True,
+        "pipelines": sorted(f"my-{kind}" for kind in form.CONNECTORS),
+        "problems": [],
+        "warnings": [],
+    }
+    for kind in form.CONNECTORS:
+        folder = root / f"my-{kind}"
+        assert load_pipeline(folder).source.connector == kind
+        examples = read_examples(folder)
+        results = run_pipeline(folder, [one.given for one in examples]).events
+        for example, result in zip(examples, results, strict=True):
+            assert differences(example, result) == [], (kind, example)
+        assert len(examples) == (5 if kind == "postgres_cdc" else 4)
+    tests = sorted(root.glob("*/test_*.py"))
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", *tests],
+        cwd=root, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"{2 * len(form.CONNECTORS)} passed" in ran.stdout, ran.stdout
+
+
+def test_deletes_go_on_where_the_transformation_takes_tables(root):
+    run("new", "orders", "--connector", "postgres_cdc", "--batch")
+    examples = read_examples(root / "orders")
+    results = run_pipeline(root / "orders", [one.given for one in examples]).events
+    assert [differences(*pair) for pair in zip(examples, results, strict=True)] == [[]] * 5
+    assert results[-1].deleted == {"orders": [{"id": "A-1"}]}
+
+
+def test_a_key_of_any_names_is_fit_for_each_connector(root):
+    """Of `dlt` the declaration; what a name is in Python, source.py has too."""
+    for kind in form.CONNECTORS:
+        run("new", f"my-{kind}", "--connector", kind, "--key", 'it\'s a "key", {x}: #1, é')
+    assert run("pipelines", "check").startswith(f"{len(form.CONNECTORS)} pipelines, no mistakes")
+    compile((root / "my-dlt" / "source.py").read_text("utf-8"), "source.py", "exec")
+    table = load_pipeline(root / "my-csv").events["record"].table
+    assert table.key == ('it\'s a "key"', "{x}: #1", "é")
+
+
+def in_terminal(answers, *arguments):
+    """Run `waybill new` in a terminal that types answers; return (exit code, what it shows)."""
+    child, terminal = os.forkpty()
+    if child == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process may ignore it
+        os.execv(sys.executable, [sys.executable, "-m", "waybill.cli", "new", *arguments])
+    shown, end = b"", time.monotonic() + 60
+    while time.monotonic() < end:
+        if not select.select([terminal], [], [], 0.2)[0]:
+            if answers and shown.rstrip().endswith((b":", b"]")):
+                os.write(terminal, answers.encode())
+                answers = ""
+            continue
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # its other end is closed
+            break
+        shown += part
+    else:
+        os.kill(child, signal.SIGKILL)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode()
+
+
+def test_in_a_terminal_it_asks_for_what_is_not_given_until_it_can_be(root):
+    (root / "there").mkdir()
+    answers = "a b\nthere\norders\npostgre_cdc\npostgres_cdc\n\nid,,\nid,line\n"
+    code, shown = in_terminal(answers, "--team", "shop")
+    assert code == 0, shown
+    said = " ".join(shown.split())
+    for words in (
+        "expected text of 1 to 63 letters",
+        "is there already",
+        "did you mean 'postgres_cdc'?",
+    ):
+        assert words in said
+    assert "Destination [warehouse]" in said
+    assert "Team" not in said  # it was given
+    pipeline = load_pipeline(root / "orders")
+    assert (pipeline.team, pipeline.source.connector) == ("shop", "postgres_cdc")
+    assert pipeline.events["record"].key == ("id", "line")
+
+
+def test_in_a_terminal_yes_asks_nothing_and_ctrl_c_writes_nothing(root):
+    code, shown = in_terminal("", "orders", "--yes")
+    assert (code, "Destination [" in shown) == (0, False)
+    code, shown = in_terminal("\x03", "lines")
+    assert (code, "Traceback" in shown) == (1, False), shown
+    assert sorted(path.name for path in root.iterdir()) == ["orders"]
+
+
+def test_without_a_terminal_a_missing_name_is_told_and_nothing_is_asked(root):
+    assert "name: expected the name of the new pipeline" in run("new", code=1)
+    assert list(root.iterdir()) == []
 
 
 def test_of_two_at_once_one_is_told_that_it_is_there(root, monkeypatch):

@@ -281,7 +281,10 @@ def test_new_fields_make_columns_where_the_policy_says_so(root):
         ('{"data": NaN}', "events.jsonl:2: expected a JSON object; found NaN is not JSON"),
         ("[" * 100_000, "events.jsonl:2: expected a JSON object"),
         ("5", "events.jsonl:2: expected a JSON object"),
-        ({"id": 1}, "id: expected one of data, note, rows, deleted, parked, filtered; found 'id'"),
+        (
+            {"id": 1},
+            "id: expected one of data, note, rows, deleted, parked, filtered, event, op; found 'id'",
+        ),
         ({"id": 1}, "data: expected the payload, an object; it is missing"),
         ({"dat": {}}, "did you mean 'data'?"),
         ({"data": [1]}, "data: expected the payload, an object; found [1]"),
@@ -299,6 +302,8 @@ def test_new_fields_make_columns_where_the_policy_says_so(root):
         ),
         ({"data": {}, "filtered": False}, "filtered: expected true"),
         ({"data": {}, "filtered": True, "parked": "null_value"}, "expected no parked beside it"),
+        ({"data": {}, "op": "delet"}, "op: expected upsert or delete; found 'delet'; did you mean"),
+        ({"data": {}, "event": 5}, "event: expected an event name of the pipeline; found 5"),
         ({"data": {}, "\x1b[31m" * 50: 1}, r"events.jsonl:2: \x1b[31m"),
     ],
 )

@@ -15,7 +15,7 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
     [
         ("import waybill.cli", {"pydantic", "rich", "sqlalchemy", "yaml"}),
         (
-            "import waybill.cli.pipeline_tests",
+            "import waybill.cli.new_pipeline, waybill.cli.pipeline_tests, waybill.cli.local_runs",
             {"pyarrow", "sqlalchemy", "waybill.processing.chain"},
         ),
         (SERVICE, {"boto3", "numpy", "pyarrow", "confluent_kafka", "waybill.producer.lossless"}),

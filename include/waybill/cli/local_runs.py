@@ -1,0 +1,346 @@
+"""``waybill run --local`` and ``waybill dev``: a pipeline from its source to rows on the screen.
+
+No server of Waybill's is asked, and nothing is written. The user's code runs in the sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from waybill.cli.options import AsJson
+from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.pipeline_tests import user_prints
+from waybill.cli.pipelines import existing_folder
+from waybill.errors import InputError, RetryError, WaybillError
+from waybill.pipelines import load_pipeline, shown_name
+
+if TYPE_CHECKING:
+    from waybill.pipelines import Pipeline
+    from waybill.settings import Settings
+    from waybill.testing import EventResult, Sample, SampleResult
+
+_FOUND_PARKED = 2
+_VALUE_CHARS = 200
+_MESSAGE_CHARS = 400
+_POLL_S = 0.3
+_MOST_ROWS = 10_000
+_PASSED_OVER = frozenset({"__pycache__", "node_modules"})
+
+Folder = Annotated[
+    str, typer.Argument(metavar="PIPELINE", help="A pipeline's folder, or its name.")
+]
+Rows = Annotated[
+    int, typer.Option(min=1, max=_MOST_ROWS, help="Records of the source to read at most.")
+]
+Events = Annotated[
+    str | None,
+    typer.Option(
+        help="Where events come from: source, examples (events.jsonl), a file with a JSON object a"
+        " line, or - for standard input. Left out: the source; of http, kafka and postgres_cdc the"
+        " examples.",
+        show_default=False,
+    ),
+]
+
+
+def run(
+    pipeline: Folder,
+    *,
+    local: Annotated[
+        bool, typer.Option("--local", help="From the source to the screen; nothing is written.")
+    ] = False,
+    rows: Rows = 20,
+    events: Events = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline over the first records of its source, and show the rows; needs no servers.
+
+    What would be parked is shown with its stage, error type, message and place; no cursor moves.
+    Personal fields are masked. Exit code 2: something would be parked.
+    """
+    from waybill.settings import Settings
+    from waybill.testing import read_sample, run_sample
+
+    folder = existing_folder(pipeline)
+    if not local:
+        raise InputError(
+            f"say --local: it shows what becomes of the first records, and writes nothing. A run"
+            f" of the deployed pipeline is started by `waybill ingest {shown_name(folder.name)}`"
+        )
+    settings, declared = Settings(), load_pipeline(folder)
+    try:
+        sample = read_sample(settings, folder, declared, rows, events)
+    except WaybillError as error:
+        raise _advised(error, folder, events) from error
+    with user_prints():
+        result = run_sample(settings, declared, sample)
+    if as_json:
+        print_json(_json(declared, result))
+    else:
+        _show(declared, result)
+    if result.parked:
+        raise typer.Exit(_FOUND_PARKED)
+
+
+def _advised(error: WaybillError, folder: Path, events: str | None) -> WaybillError:
+    """Return the error of a source, with what can be run without it."""
+    from waybill.pipelines import EXAMPLES
+
+    if events is None and type(error) in (InputError, RetryError) and (folder / EXAMPLES).exists():
+        return type(error)(f"{error}\n--events examples runs the events of {EXAMPLES} instead")
+    return error
+
+
+def _json(pipeline: Pipeline, result: SampleResult) -> dict[str, Any]:
+    from waybill.testing import json_value
+
+    deleted = {table: result.deleted(table) for table in result.tables}
+    return {
+        "pipeline": pipeline.name,
+        "from": result.sample.origin,
+        "read": len(result.sample.events),
+        "rows": {table: json_value(result.rows(table)) for table in result.tables},
+        "deleted": {table: json_value(rows) for table, rows in deleted.items() if rows},
+        "filtered": result.filtered,
+        "parked": [
+            {
+                "at": event.place,
+                "stage": cause.stage,
+                "error_type": cause.error_type,
+                "message": cause.message,
+                "where": cause.where,
+                "others": list(cause.others),
+            }
+            for event, outcome in result.events
+            for cause in outcome.parked
+        ],
+        "notes": list(result.sample.notes),
+    }
+
+
+def _show(pipeline: Pipeline, result: SampleResult) -> None:
+    console, sample = Console(highlight=False), result.sample
+    print_folded([f"{pipeline.name}: {counted(len(sample.events), 'record')} of {sample.origin}"])
+    if not sample.events:
+        print_folded(["  nothing is there to be read: no record yet, or none that is selected"])
+    for table in result.tables:
+        _show_rows(console, table, result.rows(table))
+        if deleted := result.deleted(table):
+            _show_rows(console, f"{table}, deleted", deleted)
+    if result.filtered:
+        print_folded([f"filtered on purpose: {counted(result.filtered, 'record')}"])
+    if result.parked:
+        console.print(Text(f"would be parked: {counted(result.parked, 'record')}", "bold red"))
+        print_folded(line for pair in result.events for line in _parked_lines(*pair))
+    print_folded(sample.notes)
+    print_folded(["nothing was written"])
+
+
+def _show_rows(console: Console, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    heading = f"{plain(title)}: {counted(len(rows), 'row')}"
+    console.print(Text(heading, "bold"), soft_wrap=True)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [[plain(name) for name in names]]
+    lines += [[_cell(row[name]) if name in row else "" for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if sum(widths) + 2 * len(widths) <= console.width:
+        for line in lines if rows else ():
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            typer.echo(f"  {'  '.join(cells)}".rstrip())
+        return
+    for number, row in enumerate(rows, 1):
+        print_folded([f"  row {number}", *(f"    {n}: {_cell(v)}" for n, v in row.items())])
+
+
+def _cell(value: Any) -> str:
+    """Return a value as people read it: null is empty, text is itself, all else is JSON."""
+    text = "" if value is None else _text(value)
+    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
+
+
+def _text(value: Any) -> str:
+    from waybill.events import dumps
+    from waybill.testing import json_value
+
+    shown = json_value(value)
+    return plain(shown if isinstance(shown, str) else dumps(shown).decode())
+
+
+def _parked_lines(event: Any, outcome: EventResult) -> Iterator[str]:
+    for cause in outcome.parked:
+        message = cause.message
+        if len(message) > _MESSAGE_CHARS:
+            message = f"{message[:_MESSAGE_CHARS]}…"
+        yield f"  {event.place}: {cause.way}: {message}"
+        if cause.where and cause.where != event.place:
+            yield f"    where: {cause.where}"
+        yield from (f"    also {other}" for other in cause.others)
+
+
+def dev(
+    pipeline: Folder,
+    *,
+    rows: Rows = 20,
+    events: Events = None,
+) -> None:
+    """Watch a pipeline's folder: with each change, run a sample again and show what differs.
+
+    As `run --local`, until Ctrl-C. Mistakes in your files are shown, and the next change is tried.
+    The source is read again where more than the transformation changed.
+    """
+    from waybill.settings import Settings
+    from waybill.testing.samples import STANDARD_INPUT
+
+    folder = existing_folder(pipeline)
+    if events == STANDARD_INPUT:
+        raise InputError("--events: standard input can be read once; name a file")
+    session = _Session(Settings(), folder, rows, events)
+    try:
+        session.watch()
+    except KeyboardInterrupt:
+        typer.echo("\nstopped; nothing was written")
+
+
+Signature = dict[str, tuple[int, int]]
+"""File to (time of its last change in ns, bytes)."""
+
+
+@dataclass
+class _Session:
+    """What `dev` knows from one change to the next."""
+
+    settings: Settings
+    folder: Path
+    rows: int
+    events: str | None
+    sample: Sample | None = None
+    code_file: str = ""
+    """That of the transformation, whose change does not change the sample."""
+    shown: list[str] | None = None
+    """The last rows that were shown, a line each."""
+    seen: Signature = field(default_factory=dict)
+
+    def watch(self) -> None:
+        """Look for changes until a signal comes; a file that is being written is waited for."""
+        self.seen = self._look()
+        self._run(None)
+        while True:
+            time.sleep(_POLL_S)
+            now = self._look()
+            if now == self.seen:
+                continue
+            while True:
+                time.sleep(_POLL_S)
+                settled, now = now, self._look()
+                if settled == now:
+                    break
+            changed = sorted(
+                name for name in {*self.seen, *now} if self.seen.get(name) != now.get(name)
+            )
+            self.seen = now
+            if changed:
+                self._run(changed)
+
+    def _look(self) -> Signature:
+        found = dict(_signature(self.folder))
+        if self.events and os.path.isfile(self.events):  # noqa: PTH113 - a name may be too long
+            stat = Path(self.events).stat()
+            found[self.events] = (stat.st_mtime_ns, stat.st_size)
+        return found
+
+    def _run(self, changed: list[str] | None) -> None:
+        """Run the sample and show it, or what is wrong; ``changed``: None at the beginning."""
+        if changed is not None:
+            names = ", ".join(map(shown_name, changed[:3]))
+            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""  # noqa: PLR2004
+            print_folded([f"{datetime.now().astimezone():%H:%M:%S} {names}{more}"])
+        try:
+            pipeline, result = self._result(changed)
+        except WaybillError as error:
+            console = Console(stderr=True, highlight=False)
+            for line in str(error).split("\n"):
+                console.print(Text(plain(line), "red"), soft_wrap=True)
+            print_folded(["waiting for a change"], err=True)
+            return
+        lines = list(_lines(result))
+        if self.shown is None:
+            _show(pipeline, result)
+            print_folded([f"watching {self.folder}; Ctrl-C ends it"])
+        else:
+            _show_difference(self.shown, lines)
+        self.shown = lines
+
+    def _result(self, changed: list[str] | None) -> tuple[Pipeline, SampleResult]:
+        from waybill.testing import read_sample, run_sample
+
+        if changed is None or changed != [self.code_file]:
+            self.sample = None
+        pipeline = load_pipeline(self.folder)
+        self.code_file = _code_file(self.folder)
+        if self.sample is None:
+            self.sample = read_sample(self.settings, self.folder, pipeline, self.rows, self.events)
+        with user_prints():
+            return pipeline, run_sample(self.settings, pipeline, self.sample)
+
+
+def _code_file(folder: Path) -> str:
+    """Return the name of the transformation's file, as the declaration gives it."""
+    from waybill.pipelines import read_document
+
+    value = read_document((folder / "pipeline.yaml").read_text("utf-8-sig")).value
+    name = value.get("transformation") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else "transformation.py"
+
+
+def _signature(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the files of a folder; what begins with a dot, or editors leave, is passed over."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [f for f in folders if not f.startswith(".") and f not in _PASSED_OVER]
+        for name in files:
+            if name.startswith(".") or name.endswith(("~", ".pyc", ".swp", ".tmp")):
+                continue
+            path = Path(place, name)
+            try:
+                stat = path.stat()
+            except OSError:  # gone since, or a link that leads nowhere
+                continue
+            yield str(path.relative_to(folder)), (stat.st_mtime_ns, stat.st_size)
+
+
+def _lines(result: SampleResult) -> Iterable[str]:
+    """Yield what becomes of a sample, a line each: rows as JSON, what would be parked, a count."""
+    for table in result.tables:
+        yield from (f"{table}  {_text(row)}" for row in result.rows(table))
+        yield from (f"{table}  deleted {_text(row)}" for row in result.deleted(table))
+    for event, outcome in result.events:
+        for cause in outcome.parked:
+            where = f" ({cause.where})" if cause.where else ""
+            yield f"parked  {event.place}: {cause.way}: {cause.message}{where}"
+    if result.filtered:
+        yield f"filtered  {counted(result.filtered, 'record')}"
+
+
+def _show_difference(before: list[str], after: list[str]) -> None:
+    if before == after:
+        print_folded(["no row differs"])
+        return
+    console = Console(highlight=False)
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    for tag, old, old_end, new, new_end in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        for line in before[old:old_end]:
+            console.print(Text(f"- {plain(line)}", "red"), soft_wrap=True)
+        for line in after[new:new_end]:
+            console.print(Text(f"+ {plain(line)}", "green"), soft_wrap=True)

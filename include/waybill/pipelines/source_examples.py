@@ -1,0 +1,218 @@
+"""What a new pipeline declares of its source, by its connector, with records that fit it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from waybill.pipelines.document import yaml_text
+
+_MOST_SLOT = 63
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleColumns:
+    """Names of the example table's columns: of the key, and the three beside it."""
+
+    key: tuple[str, ...]
+    changed: str
+    status: str
+    amount: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return all, in order."""
+        return (*self.key, self.changed, self.status, self.amount)
+
+    def record(self, number: int) -> dict[str, str]:
+        """Return an example record, as text."""
+        key = {name: f"A-{number}" for name in self.key}
+        rest = (f"2026-01-0{number}T08:00:00Z", "Paid", f"{number}2.50")
+        return key | dict(zip((self.changed, self.status, self.amount), rest, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceExample:
+    """The source of a new pipeline."""
+
+    lines: Sequence[str]
+    """Of the declaration, below ``source.connector``."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Beside the declaration: path in the folder to text."""
+    versioned: bool = True
+    """The record's time is its version; False: the connector gives each record one."""
+    deletes: bool = False
+    """It gives deletes, with the key's fields alone."""
+    advice: str = ""
+    """What is the user's to do before the source can be read, in lines; "": nothing."""
+
+
+def source_example(
+    connector: str, name: str, table: str, columns: ExampleColumns, taps: Sequence[str] = ()
+) -> SourceExample:
+    """Return the source of a new pipeline: of another package's connector, without options.
+
+    Args:
+        connector: its kind.
+        name: of the pipeline.
+        table: of the pipeline.
+        columns: of the table.
+        taps: Singer taps that are installed.
+    """
+    if connector == "singer":
+        return _singer(name, columns, taps)
+    maker = _MAKERS.get(connector)
+    if maker is None:
+        return SourceExample(
+            ("  options: {} # what the connector asks for",),
+            advice=f"source.options is yours to fill in, as connector {connector} asks for it",
+        )
+    return maker(name, table, columns)
+
+
+def _types(columns: ExampleColumns) -> list[str]:
+    types = [f"{yaml_text(name)}: string" for name in columns.key]
+    types += [f"{columns.changed}: timestamp", f"{columns.status}: string"]
+    types += [f"{columns.amount}: decimal(10,2)"]
+    return ["  columns:", *(f"    {line}" for line in types)]
+
+
+def _records(columns: ExampleColumns) -> str:
+    rows = [columns.names, *(tuple(columns.record(number).values()) for number in (1, 2))]
+    return "".join(",".join(map(_csv, row)) + "\n" for row in rows)
+
+
+def _csv(text: str) -> str:
+    quoted = text.replace('"', '""')
+    return f'"{quoted}"' if set(text) & set(',"') else text
+
+
+def _csv_file(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:
+    return SourceExample(
+        ("  path: records.csv", *_types(columns)), {"records.csv": _records(columns)}
+    )
+
+
+def _files(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:
+    lines = (
+        "  options:",
+        '    path: "inbox/*.csv" # or *.jsonl, *.parquet, s3://bucket/key; * is any part of a name',
+        *_types(columns),
+    )
+    return SourceExample(lines, {"inbox/records.csv": _records(columns)})
+
+
+def _connection(name: str, suffix: str) -> str:
+    return f"{re.sub('[^a-z0-9]+', '_', name.lower()).strip('_')[:50] or 'my'}_{suffix}"
+
+
+def _connect(connection: str, uri: str) -> str:
+    variable = f"WAYBILL_SOURCES__CONNECTIONS__{connection.upper()}"
+    return f"connection {connection} is yours to make: in Airflow, or\n  {variable}={uri}"
+
+
+def _sql(name: str, table: str, columns: ExampleColumns) -> SourceExample:
+    connection = _connection(name, "db")
+    lines = (
+        f"  connection: {connection} # PostgreSQL, MySQL, MariaDB",
+        "  options:",
+        "    schema: public",
+        f"    table: {yaml_text(table)}",
+        f"    cursor: {columns.changed} # rises with each change: the next run goes on from there",
+    )
+    advice = _connect(connection, "postgres://user:password@host:5432/database")
+    return SourceExample(lines, advice=advice)
+
+
+def _postgres_cdc(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
+    connection = _connection(name, "db")
+    slot = f"waybill_{re.sub('[^a-z0-9_]', '_', name.lower())}"[:_MOST_SLOT]
+    lines = (
+        f"  connection: {connection} # PostgreSQL with wal_level = logical",
+        "  options:",
+        f"    slot: {slot} # made by the first run; of this pipeline alone",
+        f"    tables: {{ record: {yaml_text(f'public.{table}')} }}",
+    )
+    advice = _connect(connection, "postgres://user:password@host:5432/database")
+    return SourceExample(lines, versioned=False, deletes=True, advice=advice)
+
+
+def _kafka(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
+    connection = _connection(name, "kafka")
+    lines = (
+        f"  connection: {connection}",
+        "  options:",
+        f"    topics: {{ record: {yaml_text(table)} }} # event name: topic",
+        "    format: json # or debezium, avro, protobuf, json_schema",
+    )
+    return SourceExample(lines, advice=_connect(connection, "kafka://host:9092"))
+
+
+def _http(name: str, _table: str, _columns: ExampleColumns) -> SourceExample:
+    variable = f"{_connection(name, 'token').upper()}"
+    variable = f"T_{variable}" if variable[0].isdigit() else variable
+    lines = (
+        "  options:",
+        "    auth: bearer # or github, stripe, standard",
+        f"    secret: env:{variable} # where the secret is, never the secret",
+    )
+    return SourceExample(lines, advice=f"set {variable} where `waybill collector` runs")
+
+
+def _dlt(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:
+    lines = (
+        "  options:",
+        '    resource: "source:record" # the function of source.py; its table is the event name',
+        "    # or a REST API by its description, in place of resource:",
+        "    # rest_api:",
+        '    #   client: { base_url: "https://…/" }',
+        "    #   resources: [{ name: record, primary_key: id, endpoint: { path: records } }]",
+    )
+    return SourceExample(lines, {"source.py": _dlt_code(columns)})
+
+
+def _dlt_code(columns: ExampleColumns) -> str:
+    rows = "\n".join(f"    {columns.record(number)!r}," for number in (1, 2))
+    return f'''\
+"""Where the records come from: any resource or source of dlt; docs/connectors.md#dlt."""
+
+import dlt
+
+ROWS = [
+{rows}
+]
+
+
+@dlt.resource(primary_key={list(columns.key)!r})
+def record(
+    changed=dlt.sources.incremental(
+        {columns.changed!r}, initial_value="2000-01-01T00:00:00Z", row_order="asc"
+    ),
+):
+    yield [row for row in ROWS if row[{columns.changed!r}] >= changed.last_value]
+'''
+
+
+def _singer(name: str, columns: ExampleColumns, taps: Sequence[str]) -> SourceExample:
+    tap = taps[0] if taps else "jsonl"
+    keys = ", ".join(map(yaml_text, columns.key))
+    lines = (
+        "  options:",
+        f"    tap: {yaml_text(tap)} # a name in WAYBILL_SOURCES__TAPS",
+        f"    config: {{ path: /data/{name}.jsonl, stream_name: record, primary_keys: [{keys}] }}",
+        f"    replication_keys: {{ record: {columns.changed} }}",
+    )
+    there = "" if taps else f"; tap {tap} is yours to install, and to name in WAYBILL_SOURCES__TAPS"
+    return SourceExample(lines, advice=f"source.options.config is the tap's: fill it in{there}")
+
+
+_MAKERS: Mapping[str, Callable[[str, str, ExampleColumns], SourceExample]] = {
+    "csv": _csv_file,
+    "files": _files,
+    "sql": _sql,
+    "dlt": _dlt,
+    "postgres_cdc": _postgres_cdc,
+    "kafka": _kafka,
+    "http": _http,
+}

@@ -1,0 +1,72 @@
+"""Events of a source, as tests write them down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from waybill.errors import InputError
+from waybill.ingestion.connectors import Record
+from waybill.pipelines import PUSHED, Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, before it is taken in: what a source gives, not yet an id or a version.
+
+    Events are values: ``with_fields``, ``without`` and ``deleted`` give others, and change none.
+    """
+
+    data: Mapping[str, Any]
+    """The payload, as the connector gives it: JSON values, times as RFC 3339 text, decimals as
+    text."""
+    name: str | None = None
+    """The event name; None: as the pipeline's source names it."""
+    op: Literal["upsert", "delete"] = "upsert"
+    version: int | None = None
+    """The source's own version of the record; None: the declared field has it, if there is one."""
+
+    def with_fields(self, **fields: Any) -> Event:
+        """Return the event with these fields of its payload as given."""
+        return replace(self, data={**self.data, **fields})
+
+    def without(self, *names: str) -> Event:
+        """Return the event without these fields of its payload."""
+        return replace(self, data={n: v for n, v in self.data.items() if n not in names})
+
+    def deleted(self, *key: str) -> Event:
+        """Return the delete of the same record.
+
+        Args:
+            key: the fields that a delete has at this source; none: all of them.
+        """
+        kept = {n: v for n, v in self.data.items() if n in key} if key else self.data
+        return replace(self, op="delete", data=kept)
+
+    def record(self, pipeline: Pipeline, place: str = "event") -> Record:
+        """Return it as a connector's row.
+
+        Raises:
+            InputError: its payload is no mapping, or its op is none.
+        """
+        if not isinstance(self.data, Mapping):
+            kind = type(self.data).__name__
+            raise InputError(f"{place}: expected a mapping, got {kind}")
+        if self.op not in ("upsert", "delete"):
+            raise InputError(f"{place}: expected op upsert or delete, got {str(self.op)[:100]!r}")
+        name = self.name if self.name is not None else _name_of(pipeline, self.data)
+        return Record(dict(self.data), event=name, op=self.op, version=self.version)
+
+
+_FIELD = "field:"
+
+
+def _name_of(pipeline: Pipeline, data: Mapping[str, Any]) -> str | None:
+    """Return the event name that a payload says, where the collector would find it there."""
+    source = pipeline.source
+    place = source.options.get("event_name")
+    if source.connector != PUSHED or not isinstance(place, str) or not place.startswith(_FIELD):
+        return None
+    name = data.get(place.removeprefix(_FIELD))
+    return name if isinstance(name, str) else None

@@ -1,0 +1,251 @@
+"""``waybill run --local`` and ``waybill dev``: from a source to rows on the screen, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.pipelines import NewPipeline, write_new
+
+PERSONAL = """\
+id: team-people
+name: people
+team: team
+owner: team
+source: {connector: csv, path: people.csv, event: person, columns: {id: int64, email: string, address: string}}
+events:
+  person:
+    key: [id]
+    table: people
+    personal: [email, address.street]
+    columns: {id: int64, mail: {type: string, from: email}, address: json}
+destination: {name: warehouse, schema: team}
+"""
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder))
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    return folder
+
+
+@pytest.fixture
+def orders(root):
+    write_new(root, NewPipeline(name="orders"))
+    return root / "orders"
+
+
+def run(*arguments, code=0, typed=None):
+    result = CliRunner().invoke(app, ["run", *map(str, arguments)], input=typed)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def tree(folder):
+    """Return each file below a folder with its time and content."""
+    return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
+
+
+def test_rows_of_a_source_are_shown_and_what_would_be_parked_with_its_place(orders, tmp_path):
+    with (orders / "records.csv").open("a") as file:
+        file.write("A-3,2026-01-03T08:00:00Z,paid,-1.00\nA-4,2026-01-03T08:00:00Z,test,1\n")
+        file.write("A-5,2026-01-03T08:00:00Z,paid,many\n,2026-01-03T08:00:00Z,paid,1\n")
+        file.write("A-6,2026-01-03T08:00:00Z,\x1b[31m,1\n")
+    before = tree(tmp_path)
+    shown = run("orders", "--local", code=2).stdout
+    assert tree(tmp_path) == before  # no cursor, no tracker, nothing
+    assert "orders: 7 records of its source (csv records.csv)" in shown
+    assert "  A-1  2026-01-01T08:00:00Z  paid" in shown
+    assert "\x1b" not in shown
+    assert "filtered on purpose: 1 record" in shown
+    assert "record 3: transformation/record_invalid: the amount is negative" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    value = json.loads(run("orders", "--local", "--json", code=2).stdout)
+    assert [row["id"] for row in value["rows"]["orders"]] == ["A-1", "A-2", "A-6"]
+    assert value["rows"]["orders"][0]["amount"] == "12.50"
+    assert (value["read"], value["filtered"]) == (7, 1)
+    parked = {one["at"]: (one["stage"], one["error_type"]) for one in value["parked"]}
+    assert parked["record 3"] == ("transformation", "record_invalid")
+    assert {stage for stage, _ in parked.values()} == {"ingestion", "transformation"}
+    assert len(parked) == 3
+
+
+def test_no_more_records_are_read_than_asked_for(orders):
+    value = json.loads(run("orders", "--local", "--rows", "1", "--json").stdout)
+    assert (value["read"], len(value["rows"]["orders"])) == (1, 1)
+
+
+def test_a_transformation_says_its_line_and_what_it_prints_is_on_standard_error(orders):
+    (orders / "transformation.py").write_text(
+        "def transform(event):\n    print('seen', event.data['id'])\n    return event.data['gone']\n"
+    )
+    result = run("orders", "--local", "--json", code=2)
+    [first, _] = json.loads(result.stdout)["parked"]
+    assert (first["stage"], first["error_type"]) == ("transformation", "field_missing")
+    assert first["where"].endswith("transformation.py:3 in transform")
+    assert "seen A-1" in result.stderr
+
+
+def test_a_transformation_that_ends_its_process_or_reads_the_disk_harms_nothing(orders, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("mine")
+    (orders / "transformation.py").write_text(
+        "import os\ndef transform(event):\n"
+        "    if event.data['id'] == 'A-1': os._exit(3)\n"
+        f"    event.data['status'] = open({str(secret)!r}).read()\n    return event\n"
+    )
+    parked = json.loads(run("orders", "--local", "--json", code=2).stdout)["parked"]
+    assert [one["error_type"] for one in parked] == ["interpreter_crashed", "io_error"]
+
+
+def test_of_what_sends_by_itself_the_examples_are_run_or_what_is_typed(root):
+    write_new(root, NewPipeline(name="sent", connector="http"))
+    value = json.loads(run("sent", "--local", "--json", code=2).stdout)
+    assert (value["from"], value["read"]) == ("events.jsonl", 4)
+    line = '{"id": "B", "changed_at": "2026-01-01T08:00:00Z", "status": "Paid", "amount": "1"}\n'
+    value = json.loads(run("sent", "--local", "--events", "-", "--json", typed=line).stdout)
+    assert value["rows"]["sent"][0]["id"] == "B"
+    wrong = run("sent", "--local", "--events", "-", typed="\n5\n", code=1).stderr
+    assert "standard input:2: expected a JSON object" in wrong
+    (root / "sent" / "events.jsonl").unlink()
+    assert "has no events.jsonl, whose events stand for" in " ".join(
+        run("sent", "--local", code=1).stderr.split()
+    )
+
+
+def test_a_source_that_cannot_be_read_says_what_can_be_run_instead(root):
+    write_new(root, NewPipeline(name="shop", connector="sql"))
+    said = run("shop", "--local", code=1).stderr
+    assert "there is no connection 'shop_db' here" in said
+    assert "--events examples runs the events of events.jsonl instead" in said
+    assert run("shop", "--local", "--events", "examples", code=2).stdout.startswith(
+        "shop: 4 records"
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ("gone.jsonl", "gone.jsonl: the events cannot be read: No such file"),
+        ("a\0b", "the events cannot be read"),
+        ("/dev/zero", "expected a file"),
+        ("x" * 5000, "the events cannot be read"),
+        (".", "expected a file"),
+    ],
+    ids=["gone", "nul", "device", "long", "folder"],
+)
+def test_a_file_of_events_that_cannot_be_read_is_told(orders, events, words):
+    assert words in " ".join(run("orders", "--local", "--events", events, code=1).stderr.split())
+
+
+def test_without_local_it_says_what_starts_a_run(orders):
+    assert "`waybill ingest orders`" in " ".join(run("orders", code=1).stderr.split())
+
+
+def test_personal_fields_are_masked_in_rows_and_messages(root):
+    folder = root / "people"
+    folder.mkdir()
+    (folder / "pipeline.yaml").write_text(PERSONAL)
+    (folder / "transformation.py").write_text(
+        "import json\ndef transform(event):\n"
+        "    if event.data['id'] == 2: raise ValueError('no mail for ' + event.data['email'])\n"
+        "    event.data['address'] = json.loads(event.data['address'])\n    return event\n"
+    )
+    (folder / "people.csv").write_text(
+        'id,email,address\n1,mia@home.example,"{""street"": ""Elm 7"", ""city"": ""Ulm""}"\n'
+        "2,leo@home.example,{}\n"
+    )
+    result = run("people", "--local", "--json", code=2)
+    value = json.loads(result.stdout)
+    assert value["rows"]["people"] == [
+        {"id": 1, "mail": "•••", "address": {"street": "•••", "city": "Ulm"}}
+    ]
+    shown = result.stdout + run("people", "--local", code=2).stdout
+    assert "home.example" not in shown
+    assert "Elm" not in shown
+
+
+INTERRUPTED = """\
+import signal
+from waybill.cli import app
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
+app()
+"""
+
+
+class Dev:
+    """``waybill dev`` as a user runs it, in a process group of its own."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED, "dev", *map(str, arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, words, limit_s=60.0):
+        end = time.monotonic() + limit_s
+        while not any(words in line for line in self.lines):
+            assert time.monotonic() < end, self.lines
+            assert self.process.poll() is None, self.lines
+            time.sleep(0.05)
+        said, self.lines[:] = list(self.lines), []
+        return said
+
+    def interrupt(self):
+        os.killpg(self.process.pid, signal.SIGINT)
+        code = self.process.wait(30)
+        self.reader.join(10)
+        return code
+
+
+def test_dev_shows_what_differs_survives_mistakes_and_ends_with_ctrl_c(orders, tmp_path):
+    dev = Dev("orders")
+    try:
+        assert any("A-1" in line for line in dev.wait_for("watching "))
+        code = (orders / "transformation.py").read_text()
+        (orders / "transformation.py").write_text(code + "def (\n")
+        said = dev.wait_for("waiting for a change")
+        assert any("transformation.py:" in line for line in said)
+        (orders / "transformation.py").write_text(code.replace(".lower()", ".upper()"))
+        said = dev.wait_for('+ orders  {"id":"A-2"')
+        assert any(line.startswith('- orders  {"id":"A-1"') and '"paid"' in line for line in said)
+        assert any(line.startswith('+ orders  {"id":"A-1"') and '"PAID"' in line for line in said)
+        (orders / "records.csv").write_text(
+            (orders / "records.csv").read_text() + "A-3,2026-01-03T08:00:00Z,paid,-1\n"
+        )
+        said = dev.wait_for("+ parked  record 3: transformation/record_invalid")
+        assert not any(line.startswith("-") for line in said)
+        (orders / "README.md").write_text("for people")
+        dev.wait_for("no row differs")
+        assert dev.interrupt() == 0
+    finally:
+        dev.process.kill()
+    assert dev.lines[-1] == "stopped; nothing was written"
+    assert not any("Traceback" in line for line in dev.lines)
+    assert not (tmp_path / "home").exists()
+
+
+def test_dev_takes_no_standard_input(orders):
+    result = CliRunner().invoke(app, ["dev", "orders", "--events", "-"])
+    assert (result.exit_code, "can be read once" in result.stderr) == (1, True)
