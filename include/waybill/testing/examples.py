@@ -102,8 +102,8 @@ def _read(file: str, text: str, *, payloads: bool) -> list[Example]:
             examples.append(_example(line, value))
     if not examples and not problems:
         each = "event" if payloads else "example event"
-        line = "{…the payload…}" if payloads else '{"data": {…the payload…}}'
-        expected = f"expected a line {line} for each {each}"
+        shape = "{…the payload…}" if payloads else '{"data": {…the payload…}}'
+        expected = f"expected a line {shape} for each {each}"
         problems.append(Problem(file, 1, "", f"{expected}; the file is empty"))
     if problems:
         raise DeclarationError(problems)
