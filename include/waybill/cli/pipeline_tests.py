@@ -6,11 +6,8 @@ are shown, not sent.
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import counted, plain
+from waybill.cli.output import counted, plain, user_code_printed
 from waybill.pipelines import NewPipeline
 
 if TYPE_CHECKING:
@@ -136,20 +133,6 @@ def _refuse_nothing(reports: list[_Report], root: Path) -> None:
         )
 
 
-@contextmanager
-def _printed() -> Iterator[None]:
-    """Show on standard error what user code prints; its process gives it to the log."""
-    logger = logging.getLogger("waybill.user_code")
-    shown, level = logging.StreamHandler(sys.stderr), logger.level
-    logger.addHandler(shown)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(shown)
-
-
 def _run_tests(settings: Settings, folder: Path) -> _Report:
     from waybill.errors import InputError
     from waybill.pipelines import EXAMPLES, load_pipeline
@@ -163,7 +146,7 @@ def _run_tests(settings: Settings, folder: Path) -> _Report:
         except InputError as error:
             report.errors.append(str(error))
         else:
-            with _printed():
+            with user_code_printed():
                 payloads = [example.data for example in examples]
                 run = run_pipeline(pipeline, payloads, settings=settings)
             for example, result in zip(examples, run.events, strict=True):

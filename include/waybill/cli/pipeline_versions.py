@@ -157,6 +157,12 @@ def rollback(
     who: Who = None,
     why: Reason = "",
     *,
+    missing_ok: Annotated[
+        bool,
+        typer.Option(
+            "--missing-ok", help="Also where an import or the destination is not known here."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a version that was deployed before active again: the last other one, if none is named.
@@ -164,10 +170,15 @@ def rollback(
     It is checked as a deploy is, and applications take it with their next batch. The folder stays
     as it is: bring the change into it, or the next deploy is refused.
     """
+    from waybill.errors import InputError
+    from waybill.pipelines import NamesMissingError
     from waybill.services import run_rollback
     from waybill.settings import Settings
 
-    report = run_rollback(Settings(), name, version, decision(who, why))
+    try:
+        report = run_rollback(Settings(), name, version, decision(who, why), missing_ok=missing_ok)
+    except NamesMissingError as error:
+        raise InputError(f"{error}\n--missing-ok rolls back all the same") from error
     if as_json:
         print_json(report.to_json())
         return

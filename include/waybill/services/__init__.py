@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from waybill.services.dag_health import DagHealth as DagHealth
     from waybill.services.dag_health import DagWork as DagWork
     from waybill.services.dag_health import work_health as work_health
+    from waybill.services.deep_check import DeepCheck as DeepCheck
+    from waybill.services.deep_check import TrialFailedError as TrialFailedError
+    from waybill.services.deep_check import deep_check as deep_check
     from waybill.services.deployments import VersionDiff as VersionDiff
     from waybill.services.deployments import active_beside as active_beside
     from waybill.services.deployments import deploy_history as deploy_history
@@ -192,6 +195,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "collector": ["run_collector"],
         "dag_health": ["DagHealth", "DagWork", "work_health"],
+        "deep_check": ["DeepCheck", "TrialFailedError", "deep_check"],
         "deployments": [
             "VersionDiff",
             "active_beside",

@@ -15,6 +15,7 @@ from typing import Any
 from waybill.errors import InputError, ParkError
 from waybill.events import IntakeClock, loads, rfc3339
 from waybill.ingestion import IntakeRows
+from waybill.ingestion.connectors import Record
 from waybill.pipelines import Column, Pipeline, arrow_type, load_pipeline
 from waybill.processing import (
     DryRunner,
@@ -117,7 +118,7 @@ def tables_of(pipeline: Pipeline) -> list[str]:
 
 def run_pipeline(
     pipeline: Pipeline | Path | str,
-    events: Iterable[Mapping[str, Any]],
+    events: Iterable[Mapping[str, Any] | Record],
     *,
     settings: Settings | None = None,
 ) -> PipelineResult:
@@ -126,7 +127,7 @@ def run_pipeline(
     Args:
         pipeline: its folder, or the pipeline.
         events: payloads, as rows of its source: plain JSON values, times as RFC 3339 text, decimals
-            as text.
+            as text; or rows as a connector gives them.
         settings: limits of user code, and destinations, whose rules make the names of new columns
             under ``policy: evolve``. None: those of the environment.
 
@@ -160,7 +161,9 @@ def run_pipeline(
     return PipelineResult(pipeline, tuple(results))
 
 
-def _payload(data: object, number: int) -> dict[str, Any]:
+def _payload(data: object, number: int) -> dict[str, Any] | Record:
+    if isinstance(data, Record):
+        return data
     if not isinstance(data, Mapping):
         raise InputError(f"event {number}: expected a mapping, got {type(data).__name__}")
     return dict(data)

@@ -194,6 +194,16 @@ class SqlDestination(TransactionalDestination):
         with self._session.held():
             return examination.examine(self._engine, self.check, self._make_books, schema_name)
 
+    def dry_run(self, specs: Sequence[TableSpec]) -> list[Finding]:
+        """Try all that loads need, and undo it; see ``RevertingDestination``."""
+        self._forget()
+        places: dict[Place, list[TableSpec]] = {}
+        for spec in specs:
+            places.setdefault((spec.schema_name, spec.name), []).append(spec)
+        declared = [union(places[place]) for place in sorted(places)]
+        with self._session.held():
+            return examination.dry_run(self._engine, self.check, declared)
+
     def _create_books(self) -> None:
         self._engine.books.create(self._session)
 
