@@ -294,6 +294,17 @@ class RevertingDestination(Protocol):
         """
         ...
 
+    def drop_tables(self, specs: Sequence[TableSpec]) -> None:
+        """Drop tables and their children's, with what the books have of them, in one transaction.
+
+        What is not there is passed over.
+
+        Raises:
+            RetryError: the destination is away, or a table is in use.
+            InputError: it refuses: something else needs a table, or the rights are missing.
+        """
+        ...
+
 
 class BaseDestination(ABC):
     """A destination that loads a list of different commits, see ``Destination``."""

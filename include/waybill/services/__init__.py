@@ -140,6 +140,9 @@ if TYPE_CHECKING:
     from waybill.services.topics import topic_config_faults as topic_config_faults
     from waybill.services.topics import topic_lines as topic_lines
     from waybill.services.trails import opened_trails as opened_trails
+    from waybill.services.undeployment import UndeployReport as UndeployReport
+    from waybill.services.undeployment import run_undeploy as run_undeploy
+    from waybill.services.undeployment import undeployable as undeployable
     from waybill.services.upkeep import UpkeepParts as UpkeepParts
     from waybill.services.upkeep import pause_job as pause_job
     from waybill.services.upkeep import resume_job as resume_job
@@ -291,6 +294,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_lines",
         ],
         "trails": ["opened_trails"],
+        "undeployment": ["UndeployReport", "run_undeploy", "undeployable"],
         "upkeep": [
             "UpkeepParts",
             "pause_job",

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from waybill.deployment import active_pipeline
+from waybill.deployment import active_pipeline, read_undeployment
+from waybill.errors import InputError
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
@@ -67,6 +68,12 @@ def run_replay(
         return run_dry_run(settings, request.as_dry_run())
     with opened_parking(settings) as parking:
         found = find_replayable(parking, request)
+    with open_tracker(settings.tracker) as tracker:
+        gone = read_undeployment(tracker, found.pipeline_id)
+    if gone is not None and gone.done_at is not None:
+        raise InputError(
+            f"pipeline {request.pipeline!r} {gone}: deploy it before its parked events are replayed"
+        )
     run = ReplayRun(
         found.id,
         who,
