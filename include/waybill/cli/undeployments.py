@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from waybill.cli.options import AsJson, Who, Yes, decision
+from waybill.cli.options import AsJson, Who, Yes, decision, takes
 from waybill.cli.output import plain, print_folded, print_json
 from waybill.undeployment import UndeployRequest
 
@@ -22,7 +22,14 @@ _DRAINS = 2
 _AIRFLOW_S = 10.0
 
 
-@takes(UndeployRequest, flags={"why": ("--why", "--reason")})
+@takes(
+    UndeployRequest,
+    flags={
+        "drop_tables": ("--drop-tables",),
+        "leave_parked": ("--leave-parked",),
+        "why": ("--why", "--reason"),
+    },
+)
 def undeploy(
     request: UndeployRequest, who: Who = None, *, yes: Yes = False, as_json: AsJson = False
 ) -> None:

@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from waybill.services.dag_health import DagHealth as DagHealth
     from waybill.services.dag_health import DagWork as DagWork
     from waybill.services.dag_health import work_health as work_health
-    from waybill.services.deep_check import DeepCheck as DeepCheck
-    from waybill.services.deep_check import TrialFailedError as TrialFailedError
-    from waybill.services.deep_check import deep_check as deep_check
     from waybill.services.deployments import VersionDiff as VersionDiff
     from waybill.services.deployments import active_beside as active_beside
     from waybill.services.deployments import deploy_history as deploy_history
@@ -103,6 +100,9 @@ if TYPE_CHECKING:
     from waybill.services.parked_events import send_test_notice as send_test_notice
     from waybill.services.parked_events import set_auto_replay as set_auto_replay
     from waybill.services.parked_events import waiting_notices as waiting_notices
+    from waybill.services.pipeline_trial import DeepCheck as DeepCheck
+    from waybill.services.pipeline_trial import TrialFailedError as TrialFailedError
+    from waybill.services.pipeline_trial import deep_check as deep_check
     from waybill.services.reconciliation import audit_round as audit_round
     from waybill.services.reconciliation import balance as balance
     from waybill.services.reconciliation import breach as breach
@@ -198,7 +198,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "collector": ["run_collector"],
         "dag_health": ["DagHealth", "DagWork", "work_health"],
-        "deep_check": ["DeepCheck", "TrialFailedError", "deep_check"],
         "deployments": [
             "VersionDiff",
             "active_beside",
@@ -252,6 +251,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "set_auto_replay",
             "waiting_notices",
         ],
+        "pipeline_trial": ["DeepCheck", "TrialFailedError", "deep_check"],
         "reconciliation": [
             "audit_round",
             "balance",

@@ -94,7 +94,7 @@ def _tried(settings: Settings, directory: Path, missing: Sequence[Problem]) -> S
     Raises:
         TrialFailedError: it cannot work.
     """
-    from waybill.services.deep_check import TrialFailedError, deep_check
+    from waybill.services.pipeline_trial import TrialFailedError, deep_check
 
     found = deep_check(settings, directory, has_imports=all(one.field for one in missing))
     if found.problems:

@@ -116,10 +116,7 @@ def run_ingest(
     objects = open_owned_objects(settings)
     wait = WaitLimit(turn.kafka_wait_s) if turn and turn.kafka_wait_s else None
     with open_tracker(settings.tracker) as tracker, ExitStack() as opened:
-        pipeline = active_pipeline(tracker, pipeline_name)
-        drains = asked.user if asked is not None and asked.drains else ""
-        if not drains:
-            refuse_undeployed(tracker, pipeline)
+        pipeline = _readable(tracker, pipeline_name, asked)
         node = node_of(settings)
         told = opened.enter_context(_told(tracker, pipeline, node, turn))
         folder = _folder_of(settings, pipeline.name)
@@ -147,8 +144,7 @@ def run_ingest(
             claim.stopping(producer),
         ):
             told.claimed()
-            if not drains:  # again: who undeploys sees this run's log from now on
-                refuse_undeployed(tracker, pipeline)
+            _readable(tracker, pipeline.id, asked)  # who undeploys it sees this run's log now
             intake = Intake(
                 pipeline=pipeline,
                 connector=connector,
@@ -163,10 +159,22 @@ def run_ingest(
                 reset=None if asked is None else _reset_of(tracker, connector, pipeline, asked),
                 now_us=now_us or wall_us,
                 told=told,
-                drains=drains,
+                drains=asked.user if asked is not None and asked.drains else "",
                 turn=turn,
             )
             return ingest(intake)
+
+
+def _readable(tracker: TrackerStore, name: str, asked: AskedRun | None) -> Pipeline:
+    """Return a deployed pipeline, unless its source is not to be read.
+
+    Raises:
+        InputError: nothing of that name is deployed, or it is undeployed.
+    """
+    pipeline = active_pipeline(tracker, name)
+    if asked is None or not asked.drains:
+        refuse_undeployed(tracker, pipeline)
+    return pipeline
 
 
 @contextmanager

@@ -125,6 +125,9 @@ def _try_destination(trial: _Trial) -> None:
     pipeline, settings = trial.pipeline, trial.settings
     name, place = pipeline.destination, ("destination", "name")
     configured = settings.destinations.get(name)
+    if not settings.destinations:
+        trial.facts.append("the destination was not tried: the settings here name none")
+        return
     if configured is None:
         said = (
             f"{shown_name(name)!r} was not tried: it is not among the destinations of the settings "
