@@ -296,6 +296,19 @@ def refuse_undeployed(tracker: TrackerStore, pipeline: Pipeline) -> None:
         )
 
 
+def refuse_replays(tracker: TrackerStore, pipeline: Pipeline) -> None:
+    """Refuse to send events back into a pipeline that is undeployed.
+
+    Raises:
+        InputError: says since when, by whom and what to do.
+    """
+    found = read_undeployment(tracker, pipeline.id)
+    if found is not None and found.done_at is not None:
+        raise InputError(
+            f"pipeline {pipeline.name!r} {found}: deploy it before its parked events are replayed"
+        )
+
+
 def begin_undeployment(
     tracker: TrackerStore, pipeline: Pipeline, decision: Decision, *, drop_tables: bool
 ) -> Undeployment:
@@ -505,7 +518,9 @@ def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
         raise InputError(
             f"pipeline {proposed.id!r} sends to topic {old!r}; with this team and destination it "
             f"would be {new!r}, and events that wait in the old one would never be read. Declare "
-            "it as a new pipeline, with an id of its own"
+            "it as a new pipeline, with an id and a name of its own, which reads its source from "
+            f"the beginning; `waybill pipelines undeploy {active.name}` ends the old one, and "
+            "keeps its tables or drops them"
         )
 
 

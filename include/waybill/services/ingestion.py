@@ -144,7 +144,7 @@ def run_ingest(
             claim.stopping(producer),
         ):
             told.claimed()
-            _readable(tracker, pipeline.id, asked)  # who undeploys it sees this run's log now
+            _refuse_to_read(tracker, pipeline, asked)  # who undeploys it sees this run's log now
             intake = Intake(
                 pipeline=pipeline,
                 connector=connector,
@@ -172,9 +172,13 @@ def _readable(tracker: TrackerStore, name: str, asked: AskedRun | None) -> Pipel
         InputError: nothing of that name is deployed, or it is undeployed.
     """
     pipeline = active_pipeline(tracker, name)
+    _refuse_to_read(tracker, pipeline, asked)
+    return pipeline
+
+
+def _refuse_to_read(tracker: TrackerStore, pipeline: Pipeline, asked: AskedRun | None) -> None:
     if asked is None or not asked.drains:
         refuse_undeployed(tracker, pipeline)
-    return pipeline
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from waybill.deployment import active_pipeline, read_undeployment
-from waybill.errors import InputError
+from waybill.deployment import active_pipeline, refuse_replays
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
@@ -68,12 +67,6 @@ def run_replay(
         return run_dry_run(settings, request.as_dry_run())
     with opened_parking(settings) as parking:
         found = find_replayable(parking, request)
-    with open_tracker(settings.tracker) as tracker:
-        gone = read_undeployment(tracker, found.pipeline_id)
-    if gone is not None and gone.done_at is not None:
-        raise InputError(
-            f"pipeline {request.pipeline!r} {gone}: deploy it before its parked events are replayed"
-        )
     run = ReplayRun(
         found.id,
         who,
@@ -184,6 +177,7 @@ def _opened(
             open_producer(settings, name, refused, claim) as producer,
             registered(tracker, producer),
         ):
+            refuse_replays(tracker, pipeline)  # who undeploys it sees this log now
             parts = ReplayParts(
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
             )

@@ -168,7 +168,7 @@ def _emptied(settings: Settings, pipeline: Pipeline, decision: Decision) -> str:
 
     asked = AskedRun(IngestRequest(), f"undeploy-{pipeline.id}", decision.who, drains=True)
     try:
-        run_ingest(settings, pipeline.id, asked=asked)
+        run_ingest(settings, pipeline.name, asked=asked)
     except (InputError, RetryError) as error:
         return f"its write-ahead log is not emptied: {error}"
     return ""

@@ -111,7 +111,7 @@ def on_the_way(tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline) -> OnTh
 
     Cost: that of a balance.
     """
-    sources = read_sources(tracker, SourceFilter(name=pipeline.id)).sources
+    sources = read_sources(tracker, SourceFilter(name=pipeline.name)).sources
     run = next(
         (one for one in sources if one.pipeline_id == pipeline.id and one.state in _GOING_ON), None
     )
