@@ -45,6 +45,7 @@ _MOST_WAYS = 3
 _FIRST = 5
 """Events that are tried by themselves: code that never ends shows after them."""
 _WORDS = 300
+_HIDDEN = "its message is not shown, for the pipeline has personal fields"
 
 
 class TrialFailedError(DeclarationError):
@@ -203,7 +204,8 @@ def _try_rows(trial: _Trial) -> None:
         return
     results = _run(trial, rows)
     failed = [one for one in results if one.parked]
-    said = _ways(failed)
+    hides = any(event.personal for event in trial.pipeline.events.values())
+    said = _ways(failed, hides=hides)
     if results and len(failed) == len(results):
         which = (
             "the first row of its source parks"
@@ -223,8 +225,13 @@ def _try_rows(trial: _Trial) -> None:
         )
 
 
-def _ways(failed: Sequence[EventResult]) -> str:
-    """Return in which ways rows park, the most frequent first, with an example of each."""
+def _ways(failed: Sequence[EventResult], *, hides: bool) -> str:
+    """Return in which ways rows park, the most frequent first, with an example of each.
+
+    Args:
+        failed: rows that park.
+        hides: messages are not shown, for they may quote personal fields.
+    """
     found: dict[str, list[Any]] = {}
     for result in failed:
         parked = result.parked[0]
@@ -234,7 +241,8 @@ def _ways(failed: Sequence[EventResult]) -> str:
     for way, parked in ordered[:_MOST_WAYS]:
         first = parked[0]
         where = f" ({shown_name(first.where)})" if first.where else ""
-        words.append(f"{way}, {len(parked)} times: {_cut(first.message)}{where}")
+        message = _HIDDEN if hides else _cut(first.message)
+        words.append(f"{way}, {len(parked)} times: {message}{where}")
     more = len(ordered) - _MOST_WAYS
     return "; ".join(words) + (f"; and {more} other ways" if more > 0 else "")
 

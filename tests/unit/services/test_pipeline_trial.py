@@ -160,3 +160,19 @@ def test_a_source_that_gives_nothing_is_not_waited_for_for_ever(settings, tmp_pa
     assert waiting.problems == ()
     assert "the transformation was not tried" in waiting.warnings[0].message
     assert time.monotonic() - began < 20
+
+
+def test_messages_about_rows_are_not_shown_where_there_are_personal_fields(settings, tmp_path):
+    code = "def transform(event):\n    raise ValueError(event.data['note'])\n"
+    folder = written(tmp_path, code, rows=1)
+    (folder / "orders.csv").write_text("number,amount,note\n1,2,ann@example.com\n")
+    [seen] = deep_check(settings, folder).problems
+    assert "ann@example.com" in seen.message
+    declared = (folder / "pipeline.yaml").read_text()
+    declared = declared.replace(
+        "    policy: strict\n", "    policy: strict\n    personal: [note]\n"
+    )
+    (folder / "pipeline.yaml").write_text(declared)
+    [hidden] = deep_check(settings, folder).problems
+    assert "ann@example.com" not in hidden.message
+    assert "transformation/value_error, 1 times: its message is not shown" in hidden.message
