@@ -32,7 +32,7 @@ def test_what_was_read_arrives_and_the_rest_is_read_once_it_is_deployed_again(
     stack_settings, tmp_path
 ):
     settings = streams.with_orders(stack_settings, tmp_path, rows=ROWS)
-    folder = orders.write_orders(settings.pipelines_dir, rows=ROWS, code=PASSES, page_rows=200)
+    folder = orders.write_orders(settings.pipelines_dir, rows=ROWS, code=PASSES, fixed=True, page_rows=200)
     services.run_deploy(settings, folder, who="test")
     with streams.stopped_at_end(settings):
         streams.keep_running(settings)

@@ -114,6 +114,7 @@ def test_a_pipeline_is_undeployed_and_deployed_again(folder, tmp_path):
     assert len(json.loads(run("history", "orders", "--json").stdout)) == 1
     again = deploy(tmp_path / "away")
     assert (again["changed"], again["number"]) == (True, 2)
+    shutil.move(tmp_path / "away", folder)
     assert run_ingest(Settings(), "orders").accepted == 3
 
 
