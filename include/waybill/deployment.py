@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from operator import is_
@@ -37,7 +37,12 @@ from waybill.pipelines import (
     topic_of,
 )
 from waybill.storage import TrackerStore
-from waybill.storage.tracker import pipeline_versions, pipelines, text_value
+from waybill.storage.tracker import (
+    pipeline_versions,
+    pipelines,
+    text_value,
+    undeployments,
+)
 
 Mappings = dict[tuple[str, str], InForce]
 """By pipeline id and event name."""
@@ -228,7 +233,8 @@ def _activated(
 ) -> DeployReport:
     """Make a version active, unless it is; returns what that did."""
     number, replaced = 0 if active is None else int(active.number), None
-    changed = active is None or active.version != pipeline.version
+    is_back = _take_back_undeployment(connection, pipeline, change.action)
+    changed = active is None or active.version != pipeline.version or is_back
     if active is not None and changed:
         before = Pipeline.from_json(active.declaration)
         _refuse_other_topic(before, pipeline)
@@ -244,10 +250,174 @@ def _activated(
         pipeline.version,
         number,
         changed=changed,
-        warnings=tuple(_shared_tables(connection, pipeline)),
+        warnings=tuple(shared_tables(connection, pipeline)),
         replaced=replaced,
         rolled_back_to=change.rolled_back_to,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Undeployment:
+    """A pipeline that is not to be read any more, and how far that is."""
+
+    pipeline_id: str
+    asked_by: str
+    why: str
+    drop_tables: bool
+    asked_at: datetime
+    dropping_at: datetime | None
+    """Since when its tables may be gone."""
+    done_at: datetime | None
+    """When nothing of it was on its way any more; None: it drains."""
+
+    def __str__(self) -> str:
+        at = f"{(self.done_at or self.asked_at).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        how = "is being undeployed, since" if self.done_at is None else "was undeployed on"
+        return f"{how} {at}, by {self.asked_by}"
+
+
+def read_undeployment(tracker: TrackerStore, pipeline_id: str) -> Undeployment | None:
+    """Return how far a pipeline is undeployed; None: it is not."""
+    with tracker.transaction() as connection:
+        return _undeployment(connection, pipeline_id)
+
+
+def refuse_undeployed(tracker: TrackerStore, pipeline: Pipeline) -> None:
+    """Refuse to go on with a pipeline that is undeployed, or about to be.
+
+    Raises:
+        InputError: says since when, by whom and what to do.
+    """
+    found = read_undeployment(tracker, pipeline.id)
+    if found is not None:
+        raise InputError(
+            f"pipeline {pipeline.name!r} {found}: its source is not read. "
+            "`waybill pipelines deploy` makes it active again"
+        )
+
+
+def refuse_replays(tracker: TrackerStore, pipeline: Pipeline) -> None:
+    """Refuse to send events back into a pipeline that is undeployed.
+
+    Raises:
+        InputError: says since when, by whom and what to do.
+    """
+    found = read_undeployment(tracker, pipeline.id)
+    if found is not None and found.done_at is not None:
+        raise InputError(
+            f"pipeline {pipeline.name!r} {found}: deploy it before its parked events are replayed"
+        )
+
+
+def begin_undeployment(
+    tracker: TrackerStore, pipeline: Pipeline, decision: Decision, *, drop_tables: bool
+) -> Undeployment:
+    """Have a pipeline's source not be read any more; asked again, it goes on.
+
+    Raises:
+        InputError: it is undeployed already, or was begun with tables to be dropped, which is
+            not what is asked now.
+    """
+    with tracker.transaction() as connection:
+        _lock_deploys(connection)
+        found = _undeployment(connection, pipeline.id)
+        if found is not None and found.done_at is not None:
+            raise InputError(f"pipeline {pipeline.name!r} {found} already")
+        if found is not None and found.drop_tables and not drop_tables:
+            raise InputError(
+                f"pipeline {pipeline.name!r} {found}, with its tables to be dropped: ask for that "
+                "again (--drop-tables), or deploy it, which ends it"
+                + (" once its tables are gone" if found.dropping_at else "")
+            )
+        if found is None or found.drop_tables != drop_tables:
+            values = {"asked_by": text_value(decision.who), "why": text_value(decision.why)}
+            statement = insert(undeployments).values(
+                pipeline_id=pipeline.id, drop_tables=drop_tables, **values
+            )
+            connection.execute(
+                statement.on_conflict_do_update(
+                    index_elements=[undeployments.c.pipeline_id],
+                    set_={"drop_tables": drop_tables, **values},
+                )
+            )
+            _audit(connection, "undeploy", pipeline.id, decision, drop_tables=drop_tables)
+        begun = _undeployment(connection, pipeline.id)
+    if begun is None:
+        raise InputError(f"pipeline {pipeline.name!r} was deployed meanwhile")
+    return begun
+
+
+def begin_drop(tracker: TrackerStore, pipeline: Pipeline) -> None:
+    """Note that a pipeline's tables may be gone from now on; until the end no deploy gets between.
+
+    Raises:
+        InputError: the undeployment was ended meanwhile, by a deploy.
+    """
+    with tracker.transaction() as connection:
+        _lock_deploys(connection)
+        _change_undeployment(
+            connection, pipeline, {"dropping_at": func.coalesce(_DROPPING, func.clock_timestamp())}
+        )
+
+
+def end_undeployment(
+    connection: Connection, pipeline: Pipeline, decision: Decision, tables: Sequence[str]
+) -> None:
+    """Say that nothing of a pipeline is on its way, and which tables were dropped.
+
+    Raises:
+        InputError: the undeployment was ended meanwhile, by a deploy.
+    """
+    _lock_deploys(connection)
+    _change_undeployment(connection, pipeline, {"done_at": func.clock_timestamp()})
+    _audit(connection, "undeployed", pipeline.id, decision, dropped=list(tables))
+
+
+def _change_undeployment(
+    connection: Connection, pipeline: Pipeline, values: Mapping[str, Any]
+) -> None:
+    own = undeployments.c.pipeline_id == pipeline.id
+    change = undeployments.update().where(own, undeployments.c.done_at.is_(None)).values(**values)
+    if connection.execute(change).rowcount != 1:
+        raise InputError(
+            f"pipeline {pipeline.name!r} was deployed, or undeployed by somebody else, meanwhile"
+        )
+
+
+def _audit(
+    connection: Connection, action: str, pipeline_id: str, decision: Decision, **detail: object
+) -> None:
+    detail = {"why": decision.why, **detail, **decision.beside_who()}
+    write_audit(connection, who=decision.who, action=action, target=pipeline_id, **detail)
+
+
+def _undeployment(connection: Connection, pipeline_id: str) -> Undeployment | None:
+    query = select(undeployments).where(undeployments.c.pipeline_id == pipeline_id)
+    row = connection.execute(query).first()
+    return None if row is None else Undeployment(**row._asdict())
+
+
+def _take_back_undeployment(connection: Connection, pipeline: Pipeline, action: str) -> bool:
+    """End an undeployment, for its pipeline is deployed; False: there was none.
+
+    Raises:
+        InputError: its tables are being dropped, or it is no deploy that asks.
+    """
+    found = _undeployment(connection, pipeline.id)
+    if found is None:
+        return False
+    if action != "deploy":
+        raise InputError(
+            f"pipeline {pipeline.name!r} {found}: there is nothing to roll back. "
+            "`waybill pipelines deploy` makes it active again"
+        )
+    if found.done_at is None and found.dropping_at is not None:
+        raise InputError(
+            f"pipeline {pipeline.name!r} {found}, and its tables are being dropped: finish that "
+            f"first (waybill pipelines undeploy {pipeline.name} --drop-tables)"
+        )
+    connection.execute(undeployments.delete().where(undeployments.c.pipeline_id == pipeline.id))
+    return True
 
 
 def _write_version(
@@ -323,8 +493,8 @@ def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVer
     raise InputError(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
 
 
-def _shared_tables(connection: Connection, pipeline: Pipeline) -> Iterator[str]:
-    """Yield a sentence for each table that another deployed pipeline writes too.
+def shared_tables(connection: Connection, pipeline: Pipeline) -> list[str]:
+    """Return a sentence for each table that another deployed pipeline writes too.
 
     Cost: one statement, which reads each active declaration, 75 KB of one of 100 event names; they
     are compared where they lie.
@@ -333,12 +503,12 @@ def _shared_tables(connection: Connection, pipeline: Pipeline) -> Iterator[str]:
     names = {name for one in specs for name in (one.name, *(child.name for child in one.children))}
     place = {"destination": pipeline.destination, "schema": pipeline.schema_name}
     given = {"id": pipeline.id, "place": json.dumps(place), "names": sorted(names)}
-    for other, table in connection.execute(_SHARED_TABLES, given):
-        yield (
-            f"pipelines {pipeline.name!r} and {other!r} both write table "
-            f"{pipeline.schema_name}.{table} of {pipeline.destination!r}: rows with equal keys "
-            "replace each other"
-        )
+    return [
+        f"pipelines {pipeline.name!r} and {other!r} both write table "
+        f"{pipeline.schema_name}.{table} of {pipeline.destination!r}: rows with equal keys "
+        "replace each other"
+        for other, table in connection.execute(_SHARED_TABLES, given)
+    ]
 
 
 def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
@@ -348,7 +518,9 @@ def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
         raise InputError(
             f"pipeline {proposed.id!r} sends to topic {old!r}; with this team and destination it "
             f"would be {new!r}, and events that wait in the old one would never be read. Declare "
-            "it as a new pipeline, with an id of its own"
+            "it as a new pipeline, with an id and a name of its own, which reads its source from "
+            f"the beginning; `waybill pipelines undeploy {active.name}` ends the old one, and "
+            "keeps its tables or drops them"
         )
 
 
@@ -605,6 +777,7 @@ class ActivePipelines:
             self._mappings.pop(gone, None)
 
 
+_DROPPING = undeployments.c.dropping_at
 _MOST_NAMED = 20
 """Pipelines, or versions of one, that an error lists."""
 _DIGITS, _FEWEST_DIGITS = 12, 4
@@ -696,8 +869,10 @@ WHERE versions.pipeline_id = :id ORDER BY versions.number DESC
 """)
 _ACTIVE_VERSIONS = text("""
 SELECT pipelines.name, pipelines.team, active.pipeline_id, active.number, active.version,
-  active.deployed_at, active.deployed_by
-FROM pipelines CROSS JOIN LATERAL (
+  active.deployed_at, active.deployed_by, gone.asked_at IS NOT NULL AS is_undeployed,
+  gone.asked_at IS NOT NULL AND gone.done_at IS NULL AS drains
+FROM pipelines LEFT JOIN undeployments AS gone ON gone.pipeline_id = pipelines.id
+CROSS JOIN LATERAL (
   SELECT pipeline_id, number, version, deployed_at, deployed_by FROM pipeline_versions
   WHERE pipeline_id = pipelines.id ORDER BY number DESC LIMIT 1) AS active ORDER BY pipelines.name
 """)
@@ -745,6 +920,10 @@ class ActiveVersion:
     active: DeployedVersion
     folder_number: int | None = None
     """The number under which what the folder has was deployed; None: it never was."""
+    is_undeployed: bool = False
+    """Its source is not read any more."""
+    drains: bool = False
+    """It is, but some of it may be on its way still."""
 
 
 def compare_active(tracker: TrackerStore, folders: Mapping[str, str]) -> dict[str, ActiveVersion]:
@@ -762,8 +941,10 @@ def compare_active(tracker: TrackerStore, folders: Mapping[str, str]) -> dict[st
         row["pipeline_id"]: ActiveVersion(
             row.pop("name"),
             row.pop("team"),
-            DeployedVersion(**row),
-            numbers.get(row["pipeline_id"]),
+            is_undeployed=row.pop("is_undeployed"),
+            drains=row.pop("drains"),
+            active=DeployedVersion(**row),
+            folder_number=numbers.get(row["pipeline_id"]),
         )
         for row in rows
     }

@@ -30,7 +30,7 @@ COMMANDS = {
     ),
     "demo": LazyCommand("Run the demo: the main job on real data.", "waybill.cli.demo:demo"),
     "pipelines": LazyCommand(
-        "Declared pipelines: new, test, check, list, deploy, history, rollback; hold, release.",
+        "Declared pipelines: new, test, check, list, deploy, history, rollback, undeploy; hold.",
         "waybill.cli.pipelines:app",
         more={
             "new": "waybill.cli.new_pipeline:new",
@@ -39,6 +39,7 @@ COMMANDS = {
             "history": "waybill.cli.pipeline_versions:history",
             "rollback": "waybill.cli.pipeline_versions:rollback",
             "diff": "waybill.cli.pipeline_versions:diff",
+            "undeploy": "waybill.cli.undeployments:undeploy",
             "holds": "waybill.cli.pipelines:holds",
             "hold": "waybill.cli.pipelines:hold",
             "release": "waybill.cli.pipelines:release",

@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_folded, print_json
-from waybill.cli.pipeline_tests import user_prints
+from waybill.cli.output import counted, plain, print_folded, print_json, user_code_printed
 from waybill.cli.pipelines import existing_folder
 from waybill.errors import InputError, RetryError, WaybillError
 from waybill.pipelines import load_pipeline, shown_name
@@ -83,7 +82,7 @@ def run(
         sample = read_sample(settings, folder, declared, rows, events)
     except WaybillError as error:
         raise _advised(error, folder, events) from error
-    with user_prints():
+    with user_code_printed():
         result = run_sample(settings, declared, sample)
     if as_json:
         print_json(_json(declared, result))
@@ -290,7 +289,7 @@ class _Session:
         self.code_file = _code_file(self.folder)
         if self.sample is None:
             self.sample = read_sample(self.settings, self.folder, pipeline, self.rows, self.events)
-        with user_prints():
+        with user_code_printed():
             return pipeline, run_sample(self.settings, pipeline, self.sample)
 
 

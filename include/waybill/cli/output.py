@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from textwrap import wrap
 from typing import Any
 
@@ -32,6 +35,20 @@ def print_folded(lines: Iterable[str], *, err: bool = False) -> None:
         set_in = " " * (len(line) - len(line.lstrip()) + 2)
         for part in wrap(line, width, subsequent_indent=set_in):
             typer.echo(part, err=err)
+
+
+@contextmanager
+def user_code_printed() -> Iterator[None]:
+    """Show on standard error what user code prints; its process gives it to the log."""
+    logger = logging.getLogger("waybill.user_code")
+    shown, level = logging.StreamHandler(sys.stderr), logger.level
+    logger.addHandler(shown)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(shown)
 
 
 def print_json(value: Any) -> None:

@@ -6,11 +6,8 @@ are shown, not sent.
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain
+from waybill.cli.output import counted, plain, user_code_printed
 
 if TYPE_CHECKING:
     from waybill.settings import Settings
@@ -111,20 +108,6 @@ def _refuse_nothing(reports: list[_Report], root: Path) -> None:
         )
 
 
-@contextmanager
-def user_prints() -> Iterator[None]:
-    """Show on standard error what user code prints; its process gives it to the log."""
-    logger = logging.getLogger("waybill.user_code")
-    shown, level = logging.StreamHandler(sys.stderr), logger.level
-    logger.addHandler(shown)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(shown)
-
-
 def _run_tests(settings: Settings, folder: Path) -> _Report:
     from waybill.errors import InputError
     from waybill.pipelines import EXAMPLES, load_pipeline
@@ -138,7 +121,7 @@ def _run_tests(settings: Settings, folder: Path) -> _Report:
         except InputError as error:
             report.errors.append(str(error))
         else:
-            with user_prints():
+            with user_code_printed():
                 events = [example.given for example in examples]
                 run = run_pipeline(pipeline, events, settings=settings)
             for example, result in zip(examples, run.events, strict=True):

@@ -45,13 +45,15 @@ class ActiveVersions:
         """Return how a folder stands to what is active.
 
         ``same``; ``changed``: it was never deployed as it is; ``older``: it was active before;
-        ``not_deployed``; ``unknown``.
+        ``not_deployed``; ``undeploying``, ``undeployed``: its source is not read; ``unknown``.
         """
         if self.unknown:
             return "unknown"
         found = self.active.get(pipeline.id)
         if found is None:
             return "not_deployed"
+        if found.is_undeployed:
+            return "undeploying" if found.drains else "undeployed"
         if found.active.version == pipeline.version:
             return "same"
         return "changed" if found.folder_number is None else "older"
@@ -59,6 +61,8 @@ class ActiveVersions:
     def mark(self, pipeline: Pipeline) -> str:
         """Return what is active, for a cell of a table."""
         state = self.state(pipeline)
+        if state in {"undeploying", "undeployed"}:
+            return state
         if state in {"unknown", "not_deployed"}:
             return "not known" if state == "unknown" else "none"
         active = self.active[pipeline.id].active
@@ -84,7 +88,11 @@ class ActiveVersions:
         """Return what is deployed, and in none of the folders."""
         if self.declared is None:
             return []
-        return [one for ident, one in self.active.items() if ident not in self.declared]
+        return [
+            one
+            for ident, one in self.active.items()
+            if ident not in self.declared and (one.drains or not one.is_undeployed)
+        ]
 
     def to_json(self, pipeline: Pipeline) -> dict[str, Any]:
         """Return what is active of a pipeline, and how its folder stands to that."""
@@ -105,7 +113,7 @@ class ActiveVersions:
             "team": found.team,
             "version": None,
             "active": _shown(found.active),
-            "state": "no_folder",
+            "state": "undeploying" if found.drains else "no_folder",
             "folder_number": None,
         }
 
@@ -157,6 +165,12 @@ def rollback(
     who: Who = None,
     why: Reason = "",
     *,
+    missing_ok: Annotated[
+        bool,
+        typer.Option(
+            "--missing-ok", help="Also where an import or the destination is not known here."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a version that was deployed before active again: the last other one, if none is named.
@@ -164,10 +178,15 @@ def rollback(
     It is checked as a deploy is, and applications take it with their next batch. The folder stays
     as it is: bring the change into it, or the next deploy is refused.
     """
+    from waybill.errors import InputError
+    from waybill.pipelines import NamesMissingError
     from waybill.services import run_rollback
     from waybill.settings import Settings
 
-    report = run_rollback(Settings(), name, version, decision(who, why))
+    try:
+        report = run_rollback(Settings(), name, version, decision(who, why), missing_ok=missing_ok)
+    except NamesMissingError as error:
+        raise InputError(f"{error}\n--missing-ok rolls back all the same") from error
     if as_json:
         print_json(report.to_json())
         return

@@ -48,6 +48,7 @@ from waybill.settings import Settings
 if TYPE_CHECKING:
     from waybill.deployment import DeployReport
     from waybill.parking import Hold
+    from waybill.services import DeepCheck
 
 app = typer.Typer(no_args_is_help=True, help="Declared pipelines: from `new` to `deploy`.")
 
@@ -76,11 +77,25 @@ _STREAM = "stream_default"
 
 
 @app.command()
-def check(directory: Directory = None, *, as_json: AsJson = False) -> None:
+def check(
+    directory: Directory = None,
+    *,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Try the destination too, and run the code over a sample of events."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Find every mistake in declarations and transformations; runs no transformation.
 
     Imports are looked for as far as Python finds them here, and the destination among those of the
     settings, if these have any. No server is asked.
+
+    With --deep, what has no such mistakes is tried: whether the destination answers and gives the
+    rights that loads need, which leaves nothing behind; and what the code makes of the example
+    events, or of the first 50 rows of the source, confined as always.
     """
     from waybill.ingestion.connectors import open_connector
 
@@ -89,18 +104,34 @@ def check(directory: Directory = None, *, as_json: AsJson = False) -> None:
     problems = find_problems(folder, settings.sources.roots, open_connector, environment)
     names = [] if problems else sorted(load_pipelines(folder))
     warnings = check_sources(folder, environment)
+    tried = _tried(settings, folder) if deep and not problems else []
+    problems = [*problems, *(found for one in tried for found in one.problems)]
+    warnings = [*warnings, *(found for one in tried for found in one.warnings)]
     if as_json:
         said = {"problems": problems, "warnings": warnings}
         lists = {name: [one.to_json() for one in found] for name, found in said.items()}
-        _print_json({"ok": not problems, "pipelines": names, **lists})
+        facts = {"tried": {one.pipeline: list(one.facts) for one in tried}} if deep else {}
+        _print_json({"ok": not problems, "pipelines": names, **lists, **facts})
     else:
         _print_lines(warnings, label="warning: ", style="yellow")
+        print_folded(f"{one.pipeline}: {fact}" for one in tried for fact in one.facts)
         if problems:
             _print_problems(problems)
         else:
             Console().print(Text(f"{counted(len(names), 'pipeline')}, no mistakes ({_few(names)})"))
     if problems:
         raise typer.Exit(1)
+
+
+def _tried(settings: Settings, folder: Path) -> list[DeepCheck]:
+    """Try each pipeline of a folder; user code prints to standard error."""
+    from waybill.cli.output import user_code_printed
+    from waybill.pipelines import pipeline_directories
+    from waybill.services import deep_check
+
+    folders = pipeline_directories(folder).values()
+    with user_code_printed():
+        return [deep_check(settings, one) for one in folders]
 
 
 @app.command("list")
@@ -321,6 +352,14 @@ def deploy(
             "--missing-ok", help="Deploy with an import or a destination that is not known here."
         ),
     ] = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep/--no-deep",
+            help="Try destination and code first, as `check --deep` does; what cannot work is not "
+            "deployed.",
+        ),
+    ] = True,
     unpause: Annotated[
         bool,
         typer.Option(
@@ -331,6 +370,9 @@ def deploy(
 ) -> None:
     """Check a declaration and make it active; applications take it with their next batch.
 
+    Before, its destination and its code are tried, as by `check --deep`: what cannot work is
+    refused, of what may (a destination that is away, some events that park) it warns.
+
     Its DAG is there, or anew, within seconds. Where Airflow is away the deploy holds all the same.
     A folder that is behind what is active is refused: another version was deployed from elsewhere.
     """
@@ -338,8 +380,9 @@ def deploy(
     from waybill.settings import Settings
 
     settings, folder = Settings(), folder_named(directory)
+    who = current_user()
     report = _deployed(
-        lambda: run_deploy(settings, folder, who=current_user(), force=force, missing_ok=missing_ok)
+        lambda: run_deploy(settings, folder, who=who, force=force, missing_ok=missing_ok, deep=deep)
     )
     dag_id = f"ingest_{report.pipeline}"
     is_pushed = load_pipeline(folder).source.connector == PUSHED
@@ -410,11 +453,18 @@ def _say_deployed(report: DeployReport) -> None:
 
 
 def _deployed(run: Callable[[], DeployReport]) -> DeployReport:
-    """Deploy; where a name is not known here, say how to go on."""
+    """Deploy; where a name is not known here, or a trial failed, say how to go on."""
+    from waybill.cli.output import user_code_printed
+    from waybill.services import TrialFailedError
+
     try:
-        return run()
+        with user_code_printed():
+            return run()
     except NamesMissingError as error:
         raise InputError(f"{error}\n--missing-ok deploys it all the same") from error
+    except TrialFailedError as error:
+        said = "it was tried and cannot work; --no-deep deploys it all the same"
+        raise InputError(f"{error}\n{said}") from error
 
 
 def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> tuple[str, bool]:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from waybill.destinations.model import OutcomeCount as OutcomeCount
     from waybill.destinations.model import Park as Park
     from waybill.destinations.model import RefusedRow as RefusedRow
+    from waybill.destinations.model import RevertingDestination as RevertingDestination
     from waybill.destinations.model import RowCount as RowCount
     from waybill.destinations.model import Rows as Rows
     from waybill.destinations.per_table.books import joined_outcome as joined_outcome
@@ -77,6 +78,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "OutcomeCount",
             "Park",
             "RefusedRow",
+            "RevertingDestination",
             "RowCount",
             "Rows",
         ],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from waybill.destinations.model import Finding
-from waybill.errors import WaybillError
+from waybill.errors import RetryError, WaybillError
 
 Step = tuple[str, Callable[[], str]]
 """What is tried, and what does it: returns what was found, or raises."""
@@ -27,7 +27,8 @@ def run_steps(
             with within():
                 findings.append(Finding(step, ok=True, words=act()))
         except WaybillError as error:
-            findings.append(Finding(step, ok=False, words=str(error)))
+            away = isinstance(error, RetryError)
+            findings.append(Finding(step, ok=False, words=str(error), may_pass=away))
             break
     return findings
 

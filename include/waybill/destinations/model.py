@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from waybill.errors import RetryError, StopError, WaybillError
 
@@ -138,6 +138,8 @@ class Finding:
     ok: bool
     words: str
     """What was found; when it is not as it must be: what to do."""
+    may_pass: bool = False
+    """It failed, and may be different later: the destination is away, or busy."""
 
 
 Park = Callable[[Sequence[RefusedRow]], Mapping[str, object] | None]
@@ -273,6 +275,35 @@ class Destination(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+@runtime_checkable
+class RevertingDestination(Protocol):
+    """A destination whose definitions of tables can be rolled back."""
+
+    def dry_run(self, specs: Sequence[TableSpec]) -> list[Finding]:
+        """Try all that loads into these tables need, and undo it: nothing at all is left.
+
+        Made and undone in one transaction: Waybill's own tables; a table of its own in each schema,
+        with rows that are merged; the tables themselves, brought to their declarations and written
+        to. The first step that fails ends it.
+
+        Raises:
+            RetryError: the destination is away or busy.
+            InputError: it is not configured as it must be.
+        """
+        ...
+
+    def drop_tables(self, specs: Sequence[TableSpec]) -> None:
+        """Drop tables and their children's, with what the books have of them, in one transaction.
+
+        What is not there is passed over.
+
+        Raises:
+            RetryError: the destination is away, or a table is in use.
+            InputError: it refuses: something else needs a table, or the rights are missing.
+        """
+        ...
 
 
 class BaseDestination(ABC):

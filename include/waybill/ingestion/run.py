@@ -169,6 +169,8 @@ class Intake:
     """The clock, in microseconds since 1970."""
     told: RunProgress | None = None
     """Tells how far the run is, and knows whether it is to stop; None: nobody is told."""
+    drains: str = ""
+    """Who has this run bring what is in the log to Kafka, and read nothing; empty: nobody."""
     turn: Turn | None = None
     """The run gives its slot back at a page where it must wait; goes with ``told``. None: it has
     no slot, and waits itself."""
@@ -259,7 +261,11 @@ class _Run:
             self._follow_generation()
         position = begin_position(intake.tracker, self._progress(), intake.reset)
         self._position, self._first = position, position.rows_read
-        position, stopped, leaves = self._read(position, unfinished)
+        if intake.drains:
+            stopped, leaves = intake.drains, False
+            position = self._end_page(position, unfinished)
+        else:
+            position, stopped, leaves = self._read(position, unfinished)
         self._deliver_all()
         close_source(
             intake.tracker,
@@ -269,7 +275,8 @@ class _Run:
             left=None if stopped or leaves else self._count_between(position.cursor, None),
             at_end=not (stopped or leaves),
         )
-        self._total = intake.connector.count()
+        if not intake.drains:
+            self._total = intake.connector.count()
         self._tell(last=True)
         note_run(intake.tracker, intake.pipeline.id)
         if leaves:
@@ -336,9 +343,13 @@ class _Run:
                 break
         if (stopped or leaves) and isinstance(pages, Generator):
             pages.close()
+        return self._end_page(position, unfinished), stopped, leaves
+
+    def _end_page(self, position: Position, unfinished: _Unfinished) -> Position:
+        """Take in what a dead run left of a page, where no row of it came; return the position."""
         if unfinished:
             position = self._position = self._page(_nothing_at(position), position, unfinished)
-        return position, stopped, leaves
+        return position
 
     def _tell(self, *, last: bool = False) -> None:
         """Say how far the run is, to whom it may concern."""

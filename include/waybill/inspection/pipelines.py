@@ -37,6 +37,8 @@ _MATCHES = """
 WHERE (CAST(:teams AS text[]) IS NULL OR pipelines.team = ANY(:teams))
   AND (:words = '' OR position(lower(:words) IN lower(pipelines.name)) > 0
     OR position(lower(:words) IN lower(pipelines.team)) > 0)
+  AND NOT EXISTS (SELECT FROM undeployments AS gone
+    WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)
   AND (NOT :attention OR hold.id IS NOT NULL OR EXISTS (
     SELECT FROM parked_partitions AS parked
     WHERE parked.pipeline_id = pipelines.id AND (parked.parked > 0 OR parked.replaying > 0)))

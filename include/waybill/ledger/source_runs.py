@@ -216,6 +216,8 @@ WHERE (CAST(:teams AS text[]) IS NULL OR pipelines.team = ANY(:teams))
   AND (CAST(:name AS text) IS NULL OR pipelines.name = :name OR pipelines.id = :name)
   AND (:words = '' OR position(lower(:words) IN lower(pipelines.name)) > 0
     OR position(lower(:words) IN lower(pipelines.team)) > 0)
+  AND NOT EXISTS (SELECT FROM undeployments AS gone
+    WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)
 """
 _STATE = f"""
   AND (:state = '' OR (:state = 'running' AND {_HEARD})

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from waybill.loading.status import OWN_SCHEMA as OWN_SCHEMA
     from waybill.loading.status import DestinationLine as DestinationLine
     from waybill.loading.status import destination_lines as destination_lines
+    from waybill.loading.status import dry_run as dry_run
     from waybill.loading.status import examine as examine
     from waybill.loading.status import known_destination as known_destination
     from waybill.loading.status import rewind_findings as rewind_findings
@@ -100,6 +101,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "DestinationLine",
             "OWN_SCHEMA",
             "destination_lines",
+            "dry_run",
             "examine",
             "known_destination",
             "rewind_findings",

@@ -9,11 +9,16 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, cast, func, select
 
 from waybill.deployment import active_heads
-from waybill.destinations import Finding, is_experimental, open_destination
+from waybill.destinations import (
+    Finding,
+    RevertingDestination,
+    is_experimental,
+    open_destination,
+)
 from waybill.errors import InputError, RetryError
 from waybill.loading.rewinds import Rewind, open_rewinds
 from waybill.loading.states import Waiting, all_waiting
-from waybill.pipelines import hint
+from waybill.pipelines import TableSpec, hint
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import (
@@ -158,6 +163,32 @@ def examine(
                     break
     except (InputError, RetryError) as error:
         findings.append(Finding("open the destination", ok=False, words=str(error)))
+    return findings
+
+
+def dry_run(
+    name: str,
+    settings: DestinationSettings,
+    specs: Sequence[TableSpec],
+    s3: S3Settings | None = None,
+) -> list[Finding]:
+    """Try all that loads into some tables need, step by step; ends with the first that fails.
+
+    Where definitions of tables can be rolled back (PostgreSQL, DuckDB) nothing is left, and the
+    tables themselves are tried. Elsewhere a table of its own is made in their schemas and dropped.
+    """
+    findings: list[Finding] = []
+    try:
+        with open_destination(name, settings, s3) as destination:
+            if isinstance(destination, RevertingDestination):
+                return destination.dry_run(specs)
+            for schema in sorted({spec.schema_name for spec in specs}):
+                findings += destination.examine(schema)
+                if not findings[-1].ok:
+                    break
+    except (InputError, RetryError) as error:
+        away = isinstance(error, RetryError)
+        findings.append(Finding("open the destination", ok=False, words=str(error), may_pass=away))
     return findings
 
 

@@ -112,11 +112,14 @@ if TYPE_CHECKING:
     from waybill.pipelines.validation import check as check
     from waybill.pipelines.validation import check_names as check_names
     from waybill.pipelines.validation import check_sources as check_sources
+    from waybill.pipelines.validation import check_version as check_version
+    from waybill.pipelines.validation import code_file as code_file
     from waybill.pipelines.validation import declared_folders as declared_folders
     from waybill.pipelines.validation import load_completed as load_completed
     from waybill.pipelines.validation import load_pipeline as load_pipeline
     from waybill.pipelines.validation import load_pipelines as load_pipelines
     from waybill.pipelines.validation import pipeline_directories as pipeline_directories
+    from waybill.pipelines.validation import problem_at as problem_at
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -165,11 +168,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "check",
             "check_names",
             "check_sources",
+            "check_version",
+            "code_file",
             "declared_folders",
             "load_completed",
             "load_pipeline",
             "load_pipelines",
             "pipeline_directories",
+            "problem_at",
         ],
     },
 )

@@ -119,17 +119,58 @@ def _absent_names(
         return [], []
     mistakes: list[Problem] = []
     warnings: list[Problem] = []
-    name, known = pipeline.destination, environment.destinations
-    if known and name not in known:
-        there = ", ".join(sorted(map(shown_name, known)))
-        said = f"expected a destination of the settings ({there}); found {shown_name(name)!r}"
-        mistakes.append(_problem(examined, ("destination", "name"), said + hint(name, known)))
+    if said := _unknown_destination(pipeline, environment):
+        mistakes.append(_problem(examined, ("destination", "name"), said))
     code = str(examined.directory / examined.texts[1][0])
     for line, said, is_certain in absent_imports(
         pipeline.transformation_code, examined.directory, runs_here=environment.runs_code
     ):
         (mistakes if is_certain else warnings).append(Problem(code, line, "", said))
     return mistakes, warnings
+
+
+def _unknown_destination(pipeline: Pipeline, environment: RunEnvironment) -> str:
+    name, known = pipeline.destination, environment.destinations
+    if not known or name in known:
+        return ""
+    there = ", ".join(sorted(map(shown_name, known)))
+    said = f"expected a destination of the settings ({there}); found {shown_name(name)!r}"
+    return said + hint(name, known)
+
+
+def check_version(
+    pipeline: Pipeline, label: str, directory: Path, environment: RunEnvironment
+) -> tuple[list[Problem], list[Problem]]:
+    """Return what a deployed version names and is not there: mistakes, and what may be elsewhere.
+
+    Args:
+        pipeline: the version.
+        label: names it, where a problem of a folder names a file.
+        directory: where a folder of the pipeline would be; what lies there is not shipped.
+        environment: what a destination's name and imports are held against.
+    """
+    mistakes: list[Problem] = []
+    warnings: list[Problem] = []
+    if said := _unknown_destination(pipeline, environment):
+        mistakes.append(Problem(label, 1, "destination.name", said))
+    for line, said, is_certain in absent_imports(
+        pipeline.transformation_code, directory, runs_here=environment.runs_code
+    ):
+        (mistakes if is_certain else warnings).append(
+            Problem(f"{label}, {_DEFAULT_CODE}", line, "", said)
+        )
+    return mistakes, warnings
+
+
+def problem_at(directory: Path, place: tuple[str | int, ...], message: str) -> Problem:
+    """Return a problem at a place of a folder's declaration, with its file and line."""
+    return _problem(examine(directory), place, message)
+
+
+def code_file(directory: Path) -> str:
+    """Return the path of a folder's transformation; that of its declaration where there is none."""
+    examined = examine(directory)
+    return str(directory / examined.texts[1][0]) if len(examined.texts) > 1 else examined.file
 
 
 def _refused(

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from waybill.access import Decision
-from waybill.deployment import active_heads
+from waybill.deployment import active_heads, read_undeployment
 from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.parking import (
@@ -103,6 +103,9 @@ def due_auto_replays(
         pipeline = pipelines.get(partition.pipeline_id)
         if pipeline is None:
             _LOG.warning("%s is marked, but its pipeline is not deployed", partition.name)
+            continue
+        if read_undeployment(tracker, pipeline.id) is not None:
+            _LOG.info("%s waits: its pipeline is undeployed", partition.name)
             continue
         before = dict(mark.seen)
         seen = _read_cause(pipeline, asked, before)

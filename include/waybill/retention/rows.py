@@ -130,6 +130,7 @@ GROWTH: dict[str, Growth] = {
     "topic_offsets": _lasts("topic partition", _NAMES),
     "topic_stops": _lasts("topic that was stopped", "lasts: what was lost, and how it was settled"),
     "trace_queries": Growth("question", "`WAYBILL_TRACES__KEEP_QUESTIONS_DAYS`"),
+    "undeployments": _lasts("undeployed pipeline", "until it is deployed again"),
     "upkeep_jobs": _lasts("job of upkeep", _NAMES),
     "virtual_clusters": _lasts("virtual cluster", _NAMES),
     "write_ahead_logs": _lasts(

@@ -100,6 +100,9 @@ if TYPE_CHECKING:
     from waybill.services.parked_events import send_test_notice as send_test_notice
     from waybill.services.parked_events import set_auto_replay as set_auto_replay
     from waybill.services.parked_events import waiting_notices as waiting_notices
+    from waybill.services.pipeline_trial import DeepCheck as DeepCheck
+    from waybill.services.pipeline_trial import TrialFailedError as TrialFailedError
+    from waybill.services.pipeline_trial import deep_check as deep_check
     from waybill.services.reconciliation import audit_round as audit_round
     from waybill.services.reconciliation import balance as balance
     from waybill.services.reconciliation import breach as breach
@@ -137,6 +140,9 @@ if TYPE_CHECKING:
     from waybill.services.topics import topic_config_faults as topic_config_faults
     from waybill.services.topics import topic_lines as topic_lines
     from waybill.services.trails import opened_trails as opened_trails
+    from waybill.services.undeployment import UndeployReport as UndeployReport
+    from waybill.services.undeployment import run_undeploy as run_undeploy
+    from waybill.services.undeployment import undeployable as undeployable
     from waybill.services.upkeep import UpkeepParts as UpkeepParts
     from waybill.services.upkeep import pause_job as pause_job
     from waybill.services.upkeep import resume_job as resume_job
@@ -245,6 +251,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "set_auto_replay",
             "waiting_notices",
         ],
+        "pipeline_trial": ["DeepCheck", "TrialFailedError", "deep_check"],
         "reconciliation": [
             "audit_round",
             "balance",
@@ -287,6 +294,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_lines",
         ],
         "trails": ["opened_trails"],
+        "undeployment": ["UndeployReport", "run_undeploy", "undeployable"],
         "upkeep": [
             "UpkeepParts",
             "pause_job",

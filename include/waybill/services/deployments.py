@@ -26,6 +26,7 @@ from waybill.pipelines import (
     RunEnvironment,
     check_names,
     check_sources,
+    check_version,
     load_pipeline,
 )
 from waybill.processing import rules_for
@@ -45,6 +46,7 @@ def run_deploy(
     who: str,
     force: bool = True,
     missing_ok: bool = True,
+    deep: bool = False,
 ) -> DeployReport:
     """Deploy the declaration in a folder.
 
@@ -55,8 +57,10 @@ def run_deploy(
         force: also where another version was deployed from elsewhere since.
         missing_ok: also where an import, or the destination, is not there as far as is known
             here; then the report warns of it.
+        deep: try its destination, and its code on a sample, before: see ``deep_check``.
 
     Raises:
+        TrialFailedError: it was tried, and cannot work.
         StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
         InputError: the declaration is wrong, or not fit for what is deployed.
     """
@@ -69,6 +73,7 @@ def run_deploy(
     if missing and not missing_ok:
         raise NamesMissingError(missing)
     elsewhere = [one for one in check_sources(directory, environment) if not one.field]
+    tried = _tried(settings, directory, missing) if deep else ()
     place = f"{socket.gethostname()}:{directory.resolve()}"
     with open_tracker(settings.tracker) as tracker:
         report = deploy(
@@ -79,7 +84,25 @@ def run_deploy(
             source_roots=roots,
             origin=DeployOrigin(place, force=force),
         )
-    return replace(report, warnings=(*report.warnings, *map(_sentence, missing + elsewhere)))
+    said = map(_sentence, [*missing, *elsewhere, *tried])
+    return replace(report, warnings=(*report.warnings, *said))
+
+
+def _tried(settings: Settings, directory: Path, missing: Sequence[Problem]) -> Sequence[Problem]:
+    """Try a pipeline; return of what to warn.
+
+    Raises:
+        TrialFailedError: it cannot work.
+    """
+    from waybill.services.pipeline_trial import TrialFailedError, deep_check
+
+    found = deep_check(settings, directory, has_imports=all(one.field for one in missing))
+    if found.problems:
+        raise TrialFailedError(list(found.problems))
+    return [one for one in found.warnings if one.field != _NAME or not missing]
+
+
+_NAME = "destination.name"
 
 
 def _sentence(problem: Problem) -> str:
@@ -87,11 +110,17 @@ def _sentence(problem: Problem) -> str:
 
 
 def run_rollback(
-    settings: Settings, name: str, version: str | None, decision: Decision
+    settings: Settings,
+    name: str,
+    version: str | None,
+    decision: Decision,
+    *,
+    missing_ok: bool = False,
 ) -> DeployReport:
     """Make an earlier version of a pipeline active again.
 
-    It is looked at as a deploy is: its connector is opened, which reads nothing.
+    It is looked at as a deploy is: its connector is opened, which reads nothing; its imports and
+    its destination are looked for.
 
     Args:
         settings: all.
@@ -99,20 +128,30 @@ def run_rollback(
         version: its number, or the beginning of its digest; None: the last one that differs from
             the active one.
         decision: whose it is, and why.
+        missing_ok: also where an import, or the destination, is not there as far as is known
+            here; then the report warns of it.
 
     Raises:
         InputError: there is no such pipeline or version, or it is refused as a deploy would be.
     """
+    environment = RunEnvironment.of(settings.destinations, settings.spark.master)
+    warnings: list[Problem] = []
 
     def check(pipeline: Pipeline) -> NameRules:
         from waybill.ingestion.connectors import open_connector
 
         folder = settings.pipelines_dir / pipeline.name
         open_connector(pipeline.source, folder, settings.sources.roots, events=pipeline.events)
+        label = f"version {pipeline.version}"
+        missing, elsewhere = check_version(pipeline, label, folder, environment)
+        if missing and not missing_ok:
+            raise NamesMissingError(missing)
+        warnings.extend([*missing, *elsewhere])
         return rules_for(pipeline, settings.destinations)
 
     with open_tracker(settings.tracker) as tracker:
-        return roll_back(tracker, name, version, decision, check)
+        report = roll_back(tracker, name, version, decision, check)
+    return replace(report, warnings=(*report.warnings, *map(_sentence, warnings)))
 
 
 def deploy_history(settings: Settings, name: str) -> list[DeployedVersion]:

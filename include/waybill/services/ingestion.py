@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.deployment import active_pipeline, active_pipelines
+from waybill.deployment import active_pipeline, active_pipelines, refuse_undeployed
 from waybill.errors import InputError, RetryError
 from waybill.services.environment import KAFKA_WAIT_S, node_of, open_producer, open_recording
 from waybill.settings import Settings
@@ -68,6 +68,9 @@ class AskedRun:
     """What it asks for is done once, however often this run is tried."""
     user: str
     """Who started it, as Airflow knows them."""
+    drains: bool = False
+    """It brings what dead runs left in the log to Kafka, and reads nothing: the only run that a
+    pipeline takes which is undeployed."""
 
 
 def run_ingest(
@@ -86,7 +89,7 @@ def run_ingest(
         pipeline_name: of a deployed pipeline.
         now_us: the clock that stamps events, in microseconds since 1970; None: the machine's.
         lookup: finds a connection's URI or JSON by its name, beside settings and environment.
-        asked: where it is to begin; None: where the last run stopped.
+        asked: where it is to begin, or that it reads nothing; None: where the last run stopped.
         turn: the run has a slot of a worker, which it may be told to give back at a page; the
             report is of all its turns. None: it has none.
 
@@ -113,7 +116,7 @@ def run_ingest(
     objects = open_owned_objects(settings)
     wait = WaitLimit(turn.kafka_wait_s) if turn and turn.kafka_wait_s else None
     with open_tracker(settings.tracker) as tracker, ExitStack() as opened:
-        pipeline = active_pipeline(tracker, pipeline_name)
+        pipeline = _readable(tracker, pipeline_name, asked)
         node = node_of(settings)
         told = opened.enter_context(_told(tracker, pipeline, node, turn))
         folder = _folder_of(settings, pipeline.name)
@@ -141,6 +144,7 @@ def run_ingest(
             claim.stopping(producer),
         ):
             told.claimed()
+            _refuse_to_read(tracker, pipeline, asked)  # who undeploys it sees this run's log now
             intake = Intake(
                 pipeline=pipeline,
                 connector=connector,
@@ -155,9 +159,26 @@ def run_ingest(
                 reset=None if asked is None else _reset_of(tracker, connector, pipeline, asked),
                 now_us=now_us or wall_us,
                 told=told,
+                drains=asked.user if asked is not None and asked.drains else "",
                 turn=turn,
             )
             return ingest(intake)
+
+
+def _readable(tracker: TrackerStore, name: str, asked: AskedRun | None) -> Pipeline:
+    """Return a deployed pipeline, unless its source is not to be read.
+
+    Raises:
+        InputError: nothing of that name is deployed, or it is undeployed.
+    """
+    pipeline = active_pipeline(tracker, name)
+    _refuse_to_read(tracker, pipeline, asked)
+    return pipeline
+
+
+def _refuse_to_read(tracker: TrackerStore, pipeline: Pipeline, asked: AskedRun | None) -> None:
+    if asked is None or not asked.drains:
+        refuse_undeployed(tracker, pipeline)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from waybill.deployment import active_pipeline
+from waybill.deployment import active_pipeline, refuse_replays
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
@@ -177,6 +177,7 @@ def _opened(
             open_producer(settings, name, refused, claim) as producer,
             registered(tracker, producer),
         ):
+            refuse_replays(tracker, pipeline)  # who undeploys it sees this log now
             parts = ReplayParts(
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
             )

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from waybill.destinations.batch import Place, TableBatch, batches_of, outcomes_of
 from waybill.destinations.drivers import WarehouseError
+from waybill.destinations.merging import quoted
 from waybill.destinations.model import (
     BaseDestination,
     Commit,
@@ -41,7 +42,7 @@ from waybill.destinations.model import (
     RowCount,
 )
 from waybill.destinations.refused import refused_rows
-from waybill.destinations.specs import union
+from waybill.destinations.specs import union, with_children
 from waybill.destinations.transactional import books, examination, row_counts
 from waybill.destinations.transactional.engine import Engine, TableEngine
 from waybill.destinations.transactional.session import (
@@ -193,6 +194,28 @@ class SqlDestination(TransactionalDestination):
         self._forget()
         with self._session.held():
             return examination.examine(self._engine, self.check, self._make_books, schema_name)
+
+    def dry_run(self, specs: Sequence[TableSpec]) -> list[Finding]:
+        """Try all that loads need, and undo it; see ``RevertingDestination``."""
+        self._forget()
+        places: dict[Place, list[TableSpec]] = {}
+        for spec in specs:
+            places.setdefault((spec.schema_name, spec.name), []).append(spec)
+        declared = [union(places[place]) for place in sorted(places)]
+        with self._session.held():
+            return examination.dry_run(self._engine, self.check, declared)
+
+    def drop_tables(self, specs: Sequence[TableSpec]) -> None:
+        """Drop tables with what the books have of them; see ``RevertingDestination``."""
+        self._forget()
+        with self._session.held():
+            self._make_books()
+            with self._session.transaction():
+                for spec in (table for one in specs for table in with_children(one)):
+                    name = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
+                    self._session.execute(f"DROP TABLE IF EXISTS {name}")
+                    for kept in (books.TOMBSTONES, books.TABLES):
+                        self._session.execute(f"DELETE FROM {kept} WHERE {books.is_of(spec)}")
 
     def _create_books(self) -> None:
         self._engine.books.create(self._session)

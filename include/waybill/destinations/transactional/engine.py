@@ -9,7 +9,7 @@ from typing import Protocol
 from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.merging import MergeStatements
 from waybill.destinations.transactional.books import Books, SqlBooks
-from waybill.destinations.transactional.session import Refused, Session
+from waybill.destinations.transactional.session import Refused, RevertingSession, Session
 from waybill.destinations.transactional.tables import Table
 from waybill.pipelines import TableSpec
 
@@ -94,6 +94,11 @@ class Engine(TableEngine, Protocol):
 
     All calls but ``ensure`` are made within the session's transaction.
     """
+
+    @property
+    def session(self) -> RevertingSession:
+        """Return the connection."""
+        ...
 
     @property
     def books(self) -> SqlBooks:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 
 from waybill.destinations.batch import batches_of
 from waybill.destinations.drivers import WarehouseError
-from waybill.destinations.examination import run_steps, saying
+from waybill.destinations.examination import Step, run_steps, saying
 from waybill.destinations.merging import quoted
 from waybill.destinations.model import Commit, Finding, Rows
+from waybill.destinations.specs import with_children
 from waybill.destinations.transactional.books import WarehouseBooks
 from waybill.destinations.transactional.dialect import WORKING_PREFIX
 from waybill.destinations.transactional.engine import Engine
@@ -29,15 +30,7 @@ def examine(
     engine: Engine, check: Callable[[], None], make_books: Callable[[], None], schema_name: str
 ) -> list[Finding]:
     """Try each step, in order; the first that fails ends it."""
-    spec = TableSpec(
-        schema_name=schema_name,
-        name=f"waybill_examined_{secrets.token_hex(4)}",
-        columns=(
-            Column(name="id", type="int64", nullable=False),
-            Column(name="words", type="string"),
-        ),
-        key=("id",),
-    )
+    spec = _own_table(schema_name)
     findings = run_steps(
         [
             ("connect", saying("it answers", check)),
@@ -59,12 +52,87 @@ def examine(
     return findings
 
 
+def dry_run(engine: Engine, check: Callable[[], None], specs: Sequence[TableSpec]) -> list[Finding]:
+    """Try each step, in order, in one transaction that is rolled back; the first failure ends it.
+
+    Args:
+        engine: with its session.
+        check: asks for an answer.
+        specs: the tables of a pipeline, each once.
+    """
+    findings = run_steps([("connect", saying("it answers", check))])
+    if not findings[-1].ok:
+        return findings
+    steps: list[Step] = [
+        (
+            "make Waybill's own tables",
+            saying("schema waybill takes them", lambda: engine.books.create(engine.session)),
+        )
+    ]
+    for schema_name in sorted({spec.schema_name for spec in specs}):
+        steps += _own_steps(engine, _own_table(schema_name))
+    shown = ", ".join(f"{spec.schema_name}.{spec.name}" for spec in specs)
+    steps += [
+        (
+            "bring the pipeline's tables to their declarations",
+            saying(shown, lambda: engine.ensure(specs)),
+        ),
+        ("write to the pipeline's tables", saying(shown, lambda: _write(engine, specs))),
+    ]
+    with engine.session.rolled_back():
+        return findings + run_steps(steps)
+
+
+def _own_table(schema_name: str) -> TableSpec:
+    return TableSpec(
+        schema_name=schema_name,
+        name=f"waybill_examined_{secrets.token_hex(4)}",
+        columns=(
+            Column(name="id", type="int64", nullable=False),
+            Column(name="words", type="string"),
+        ),
+        key=("id",),
+    )
+
+
+def _own_steps(engine: Engine, spec: TableSpec) -> list[Step]:
+    return [
+        (
+            f"create a table in schema {spec.schema_name}",
+            saying("a table of its own", lambda: engine.ensure([spec])),
+        ),
+        (
+            f"load and merge rows in schema {spec.schema_name}",
+            saying("two rows, then one again", lambda: _load(engine, spec)),
+        ),
+        (
+            f"drop the table in schema {spec.schema_name}",
+            saying("it is gone", lambda: _drop(engine, spec)),
+        ),
+    ]
+
+
+def _write(engine: Engine, specs: Sequence[TableSpec]) -> None:
+    """Insert, update and delete no row of each table, which asks for the rights to do so."""
+    with engine.session.transaction():
+        for spec in (table for one in specs for table in with_children(one)):
+            table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
+            columns = ", ".join(quoted(column.name) for column in spec.columns)
+            key = quoted(spec.key[0])
+            engine.session.execute(
+                f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table} WHERE false"
+            )
+            engine.session.execute(f"UPDATE {table} SET {key} = {key} WHERE false")
+            engine.session.execute(f"DELETE FROM {table} WHERE false")
+
+
 def _load(engine: Engine, spec: TableSpec) -> None:
     for number in (1, 2):
         (batch,) = batches_of([Commit(number, (_rows(spec, number),))])
         with engine.session.transaction():
             engine.take_tables([batch])
-            load = TableLoad(engine, batch, Table(spec), f"examined_{number}")
+            label = f"{spec.name.removeprefix('waybill_')}_{number}"
+            load = TableLoad(engine, batch, Table(spec), label)
             load.stage()
             load.run()
             for error in load.refused.values():

@@ -96,6 +96,18 @@ class Session(Protocol):
         ...
 
 
+class RevertingSession(Session, Protocol):
+    """A connection to an engine that rolls definitions of tables back too."""
+
+    def rolled_back(self) -> AbstractContextManager[None]:
+        """One transaction that is rolled back at its end; transactions within are parts of it.
+
+        Raises:
+            RetryError, InputError, StopError: as the engine's error says.
+        """
+        ...
+
+
 class WarehouseSession(ABC):
     """A ``Session`` with one warehouse: connects when needed, is thrown away after any error.
 

@@ -42,7 +42,8 @@ SELECT active.declaration->>'destination' AS destination, active.pipeline_id, lo
 FROM ledger_totals AS loaded CROSS JOIN LATERAL (
   SELECT pipeline_id, declaration FROM pipeline_versions WHERE pipeline_id = loaded.pipeline_id
   ORDER BY number DESC LIMIT 1) AS active
-WHERE loaded.stage = 'destination' AND active.declaration->'events' ? loaded.event_name
+WHERE NOT EXISTS (SELECT FROM undeployments WHERE pipeline_id = loaded.pipeline_id)
+  AND loaded.stage = 'destination' AND active.declaration->'events' ? loaded.event_name
 ORDER BY active.pipeline_id, loaded.event_name
 """)
 

@@ -55,6 +55,7 @@ CROSS JOIN LATERAL (
   SELECT minute FROM ledger_minutes
   WHERE pipeline_id = pipelines.id AND stage = 'ingestion' AND in_first > 0 AND minute <= :now
   ORDER BY minute DESC LIMIT 1) AS newest
+WHERE NOT EXISTS (SELECT FROM undeployments WHERE pipeline_id = pipelines.id)
 """)
 _ACTIVE = text("""
 SELECT slot FROM generate_series(CAST(:since AS int), CAST(:until AS int)) AS slot

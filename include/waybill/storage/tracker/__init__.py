@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import topic_offsets as topic_offsets
     from waybill.storage.tracker.tables import topic_stops as topic_stops
     from waybill.storage.tracker.tables import trace_queries as trace_queries
+    from waybill.storage.tracker.tables import undeployments as undeployments
     from waybill.storage.tracker.tables import upkeep_jobs as upkeep_jobs
     from waybill.storage.tracker.tables import virtual_clusters as virtual_clusters
 
@@ -105,6 +106,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "parked_partitions",
             "pipeline_holds",
             "pipeline_versions",
+            "undeployments",
             "pipelines",
             "refused_messages",
             "replay_outcomes",

@@ -105,6 +105,20 @@ pipeline_versions = Table(
     PrimaryKeyConstraint("pipeline_id", "number"),
 )
 
+undeployments = Table(
+    "undeployments",
+    METADATA,
+    Column("pipeline_id", Text, ForeignKey("pipelines.id"), primary_key=True),
+    Column("asked_by", Text, nullable=False),
+    Column("why", Text, nullable=False, server_default=text("''")),
+    Column("drop_tables", Boolean, nullable=False),
+    time_column("asked_at", now=True),
+    time_column("dropping_at"),
+    time_column("done_at"),
+)
+"""A pipeline that is not to be read any more; a deploy deletes the row. ``dropping_at``: its tables
+may be gone; ``done_at``: nothing of it is on its way."""
+
 consumers = Table(
     "consumers",
     METADATA,

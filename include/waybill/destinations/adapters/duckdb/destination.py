@@ -8,11 +8,16 @@ last row is the one, and the load begins anew without it. Cost: log2(rows) merge
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from waybill.destinations.adapters.duckdb.engine import DuckEngine
 from waybill.destinations.batch import RowFrame, TableBatch
+from waybill.destinations.model import Finding
 from waybill.destinations.transactional.destination import SqlDestination
 from waybill.destinations.transactional.session import Refused, SqlError
+from waybill.errors import InputError
+from waybill.pipelines import TableSpec
 from waybill.settings import DestinationSettings, S3Settings
 
 
@@ -32,6 +37,22 @@ class DuckDestination(SqlDestination):
         engine = DuckEngine(name, path, options)
         super().__init__(name, engine)
         self._file = engine.session
+        self._options = options
+
+    def dry_run(self, specs: Sequence[TableSpec]) -> list[Finding]:
+        """Try all that loads need, and undo it; where there is no file yet, in one beside it."""
+        path = self._file.path
+        if path.exists() or not path.parent.is_dir():
+            return super().dry_run(specs)
+        try:
+            with TemporaryDirectory(prefix=".waybill-", dir=path.parent) as folder:
+                beside = DuckDestination(self.name, str(Path(folder, path.name)), self._options)
+                return SqlDestination.dry_run(beside, specs)
+        except OSError as error:
+            raise InputError(
+                f"destination {self.name!r}: {path.parent} takes no file: {error.strerror}; let "
+                "this user write the folder, or correct the dsn"
+            ) from error
 
     def _merge_all(self, batches: Sequence[TableBatch]) -> list[Refused]:
         known: list[Refused] = [{} for _ in batches]

@@ -145,6 +145,8 @@ class DuckSession:
         self._options = {**given, "preserve_insertion_order": "false"}  # a third of the memory
         self._lock = _LOCKS.setdefault(self._path, threading.Lock())
         self._depth = 0
+        self._is_undone = False
+        """All is within a transaction that will be rolled back."""
         self._connection: Any = None
 
     @contextmanager
@@ -171,6 +173,10 @@ class DuckSession:
         Raises:
             RetryError, InputError, StopError: as the error says.
         """
+        if self._is_undone:
+            with self._speaking():
+                yield
+            return
         with self.held():
             try:
                 self._open()
@@ -183,6 +189,38 @@ class DuckSession:
             except BaseException:
                 self._disconnect()
                 raise
+
+    @contextmanager
+    def rolled_back(self) -> Iterator[None]:
+        """One transaction that is rolled back at its end; those within are parts of it.
+
+        Raises:
+            RetryError, InputError, StopError: as the error says.
+        """
+        with self.held():
+            try:
+                self._open()
+                self.execute("BEGIN")
+                self._is_undone = True
+                yield
+            except SqlError as error:
+                raise sorted_error(error, self._name) from error
+            finally:
+                self._is_undone = False
+                self._disconnect()
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Raise what DuckDB says as Waybill's errors."""
+        try:
+            yield
+        except SqlError as error:
+            raise sorted_error(error, self._name) from error
+
+    @property
+    def path(self) -> Path:
+        """Return where the file is."""
+        return self._path
 
     def restart(self) -> None:
         """Roll the transaction back and begin it anew."""

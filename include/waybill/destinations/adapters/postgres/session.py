@@ -165,6 +165,8 @@ LIMITS = {
 _IDLE_LIMIT = "2min"
 """A loader that is frozen in mid-load loses its transaction after this; others may go on."""
 _LOCK_LIMIT = "3min"
+_UNDONE_LOCK_LIMIT = "5s"
+"""Who waits for a table's lock has others wait behind: no dry run is worth that."""
 _STATEMENT_LIMIT = "30min"
 _SETTINGS = {
     "TimeZone": "'UTC'",
@@ -206,6 +208,8 @@ class PostgresSession:
         self._conninfo = _conninfo(dsn, name)
         self._name = name
         self._connection: Any = None
+        self._is_undone = False
+        """All is within a transaction that will be rolled back."""
 
     def held(self) -> AbstractContextManager[None]:
         """Do nothing: a connection is kept until an error."""
@@ -218,6 +222,10 @@ class PostgresSession:
         Raises:
             RetryError, InputError, StopError: as the server's error says.
         """
+        if self._is_undone:
+            with self._speaking():
+                yield
+            return
         try:
             self._begin()
             self.query(_OPENING)
@@ -229,6 +237,33 @@ class PostgresSession:
         except BaseException:
             self.close()
             raise
+
+    @contextmanager
+    def rolled_back(self) -> Iterator[None]:
+        """One transaction that is rolled back at its end; it waits for no lock for long.
+
+        Raises:
+            RetryError, InputError, StopError: as the server's error says.
+        """
+        try:
+            self._begin()
+            self.query(_OPENING)
+            self.execute(f"SET LOCAL lock_timeout = '{_UNDONE_LOCK_LIMIT}'")
+            self._is_undone = True
+            yield
+        except SqlError as error:
+            raise sorted_error(error, self._name) from error
+        finally:
+            self._is_undone = False
+            self.close()
+
+    @contextmanager
+    def _speaking(self) -> Iterator[None]:
+        """Raise what the server says as Waybill's errors."""
+        try:
+            yield
+        except SqlError as error:
+            raise sorted_error(error, self._name) from error
 
     def execute(self, statement: str, parameters: tuple[int, ...] | None = None) -> int:
         """Run a statement; return the count of rows it changed (-1: not known)."""

@@ -1,0 +1,129 @@
+"""``waybill pipelines undeploy``: a pipeline that is not to be read any more.
+
+Names come from users: they are never read as markup, and control characters are shown. With
+``--json`` standard output is one JSON value, and nothing is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from waybill.cli.options import AsJson, Who, Yes, decision, takes
+from waybill.cli.output import plain, print_folded, print_json
+from waybill.undeployment import UndeployRequest
+
+if TYPE_CHECKING:
+    from waybill.services import UndeployReport
+    from waybill.settings import Settings
+
+_DRAINS = 2
+_AIRFLOW_S = 10.0
+
+
+@takes(
+    UndeployRequest,
+    flags={
+        "drop_tables": ("--drop-tables",),
+        "leave_parked": ("--leave-parked",),
+        "why": ("--why", "--reason"),
+    },
+)
+def undeploy(
+    request: UndeployRequest, who: Who = None, *, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Undeploy a pipeline: end reading its source, and wait until what is on its way is loaded.
+
+    Its tables stay, or are dropped with --drop-tables. Books, versions and parked events stay; a
+    deploy makes it active again, and goes on where reading stopped, or, where tables were dropped,
+    at the source's beginning.
+
+    Exit code 2: something is on its way still; the same command again goes on. So it does after
+    it was killed, at whatever step.
+    """
+    from waybill.services import run_undeploy, undeployable
+    from waybill.settings import Settings
+
+    settings, decided = Settings(), decision(who, request.why)
+    decided.require_why()
+    pipeline, tables = undeployable(settings, request)
+    if request.drop_tables:
+        _confirm_drop(pipeline.name, tables, request.confirm, as_json=as_json)
+    elif not yes:
+        _confirm(pipeline.name, tables, as_json=as_json)
+    note = _pause(settings, f"ingest_{pipeline.name}")
+    print_folded([note], err=True)
+    report = run_undeploy(
+        settings, request, decided, lambda words: print_folded([f"waits: {words}"], err=True)
+    )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print_folded(_lines(report, request))
+    if not report.is_done:
+        raise typer.Exit(_DRAINS)
+
+
+def _lines(report: UndeployReport, request: UndeployRequest) -> list[str]:
+    name = report.pipeline
+    if not report.is_done:
+        return [
+            f"{name}: its source is not read any more; on its way are still:",
+            *(f"  {one}" for one in report.waits_for),
+            "the same command again goes on; `waybill pipelines deploy` takes it back",
+        ]
+    if report.dropped:
+        return [
+            f"{name}: undeployed; dropped are {', '.join(report.dropped)}",
+            "once it is deployed again, its source is read from its beginning",
+        ]
+    kept = " and its parked events" if request.leave_parked else ""
+    return [
+        f"{name}: undeployed; its tables{kept} stay",
+        "once it is deployed again, it is read on from where it stopped",
+    ]
+
+
+def _confirm(name: str, tables: list[str], *, as_json: bool) -> None:
+    from waybill.errors import InputError
+
+    if as_json:
+        raise InputError("--json asks no questions: add --yes")
+    said = f"{name} is not read any more; {', '.join(tables)} stay as they are"
+    print_folded([said], err=True)
+    typer.confirm("Undeploy it?", abort=True, err=True)
+
+
+def _confirm_drop(name: str, tables: list[str], given: str | None, *, as_json: bool) -> None:
+    """Have the pipeline's name typed.
+
+    Raises:
+        InputError: it is another one.
+    """
+    from waybill.errors import InputError
+
+    if given is None:
+        if as_json:
+            raise InputError("--json asks no questions: add --confirm with the pipeline's name")
+        print_folded([f"dropped, with all rows, are: {', '.join(tables)}"], err=True)
+        given = typer.prompt(f"Type {plain(name)} to drop them", err=True)
+    if given != name:
+        raise InputError(f"nothing was done: expected {name!r}, found {given!r}")
+
+
+def _pause(settings: Settings, dag_id: str) -> str:
+    """Pause a pipeline's DAG; return what came of it."""
+    from waybill.errors import WaybillError
+    from waybill.services.airflow_client import AirflowClient
+
+    try:
+        with AirflowClient(settings.airflow, patience_s=0.0, timeout_s=_AIRFLOW_S) as client:
+            is_paused = client.is_paused(dag_id)
+            if is_paused is False:
+                client.pause(dag_id)
+    except WaybillError as error:
+        return f"note: {dag_id} was not paused, its runs are refused from now on: {error}"
+    if is_paused is None:
+        return f"note: Airflow has no {dag_id}"
+    return f"{dag_id} is paused; remove the pipeline's folder, and it is gone"
