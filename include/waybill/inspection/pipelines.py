@@ -85,12 +85,11 @@ LEFT JOIN LATERAL (
   SELECT id, event_name, stage, error_type, last_parked_at FROM parked_partitions
   WHERE pipeline_id = page.id ORDER BY last_parked_at DESC LIMIT 1) AS error ON true
 LEFT JOIN LATERAL (
-  SELECT array_agg(name) AS names
-  FROM topic_generations WHERE state <> 'ended'
-    AND topic = format(CAST(:topic AS text), page.team, active.destination)) AS living ON true
+  SELECT format(CAST(:topic AS text), page.team, active.destination) AS name
+  WHERE active.destination IS NOT NULL) AS topic ON true
 LEFT JOIN LATERAL (
-  SELECT coalesce(living.names, ARRAY[format(CAST(:topic AS text), page.team, active.destination)]) AS names
-  WHERE active.destination IS NOT NULL) AS topics ON true
+  SELECT coalesce(array_agg(name), ARRAY[topic.name]) AS names FROM topic_generations
+  WHERE topic_generations.topic = topic.name AND state <> 'ended') AS topics ON true
 LEFT JOIN LATERAL (
   SELECT lag_s, at FROM topic_looks WHERE topic = ANY(topics.names)
   ORDER BY lag_s DESC LIMIT 1) AS look ON true

@@ -36,6 +36,7 @@ from waybill_airflow.web.services import parked_events
 router = APIRouter(prefix="/api", tags=["runs"])
 
 _TASK = "replay"
+_INGEST = "ingest_"
 _CREDENTIALS = ("authorization", "cookie")
 _TIMEOUT_S = 60.0
 _EDGES = ("since", "until", "parked_since", "parked_until")
@@ -249,7 +250,7 @@ async def last_run(here: PipelineViewer, request: Request) -> models.LastRun:
     task at a time. Airflow says it to those only who may see its runs.
     """
     name, started_at = await run_in_threadpool(_last_begun, here.pipeline_id)
-    dag_id = f"ingest_{name}"
+    dag_id = f"{_INGEST}{name}"
     asked = {"order_by": "-start_date", "limit": "1"}
     if started_at is not None:
         asked["start_date_lte"] = started_at
