@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
-from xml.etree import ElementTree
 
 import pytest
-from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from sqlalchemy import event as happening
-from sqlalchemy import update
+from sqlalchemy import text
 from tests.integration.parking_lot import make_event
 from tests.support import web_app
 
@@ -123,9 +121,8 @@ def test_rates_are_events_of_each_minute_that_came_in_and_that_were_delivered(we
     assert (len(rates["came_in"]), sum(rates["came_in"]), sum(rates["delivered"])) == (60, 120, 200)
     assert rates["delivered"].index(200) == rates["came_in"].index(120) + 1
     assert rates["came_in"].index(120) in (51, 52)
-    drawn = ElementTree.fromstring(rates["sparkline"])
-    assert "120 events taken in" in drawn.attrib["aria-label"]
-    assert "200 delivered" in drawn.attrib["aria-label"]
+    assert 'aria-label="120 events taken in' in rates["sparkline"]
+    assert '200 delivered"' in rates["sparkline"]
 
 
 def test_a_line_says_the_worst_that_holds_its_pipeline_up(web):
@@ -229,11 +226,8 @@ def test_the_last_run_is_that_of_airflow_in_which_the_source_was_read(web, monke
 def begin(run_id):
     """Have the task of a run begin now."""
     with create_session(scoped=False) as session:
-        session.execute(
-            update(TaskInstance)
-            .where(TaskInstance.run_id == run_id)
-            .values(start_date=datetime.now(UTC))
-        )
+        now = {"now": datetime.now(UTC), "run": run_id}
+        session.execute(text("UPDATE task_instance SET start_date = :now WHERE run_id = :run"), now)
 
 
 def test_a_pipeline_without_a_dag_has_no_last_run_and_another_teams_is_nobodys(web):
