@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
+from tests.integration.parking_lot import make_event
 from tests.ui.opened_page import OpenedPage, hash_of
 
 from waybill.ledger import RunFigures, begin_run, end_run
@@ -60,15 +61,18 @@ def lines(web):
         "('events.li-team.warehouse', now() - interval '20 minutes', 9, 4, 4000), "
         "('events.li-<b>.warehouse', now(), 9, 4, 3)"
     )
-    for error, parked, replaying, hours in (
-        ("type_mismatch", 1234, 2, 3),
+    of = {"name": "<i>order</i>", "stage": "mapping", "pipeline_id": "pl-li-x"}
+    for error, number, replaying, hours in (
+        ("type_mismatch", 1194, 2, 3),
         ("pipeline_held", 40, 0, 5),
     ):
+        given = {"code": error, "message": "secret@example.com", **of}
+        lot.park([make_event(n, **given) for n in range(number)], hours)
         lot.sql(
-            "INSERT INTO parked_partitions (pipeline_id, event_name, stage, error_type, parked, "
-            "replaying, last_message, last_parked_at) VALUES ('pl-li-x', '<i>order</i>', 'mapping', "
-            ":error, :parked, :replaying, 'secret@example.com', now() - :hours * interval '1 hour')",
-            error=error, parked=parked, replaying=replaying, hours=hours,
+            "UPDATE parked_partitions SET replaying = :replaying, "
+            "last_parked_at = now() - :hours * interval '1 hour' "
+            "WHERE pipeline_id = 'pl-li-x' AND error_type = :error",
+            error=error, replaying=replaying, hours=hours,
         )  # fmt: skip
     lot.sql(
         "INSERT INTO pipeline_holds (pipeline_id, cause, held_by) VALUES ('pl-li-x', :cause, 'w')",
@@ -95,6 +99,10 @@ def lines(web):
         minute=minute,
     )
     yield lot
+    lot.sql(
+        "DELETE FROM segments USING parked_partitions AS p WHERE p.id = partition_id "
+        "AND p.pipeline_id LIKE 'pl-li-%'"
+    )
     for table in (
         "ledger_minutes",
         "delivered_minutes",
@@ -135,7 +143,7 @@ def test_a_line_says_how_its_pipeline_is_and_each_number_leads_to_what_is_behind
         ("In/s", "100", "balance", {"span": "1h", "pipeline": "pl-li-x"}),
         ("Out/s", "50", "balance", {"span": "1h", "pipeline": "pl-li-x"}),
         ("Lag", "3 s", "clusters", {"team": "li-<b>"}),
-        ("Parked", "1,274", "parked", parked),
+        ("Parked", "1,234", "parked", parked),
         ("Held", "40", "parked", parked | {"error_type": "pipeline_held"}),
         ("Breaches", "2", "balance", {"pipeline": "pl-li-x"}),
     ):

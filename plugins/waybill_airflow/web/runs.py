@@ -267,7 +267,8 @@ def _last_begun(pipeline_id: str) -> tuple[str, str | None]:
     page = read_sources(parked_events().tracker, SourceFilter(name=pipeline_id))
     for line in page.sources:
         if line.pipeline_id == pipeline_id:
-            return line.pipeline, line.started_at and rfc3339(line.started_at)
+            begun = line.started_at
+            return line.pipeline, None if begun is None else rfc3339(begun)
     raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no pipeline {pipeline_id[:80]!r}")
 
 
