@@ -148,9 +148,9 @@ def test_a_line_says_the_worst_that_holds_its_pipeline_up(web):
     end_run(tracker, "pl-1", begun, RunFigures(), state="failed", error="no route")
     assert state()[0] == "failed"
     web.lot.sql(
-        "INSERT INTO topic_generations (topic, generation, name, state) VALUES "
-        "('events.aviation.warehouse', 1, 'events.aviation.warehouse', 'ended'), "
-        "('events.aviation.warehouse', 2, 'events-g2.aviation.warehouse', 'writing')"
+        "INSERT INTO topic_generations (topic, generation, name, state, ends) VALUES "
+        "('events.aviation.warehouse', 1, 'events.aviation.warehouse', 'ended', '{}'), "
+        "('events.aviation.warehouse', 2, 'events-g2.aviation.warehouse', 'writing', NULL)"
     )
     web.lot.sql(
         "INSERT INTO topic_stops (topic, partition, kind, words) VALUES "

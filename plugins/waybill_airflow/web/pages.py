@@ -59,7 +59,8 @@ for _name, (_title, _styles) in _PAGES.items():
 @router.get(
     "/pipelines",
     response_class=RedirectResponse,
-    responses={308: {"description": "The page is `/overview` now."}},
+    status_code=status.HTTP_308_PERMANENT_REDIRECT,
+    responses={200: {"description": "The page “Overview”, to who follows."}},
     summary="The page “Overview”, at its address before",
 )
 def moved(_access: Viewer) -> RedirectResponse:
