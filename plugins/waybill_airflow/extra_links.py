@@ -36,19 +36,19 @@ class ParkedGroupLink(BaseOperatorLink):
 
 
 class PipelineLink(BaseOperatorLink):
-    """From an ingest run to its pipeline, on the page *Pipelines*."""
+    """From an ingest run to its pipeline, on the page *Overview*."""
 
     name = "Pipeline"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """Return the address of the page, which finds the pipeline by its name."""
-        return page_url("pipelines", {"words": getattr(operator, "pipeline", "")})
+        return page_url("overview", {"words": getattr(operator, "pipeline", "")})
 
 
 def page_url(page: str, view: Mapping[str, Any]) -> str:
     """Return the address of a page inside Airflow's own.
 
-    :param page: ``parked``, ``pipelines``, …
+    :param page: ``parked``, ``overview``, …
     :param view: what it shows, by the names of the page's own address.
     """
     base = str(conf.get("api", "base_url", fallback="") or "").rstrip("/")

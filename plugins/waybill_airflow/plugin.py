@@ -17,11 +17,17 @@ class WaybillPlugin(AirflowPlugin):
     name = "waybill"
     external_views: ClassVar[list[dict[str, Any]]] = [
         {
+            "name": "Overview",
+            "href": "waybill/overview",
+            "destination": "nav",
+            "url_route": "waybill-overview",
+            "nav_top_level": True,
+        },
+        {  # the address of "Overview" before: in no menu
             "name": "Pipelines",
             "href": "waybill/pipelines",
-            "destination": "nav",
+            "destination": "base",
             "url_route": "waybill-pipelines",
-            "category": "browse",
         },
         {
             "name": "Sources",

@@ -42,7 +42,7 @@ def test_an_ingest_run_leads_to_its_pipeline():
     link = PipelineLink().get_link(
         IngestOperator(task_id="t", pipeline="flights"), ti_key=of_run({})
     )
-    assert view(link, "/plugin/waybill-pipelines/waybill/pipelines") == {"words": "flights"}
+    assert view(link, "/plugin/waybill-overview/waybill/overview") == {"words": "flights"}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -57,9 +57,7 @@ def test_no_name_leads_elsewhere(name):
 def test_links_lie_below_the_address_of_the_api_server(monkeypatch):
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/data/")
     link = PipelineLink().get_link(IngestOperator(task_id="t", pipeline="p"), ti_key=of_run({}))
-    assert link == (
-        "https://airflow.example/data/plugin/waybill-pipelines/waybill/pipelines#words=p"
-    )
+    assert link == ("https://airflow.example/data/plugin/waybill-overview/waybill/overview#words=p")
 
 
 def test_the_serialised_dags_have_them():

@@ -99,7 +99,7 @@ def test_the_pages_come_with_the_package():
 
     [plugin] = [one for one in plugins_manager._get_plugins()[0] if one.name == "waybill"]
     assert str(plugin.source).startswith("waybill==")
-    assert {view["name"] for view in plugin.external_views} >= {"Pipelines", "Parked events"}
+    assert {view["name"] for view in plugin.external_views} >= {"Overview", "Parked events"}
 
 
 def test_settings_that_the_form_names_are_read_from_a_connection(monkeypatch):

@@ -23,14 +23,13 @@ BODIES = {
     "/api/breaches/{breach_id}/close": {"why": "test"},
     "/api/trails": {"ids": ["nothing"]},
 }
-_REFUSED = {"/api/pipeline-rates": 404}
-"""Where what is another team's is as unknown as what is nobody's."""
 OF_A_TEAM = ("{partition_id}", "{pipeline_id}", "{breach_id}", "{campaign_id}")
 NO_TEAM = {
     "/parked",
     "/balance",
     "/capacity",
     "/clusters",
+    "/overview",
     "/pipelines",
     "/sources",
     "/trails",
@@ -89,7 +88,6 @@ def ask(web, user, method, path, partition_id, **given):
     queries = {
         "/api/timelines": {"ids": str(partition_id)},
         "/api/team-history": {"team": web.lot.parking.partition(partition_id).team or "nobody"},
-        "/api/pipeline-rates": {"pipeline": pipeline_id},
     }
     query = queries.get(path)
     body = dict(BODIES.get(path, {})) or ({} if method == "POST" else None)
@@ -120,7 +118,7 @@ def test_there_are_the_routes_that_these_tests_know(airflow_app):
     paths = {path for _, path in routes()}
     known = NO_TEAM | set(LISTS) | {path for path in paths for one in OF_A_TEAM if one in path}
     known |= {"/api/discard", "/api/undo-discard", "/api/runs/{dag_id}/{run_id}"}
-    known |= {"/api/team-history", "/api/pipeline-rates"}
+    known |= {"/api/team-history"}
     known |= {path for path in paths if path.startswith("/api/trails")}
     assert paths == known
     assert len(routes()) >= 20
@@ -153,9 +151,9 @@ def test_another_teams_partition_is_refused_by_every_route(web):
             continue
         for partition_id in (others, nobodys):
             answer = ask(web, "pia", method, path, partition_id)
-            assert answer.status_code == _REFUSED.get(path, 403), (method, path)
+            assert answer.status_code == 403, (method, path)
         answer = ask(web, "otto", method, path, own)
-        assert answer.status_code == _REFUSED.get(path, 403), (method, path)
+        assert answer.status_code == 403, (method, path)
         tried += 1
     assert tried >= 11
     assert web.lot.states() == {"parked": 5}

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 
 import pytest
+from airflow.utils.session import create_session
+from sqlalchemy import event as happening
+from sqlalchemy import text
 from tests.integration.parking_lot import make_event
 from tests.support import web_app
 
-from waybill.ledger import fold
+from waybill.ledger import RunFigures, begin_run, end_run, fold
+from waybill.reconciliation import BreachKey, open_breach
+from waybill_airflow.web.services import parked_events
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
@@ -49,8 +55,7 @@ def test_others_see_their_teams_pipelines_only(web):
     for user, seen, held in (("ann", ["boxes", "flights"], 1), ("otto", ["boxes"], 0)):
         found = web.get(user, "/api/pipelines")
         assert (names(found), found["total"], found["held"]) == (seen, len(seen), held)
-    asked = {"pipeline": ["pl-1"]}
-    assert web.ask("otto", "GET", "/api/pipeline-rates", params=asked).status_code == 404
+    assert web.ask("otto", "GET", "/api/pipelines/pl-1/last-run").status_code == 403
     assert web.ask("nell", "GET", "/api/pipelines").status_code == 403
 
 
@@ -112,10 +117,131 @@ def test_rates_are_events_of_each_minute_that_came_in_and_that_were_delivered(we
         )  # fmt: skip
     fold(web.lot.tracker)
     fold(web.lot.tracker)
-    found = web.get("uma", "/api/pipeline-rates", params={"pipeline": ["pl-1"]})
-    rates = found["pipelines"]["pl-1"]
+    [rates] = web.get("uma", "/api/pipelines")["pipelines"]
     assert (len(rates["came_in"]), sum(rates["came_in"]), sum(rates["delivered"])) == (60, 120, 200)
     assert rates["delivered"].index(200) == rates["came_in"].index(120) + 1
     assert rates["came_in"].index(120) in (51, 52)
-    many = {"pipeline": [f"p{n}" for n in range(101)]}
-    assert web.ask("ann", "GET", "/api/pipeline-rates", params=many).status_code == 422
+    assert 'aria-label="120 events taken in' in rates["sparkline"]
+    assert '200 delivered"' in rates["sparkline"]
+
+
+def test_a_line_says_the_worst_that_holds_its_pipeline_up(web):
+    tracker = web.lot.tracker
+    web.deploy("pl-1", "flights", "aviation", source={"connector": "sql"})
+
+    def state():
+        [line] = web.get("uma", "/api/pipelines")["pipelines"]
+        return line["state"], line["run_state"], line["run_at"] is not None
+
+    assert state() == ("idle", "never", False)
+    run = begin_run(tracker, "pl-1", node="n")
+    assert state() == ("running", "running", True)
+    web.lot.sql("UPDATE source_runs SET told_at = told_at - interval '2 minutes'")
+    assert state() == ("silent", "silent", True)
+    end_run(tracker, "pl-1", run, RunFigures(), state="success")
+    assert state() == ("idle", "success", True)
+    web.lot.sql(
+        "INSERT INTO destination_states (destination, waiting_since) VALUES ('warehouse', now())"
+    )
+    assert state()[0] == "away"
+    begun = begin_run(tracker, "pl-1", node="n")
+    end_run(tracker, "pl-1", begun, RunFigures(), state="failed", error="no route")
+    assert state()[0] == "failed"
+    web.lot.sql(
+        "INSERT INTO topic_generations (topic, generation, name, state, ends) VALUES "
+        "('events.aviation.warehouse', 1, 'events.aviation.warehouse', 'ended', '{}'), "
+        "('events.aviation.warehouse', 2, 'events-g2.aviation.warehouse', 'writing', NULL)"
+    )
+    web.lot.sql(
+        "INSERT INTO topic_stops (topic, partition, kind, words) VALUES "
+        "('events.aviation.warehouse', 0, 'cut', 'of the generation that ended')"
+    )
+    assert state()[0] == "failed"
+    web.lot.sql("UPDATE topic_stops SET topic = 'events-g2.aviation.warehouse'")
+    assert state()[0] == "stopped"
+    hold(web, "pl-1")
+    assert state()[0] == "held"
+    web.lot.sql("DELETE FROM pipeline_versions")
+    assert state()[0] == "not deployed"
+
+
+def test_held_events_and_open_breaches_are_counted_and_make_a_pipeline_need_a_look(web):
+    for number, name in ((1, "flights"), (2, "idle"), (3, "failed")):
+        web.deploy(f"pl-{number}", name, "aviation")
+    web.deploy("pl-4", "theirs", "shipping")
+    web.lot.park([make_event(n, code="pipeline_held") for n in range(2)] + [make_event(9)])
+    with web.lot.tracker.transaction() as connection:
+        for pipeline_id in ("pl-1", "pl-1", "pl-4"):
+            open_breach(connection, BreachKey(pipeline_id, "quiet"), words="w", tell=False)
+        open_breach(connection, BreachKey("pl-1", "late"), words="w", tell=False)
+    run = begin_run(web.lot.tracker, "pl-3", node="n")
+    end_run(web.lot.tracker, "pl-3", run, RunFigures(), state="failed", error="no route")
+    found = web.get("uma", "/api/pipelines", params={"attention": True})
+    failed, flights = found["pipelines"]
+    assert (failed["name"], failed["state"]) == ("failed", "failed")
+    assert (flights["parked"], flights["held"], flights["breaches"]) == (3, 2, 2)
+    assert (found["total"], found["breaches"], found["failed"]) == (2, 2, 1)
+
+
+def test_a_page_is_one_statement_however_many_pipelines_it_has(web):
+    asked = []
+
+    def note(_connection, _cursor, statement, *_more):
+        asked.append(statement)
+
+    web.two_teams()
+    web.get("ann", "/api/pipelines")  # what is opened at the first request
+    engine = parked_events().tracker.engine
+    happening.listen(engine, "before_cursor_execute", note)
+    try:
+        web.get("ann", "/api/pipelines")
+        few = len(asked)
+        for number in range(60):
+            web.deploy(f"pl-x{number}", f"x{number}", "aviation")
+        del asked[:]
+        web.get("ann", "/api/pipelines", params={"limit": 100})
+    finally:
+        happening.remove(engine, "before_cursor_execute", note)
+    reading = [one for one in asked if not one.startswith("SET ")]
+    assert (len(asked), len(reading)) == (few, 1)
+
+
+def test_the_last_run_is_that_of_airflow_in_which_the_source_was_read(web, monkeypatch):
+    """With runs of the one DAG that this Airflow has: a source's own are kept alike."""
+    own, _, _ = web.two_teams()
+    web.deploy("pl-r", "replay", "aviation")
+    monkeypatch.setattr("waybill_airflow.web.runs._INGEST", "")
+    path = "/api/pipelines/pl-r/last-run"
+    assert web.get("uma", path) == {"dag_id": "replay", "run_id": None}
+    before = web.post("uma", f"/api/partitions/{own}/dry-run", status=202)["run_id"]
+    begin(before)
+    begin_run(web.lot.tracker, "pl-r", node="n")
+    after = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]
+    begin(after)
+    assert web.get("uma", path) == {"dag_id": "replay", "run_id": before}
+    begin_run(web.lot.tracker, "pl-r", node="n")
+    assert web.get("uma", path) == {"dag_id": "replay", "run_id": after}
+
+
+def begin(run_id):
+    """Have the task of a run begin now."""
+    with create_session(scoped=False) as session:
+        now = {"now": datetime.now(UTC), "run": run_id}
+        session.execute(text("UPDATE task_instance SET start_date = :now WHERE run_id = :run"), now)
+
+
+def test_a_pipeline_without_a_dag_has_no_last_run_and_another_teams_is_nobodys(web):
+    web.deploy("pl-1", "flights", "aviation")
+    web.deploy("pl-h", HOSTILE, "aviation")
+    for pipeline_id in ("pl-1", "pl-h"):
+        answer = web.ask("uma", "GET", f"/api/pipelines/{pipeline_id}/last-run")
+        assert answer.status_code == 404, answer.text
+    assert web.ask("uma", "GET", "/api/pipelines/nothing/last-run").status_code == 403
+    assert web.ask("ann", "GET", "/api/pipelines/nothing/last-run").status_code == 404
+
+
+def test_the_old_address_of_the_page_leads_to_the_new_one(web):
+    answer = web.ask("uma", "GET", "/pipelines", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (308, "overview")
+    assert "<title>Overview</title>" in web.ask("uma", "GET", "/pipelines").text
+    assert web.ask("nell", "GET", "/pipelines", follow_redirects=False).status_code == 403

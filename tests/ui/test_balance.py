@@ -169,7 +169,8 @@ def test_a_breach_names_its_events_with_links_to_their_trails(open_balance, book
     expect(breach.get_by_role("heading")).to_have_text("Lost on the way")
     expect(breach).to_contain_text("2 of 60 events did not come")
     links = breach.get_by_role("link")
-    expect(links).to_have_text(LOST)
+    expect(links).to_have_text([*LOST, "Where are these 2 events?"])
+    expect(links.last).to_have_attribute("href", f"trails#breach={number}")
     expect(links.nth(1)).to_have_attribute("href", "trails#id=a%2F..%2Fb%3Fid%3D2%26x%3D%3Cb%3E")
 
 

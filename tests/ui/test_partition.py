@@ -154,3 +154,12 @@ def test_who_may_only_look_sees_why_an_action_is_disabled(put, open_page):
     expect(one.frame.locator("dialog")).to_have_count(0)
     expect(one.frame.locator(".masked-note")).to_be_visible()
     assert "ada@example.com" not in one.frame.locator("body").inner_text()
+
+
+def test_an_event_leads_to_its_trail(put, open_page):
+    partition = put([{}])
+    one = open_page(hash_of(id=partition))
+    card = one.frame.locator(".event-card")
+    shown = card.get_attribute("aria-label").removeprefix("Event ")
+    link = card.locator(".facts").get_by_role("link", name=shown)
+    expect(link).to_have_attribute("href", f"trails#id={shown}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import partial
 
@@ -14,6 +15,7 @@ from tests.unit.tracing.samples import ids
 
 from waybill.access import Decision
 from waybill.parking import ParkedGroupFilter
+from waybill.reconciliation import BreachKey, open_breach
 from waybill.trails import queries as trace_queries
 from waybill.trails.question import ask_for_ids
 
@@ -206,3 +208,25 @@ def test_nothing_is_cut_off_at_any_width_in_either_mode(events, open_trails, dar
             one.resize(width)
             wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
             assert wide == 0, (way, width)
+
+
+def test_a_breach_leads_to_the_trails_of_its_events_and_a_trail_to_its_parked_group(
+    events, open_trails, web
+):
+    with web.lot.tracker.transaction() as connection:
+        key = BreachKey(PIPELINE, "on_the_way", "order", "mapping", 1)
+        breach = open_breach(connection, key, words="w", gap=1, tell=False)
+    web.lot.sql(
+        "UPDATE breaches SET ids = jsonb_build_object('missing', CAST(:ids AS jsonb)) "
+        "WHERE id = :id",
+        ids=json.dumps([PARKED, DELIVERED]), id=breach.id,
+    )  # fmt: skip
+    one = open_trails(f"#breach={breach.id}")
+    expect(one.frame.locator(".tally")).to_contain_text("2 events")
+    assert "#query=" in one.page.url
+    single = open_trails(f"#id={PARKED}")
+    single.trail(PARKED).get_by_role("button", name="Parked partition").first.click()
+    expect(single.page).to_have_url(re.compile(f"waybill/parked#id={events}$"))
+    gone = open_trails("#breach=999999")
+    gone.expected.append("404")
+    expect(gone.frame.locator(".problem")).to_contain_text("there is no breach 999999")

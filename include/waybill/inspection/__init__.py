@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from waybill.inspection.pipelines import PipelineFilter as PipelineFilter
     from waybill.inspection.pipelines import PipelineLine as PipelineLine
     from waybill.inspection.pipelines import PipelinePage as PipelinePage
-    from waybill.inspection.pipelines import PipelineRates as PipelineRates
+    from waybill.inspection.pipelines import PipelineState as PipelineState
     from waybill.inspection.pipelines import pipeline_page as pipeline_page
-    from waybill.inspection.pipelines import pipeline_rates as pipeline_rates
     from waybill.inspection.service import ParkedEventsService as ParkedEventsService
     from waybill.inspection.service import ShownEvent as ShownEvent
     from waybill.inspection.status import ReplayStanding as ReplayStanding
@@ -25,9 +24,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "PipelineFilter",
             "PipelineLine",
             "PipelinePage",
-            "PipelineRates",
+            "PipelineState",
             "pipeline_page",
-            "pipeline_rates",
         ],
         "service": ["ParkedEventsService", "ShownEvent"],
         "status": ["ReplayStanding", "Standing"],

@@ -1,75 +1,113 @@
-"""Pipelines, a line each: how far behind they are, what is parked, held, and failed last; rates.
+"""Pipelines, a line each: state, rate, lag, what is parked or held, breaches, the last run.
 
-A page costs the same however many pipelines there are and however deep it lies: it is cut by name,
-and all else is read for its pipelines only. Rates are events by
-the minute in which they came in, and by the one in which a destination took them, whenever they
-came in. The last two minutes are left out: their books are not folded yet.
+A page is one statement, and costs the same however deep it lies: what is told of all pipelines is
+counted over their names, and all else is read for its lines only. Rates are events by the minute in
+which they came in, and by the one in which a destination took them, whenever they came in. The last
+two minutes are left out: their books are not folded yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
-from waybill.clusters import read_topic_looks
-from waybill.ledger import live_names
+from waybill.events import HELD_ERROR
+from waybill.ledger import SILENT_S, SourceState, source_state
 from waybill.pipelines import topic_name
 from waybill.storage import TrackerStore
 
 MOST_PIPELINES = 100
-"""Of a page, and of which rates are asked for at once."""
+"""Of a page."""
 RATE_MINUTES = 60
 _UNFOLDED_MINUTES = 2
 _LONGEST = "SET LOCAL statement_timeout = '10s'"
-_HOLD = """
-LEFT JOIN pipeline_holds AS hold ON hold.pipeline_id = pipelines.id AND hold.released_at IS NULL
-"""
-_ACTIVE = """
+PipelineState = Literal[
+    "not deployed", "held", "stopped", "failed", "silent", "away", "running", "stopping", "waiting",
+    "listening", "idle",
+]  # fmt: skip
+_OF_RUNS: Mapping[SourceState, PipelineState] = {
+    "pushed": "listening",
+    "never": "idle",
+    "success": "idle",
+    "stopped": "idle",
+    "failed": "failed",
+    "silent": "silent",
+    "running": "running",
+    "stopping": "stopping",
+    "waiting": "waiting",
+}
+_PAGE = text("""
+WITH breaching AS (
+  SELECT pipeline_id, count(*) AS open FROM breaches WHERE state = 'open' GROUP BY 1
+), matching AS MATERIALIZED (
+  SELECT pipelines.id, pipelines.name, pipelines.team, hold.held_at,
+    hold.cause->>'kind' AS hold_kind, coalesce(breaching.open, 0) AS breaches,
+    run.state AS run_state, coalesce(run.ended_at, run.told_at) AS run_at,
+    run.stop_asked_by,
+    run.told_at > clock_timestamp() - make_interval(secs => :silent) AS heard
+  FROM pipelines
+  LEFT JOIN pipeline_holds AS hold ON hold.pipeline_id = pipelines.id AND hold.released_at IS NULL
+  LEFT JOIN breaching ON breaching.pipeline_id = pipelines.id
+  LEFT JOIN source_runs AS run ON run.pipeline_id = pipelines.id
+  WHERE (CAST(:teams AS text[]) IS NULL OR pipelines.team = ANY(:teams))
+    AND (:words = '' OR position(lower(:words) IN lower(pipelines.name)) > 0
+      OR position(lower(:words) IN lower(pipelines.team)) > 0)
+    AND NOT EXISTS (SELECT FROM undeployments AS gone
+      WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)
+    AND (NOT :attention OR hold.id IS NOT NULL OR breaching.open > 0 OR run.state = 'failed'
+      OR EXISTS (SELECT FROM parked_partitions AS parked WHERE parked.pipeline_id = pipelines.id
+        AND (parked.parked > 0 OR parked.replaying > 0)))
+), total AS (
+  SELECT count(*) AS pipelines, count(held_at) AS held, coalesce(sum(breaches), 0) AS breaches,
+    count(*) FILTER (WHERE run_state = 'failed') AS failed FROM matching
+), page AS (
+  SELECT * FROM matching WHERE CAST(:after AS text) IS NULL OR name > :after
+  ORDER BY name LIMIT :most
+)
+SELECT page.*, total.pipelines AS total_pipelines, total.held AS total_held,
+  total.breaches AS total_breaches, total.failed AS total_failed,
+  active.destination, active.connector, parked.parked, parked.replaying, parked.held,
+  error.id AS error_id, error.event_name, error.stage, error.error_type, error.last_parked_at,
+  look.lag_s, look.at AS lag_at, stop.found_at AS stopped_at, away.waiting_since,
+  taken.minutes AS came_in, given.minutes AS delivered
+FROM total LEFT JOIN page ON true
 LEFT JOIN LATERAL (
-  SELECT declaration->>'destination' AS destination FROM pipeline_versions
-  WHERE pipeline_id = pipelines.id ORDER BY number DESC LIMIT 1) AS active ON true
-"""
-_MATCHES = """
-WHERE (CAST(:teams AS text[]) IS NULL OR pipelines.team = ANY(:teams))
-  AND (:words = '' OR position(lower(:words) IN lower(pipelines.name)) > 0
-    OR position(lower(:words) IN lower(pipelines.team)) > 0)
-  AND NOT EXISTS (SELECT FROM undeployments AS gone
-    WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)
-  AND (NOT :attention OR hold.id IS NOT NULL OR EXISTS (
-    SELECT FROM parked_partitions AS parked
-    WHERE parked.pipeline_id = pipelines.id AND (parked.parked > 0 OR parked.replaying > 0)))
-"""
-_PAGE = text(f"""
-SELECT pipelines.id, pipelines.name, pipelines.team, active.destination,
-  hold.held_at, hold.cause->>'kind' AS hold_kind
-FROM pipelines {_HOLD} {_ACTIVE} {_MATCHES}
-  AND (CAST(:after AS text) IS NULL OR pipelines.name > :after)
-ORDER BY pipelines.name LIMIT :most
-""")
-_TOTAL = text(f"""
-SELECT count(*) AS pipelines, count(hold.id) AS held FROM pipelines {_HOLD} {_MATCHES}
-""")
-_PARKED = text("""
-SELECT pipeline_id, sum(parked)::bigint AS parked, sum(replaying)::bigint AS replaying
-FROM parked_partitions WHERE pipeline_id = ANY(:ids) GROUP BY 1
-""")
-_LAST_ERRORS = text("""
-SELECT DISTINCT ON (pipeline_id) pipeline_id, id, event_name, stage, error_type, last_parked_at
-FROM parked_partitions WHERE pipeline_id = ANY(:ids) ORDER BY pipeline_id, last_parked_at DESC
-""")
-_RATES = text("""
-SELECT pipeline_id, minute, sum(came_in)::bigint AS came_in, sum(delivered)::bigint AS delivered
-FROM (
-  SELECT pipeline_id, minute, in_first AS came_in, 0 AS delivered FROM ledger_minutes
-  WHERE pipeline_id = ANY(:ids) AND minute >= :since AND minute < :until AND stage = 'ingestion'
-  UNION ALL
-  SELECT pipeline_id, minute, 0, delivered FROM delivered_minutes
-  WHERE pipeline_id = ANY(:ids) AND minute >= :since AND minute < :until) AS events
-GROUP BY 1, 2
+  SELECT declaration->>'destination' AS destination,
+    declaration->'source'->>'connector' AS connector
+  FROM pipeline_versions WHERE pipeline_id = page.id ORDER BY number DESC LIMIT 1) AS active ON true
+LEFT JOIN LATERAL (
+  SELECT sum(parked) AS parked, sum(replaying) AS replaying,
+    sum(parked) FILTER (WHERE error_type = :held) AS held
+  FROM parked_partitions WHERE pipeline_id = page.id) AS parked ON true
+LEFT JOIN LATERAL (
+  SELECT id, event_name, stage, error_type, last_parked_at FROM parked_partitions
+  WHERE pipeline_id = page.id ORDER BY last_parked_at DESC LIMIT 1) AS error ON true
+LEFT JOIN LATERAL (
+  SELECT format(CAST(:topic AS text), page.team, active.destination) AS name
+  WHERE active.destination IS NOT NULL) AS topic ON true
+LEFT JOIN LATERAL (
+  SELECT coalesce(array_agg(name), ARRAY[topic.name]) AS names FROM topic_generations
+  WHERE topic_generations.topic = topic.name AND state <> 'ended') AS topics ON true
+LEFT JOIN LATERAL (
+  SELECT lag_s, at FROM topic_looks WHERE topic = ANY(topics.names)
+  ORDER BY lag_s DESC LIMIT 1) AS look ON true
+LEFT JOIN LATERAL (
+  SELECT min(found_at) AS found_at FROM topic_stops
+  WHERE settled_at IS NULL AND topic = ANY(topics.names)) AS stop ON true
+LEFT JOIN destination_states AS away ON away.destination = active.destination
+LEFT JOIN LATERAL (
+  SELECT jsonb_object_agg(minute - :since, events) AS minutes FROM (
+    SELECT minute, sum(in_first) AS events FROM ledger_minutes
+    WHERE pipeline_id = page.id AND minute >= :since AND minute < :until AND stage = 'ingestion'
+    GROUP BY minute) AS of_minute) AS taken ON true
+LEFT JOIN LATERAL (
+  SELECT jsonb_object_agg(minute - :since, delivered) AS minutes FROM delivered_minutes
+  WHERE pipeline_id = page.id AND minute >= :since AND minute < :until) AS given ON true
+ORDER BY page.name
 """)
 
 
@@ -82,7 +120,7 @@ class PipelineFilter:
     words: str = ""
     """In the name of the pipeline, or of its team; upper and lower case are alike."""
     attention: bool = False
-    """Only those that are held, or have events parked."""
+    """Only those that are held, have events parked or a breach open, or whose last run failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +144,35 @@ class PipelineLine:
     team: str
     destination: str | None
     """None: no version of it is deployed."""
+    state: PipelineState
+    """Of what holds it up the worst; else of its source. ``away``: its destination takes nothing;
+    ``stopped``: its topic is not read."""
+    state_since: datetime | None
+    """Of ``held``, ``stopped`` and ``away``."""
     lag_s: float | None
     """For how long the oldest unread event of its topic waits; None: not known."""
     lag_at: datetime | None
     """When that was looked at."""
     parked: int
+    """Events, held ones among them."""
+    held: int
+    """Of these: as they came, because the pipeline is held, or was and they are not back yet."""
     replaying: int
     held_at: datetime | None
     """Since when all its events are parked at once; None: they are not."""
     hold_kind: str | None
     """storm, or by hand."""
+    breaches: int
+    """That are open."""
+    run_state: SourceState
+    """Of the last run of its source."""
+    run_at: datetime | None
+    """When that ended, or was heard of last; None: there was none."""
     last_error: LastError | None
+    came_in: tuple[int, ...]
+    """Events by minute, ``RATE_MINUTES`` of them."""
+    delivered: tuple[int, ...]
+    """What a destination took in each, whenever it came in; replayed events as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +182,25 @@ class PipelinePage:
     pipelines: tuple[PipelineLine, ...]
     next: str | None
     """The name to go on after; None: this was the last page."""
-    total: int
-    """Of all that match,"""
-    held: int
-    """and those of them that are held."""
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineRates:
-    """Events by minute."""
-
     since: datetime
-    """Where the first minute begins."""
-    came_in: Mapping[str, Sequence[int]]
-    """By pipeline id, a number for each of ``RATE_MINUTES``."""
-    delivered: Mapping[str, Sequence[int]]
-    """What a destination took in each, whenever it came in; replayed events as well."""
+    """Where the first minute of rates begins."""
+    total: int
+    """Of all that match:"""
+    held: int
+    """those of them that are held,"""
+    breaches: int
+    """their open breaches,"""
+    failed: int
+    """and those whose last run failed."""
 
 
 def pipeline_page(
-    tracker: TrackerStore, wanted: PipelineFilter, *, limit: int = 50, after: str | None = None
+    tracker: TrackerStore,
+    wanted: PipelineFilter,
+    *,
+    limit: int = 50,
+    after: str | None = None,
+    now: datetime | None = None,
 ) -> PipelinePage:
     """Return a page of the pipelines that match.
 
@@ -154,86 +209,91 @@ def pipeline_page(
         wanted: which.
         limit: most pipelines, up to ``MOST_PIPELINES``.
         after: ``next`` of the page before.
+        now: until when rates are told; None: now.
 
     Raises:
-        RetryError: the tracker does not answer.
+        RetryError: the tracker does not answer within 10 s.
 
-    Cost: a look at each pipeline's name (and for ``attention`` at its parked groups), and at the
-    parked groups of those on the page.
+    Cost: one statement: a look at each pipeline's name, last run and open breaches (and for
+    ``attention`` at its parked groups); of those on the page the parked groups, and the ledger's
+    minutes of an hour for each event name.
     """
     most = min(limit, MOST_PIPELINES)
+    until = int((now or datetime.now(UTC)).timestamp() // 60) - _UNFOLDED_MINUTES
     asked = {
         "teams": None if wanted.teams is None else list(wanted.teams),
         "words": wanted.words,
         "attention": wanted.attention,
         "after": after,
         "most": most + 1,
+        "silent": SILENT_S,
+        "held": HELD_ERROR,
+        "topic": topic_name("%s", "%s"),
+        "since": until - RATE_MINUTES,
+        "until": until,
     }
     with tracker.transaction() as connection:
         connection.execute(text(_LONGEST))
-        rows = connection.execute(_PAGE, asked).all()
-        total = connection.execute(_TOTAL, asked).one()
-        lines = _lines(connection, rows[:most])
+        found = connection.execute(_PAGE, asked).all()
+    total, rows = found[0], [row for row in found if row.id is not None]
+    lines = tuple(_line(row) for row in rows[:most])
     return PipelinePage(
-        tuple(lines),
-        lines[-1].name if len(rows) > most else None,
-        int(total.pipelines),
-        int(total.held),
+        pipelines=lines,
+        next=lines[-1].name if len(rows) > most else None,
+        since=datetime.fromtimestamp((until - RATE_MINUTES) * 60, UTC),
+        total=int(total.total_pipelines),
+        held=int(total.total_held),
+        breaches=int(total.total_breaches),
+        failed=int(total.total_failed),
     )
 
 
-def _lines(connection: Connection, rows: Sequence[Any]) -> list[PipelineLine]:
-    asked = {"ids": [row.id for row in rows]}
-    parked = {row.pipeline_id: row for row in connection.execute(_PARKED, asked)}
-    errors = {
-        row.pipeline_id: LastError(
-            int(row.id), row.event_name, row.stage, row.error_type, row.last_parked_at
-        )
-        for row in connection.execute(_LAST_ERRORS, asked)
-    }
-    topics = {row.id: topic_name(row.team, row.destination) for row in rows if row.destination}
-    names = live_names(connection, set(topics.values()))
-    looks = read_topic_looks(connection, {name for own in names.values() for name in own})
-    found = []
-    for row in rows:
-        own = names.get(topics.get(row.id, ""), [])
-        known = [looks[name] for name in own if name in looks]
-        look = max(known, key=lambda one: one.lag_s, default=None)
-        held = parked.get(row.id)
-        found.append(
-            PipelineLine(
-                row.id,
-                row.name,
-                row.team,
-                row.destination,
-                None if look is None else look.lag_s,
-                None if look is None else datetime.fromtimestamp(look.at_s, UTC),
-                0 if held is None else int(held.parked),
-                0 if held is None else int(held.replaying),
-                row.held_at,
-                row.hold_kind,
-                errors.get(row.id),
-            )
-        )
-    return found
+def _line(row: Any) -> PipelineLine:
+    run_state = source_state(
+        row.run_state, connector=row.connector, heard=row.heard, stop_asked_by=row.stop_asked_by
+    )
+    state, since = _state(row, run_state)
+    error = row.error_id and LastError(
+        int(row.error_id), row.event_name, row.stage, row.error_type, row.last_parked_at
+    )
+    return PipelineLine(
+        id=row.id,
+        name=row.name,
+        team=row.team,
+        destination=row.destination,
+        state=state,
+        state_since=since,
+        lag_s=row.lag_s,
+        lag_at=row.lag_at,
+        parked=int(row.parked or 0),
+        held=int(row.held or 0),
+        replaying=int(row.replaying or 0),
+        held_at=row.held_at,
+        hold_kind=row.hold_kind,
+        breaches=int(row.breaches),
+        run_state=run_state,
+        run_at=row.run_at,
+        last_error=error or None,
+        came_in=_minutes(row.came_in),
+        delivered=_minutes(row.delivered),
+    )
 
 
-def pipeline_rates(tracker: TrackerStore, ids: Sequence[str], *, now: datetime) -> PipelineRates:
-    """Return how many events came in, and how many were delivered, minute by minute.
+def _state(row: Any, run_state: SourceState) -> tuple[PipelineState, datetime | None]:
+    """Return what holds a pipeline up, the worst first; else what its source does."""
+    if row.destination is None:
+        return "not deployed", None
+    if row.held_at is not None:
+        return "held", row.held_at
+    if row.stopped_at is not None:
+        return "stopped", row.stopped_at
+    state = _OF_RUNS[run_state]
+    if state in {"failed", "silent"}:
+        return state, row.run_at
+    if row.waiting_since is not None:
+        return "away", row.waiting_since
+    return state, None
 
-    Raises:
-        RetryError: the tracker does not answer within 10 s.
 
-    Cost: the ledger's minutes of an hour, for each event name.
-    """
-    until = int(now.timestamp() // 60) - _UNFOLDED_MINUTES
-    since = until - RATE_MINUTES
-    came_in = {one: [0] * RATE_MINUTES for one in ids}
-    delivered = {one: [0] * RATE_MINUTES for one in ids}
-    with tracker.transaction() as connection:
-        connection.execute(text(_LONGEST))
-        asked = {"ids": list(ids), "since": since, "until": until}
-        for row in connection.execute(_RATES, asked):
-            came_in[row.pipeline_id][row.minute - since] = int(row.came_in)
-            delivered[row.pipeline_id][row.minute - since] = int(row.delivered)
-    return PipelineRates(datetime.fromtimestamp(since * 60, UTC), came_in, delivered)
+def _minutes(found: Mapping[str, int] | None) -> tuple[int, ...]:
+    return tuple(int((found or {}).get(str(place), 0)) for place in range(RATE_MINUTES))

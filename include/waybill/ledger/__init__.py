@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from waybill.ledger.replay_entries import ReplayEntry as ReplayEntry
     from waybill.ledger.replay_entries import add_entries as add_entries
     from waybill.ledger.replay_entries import count_entries as count_entries
+    from waybill.ledger.source_runs import SILENT_S as SILENT_S
     from waybill.ledger.source_runs import WAITS_FOR as WAITS_FOR
     from waybill.ledger.source_runs import AskedOfRun as AskedOfRun
     from waybill.ledger.source_runs import RunFigures as RunFigures
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
     from waybill.ledger.source_runs import SourceFilter as SourceFilter
     from waybill.ledger.source_runs import SourceLine as SourceLine
     from waybill.ledger.source_runs import SourcePage as SourcePage
+    from waybill.ledger.source_runs import SourceState as SourceState
     from waybill.ledger.source_runs import any_run as any_run
     from waybill.ledger.source_runs import ask_leave as ask_leave
     from waybill.ledger.source_runs import ask_stop as ask_stop
@@ -132,6 +134,7 @@ if TYPE_CHECKING:
     from waybill.ledger.source_runs import read_slot_users as read_slot_users
     from waybill.ledger.source_runs import read_sources as read_sources
     from waybill.ledger.source_runs import resume_run as resume_run
+    from waybill.ledger.source_runs import source_state as source_state
     from waybill.ledger.source_runs import tell_run as tell_run
     from waybill.ledger.source_runs import wait_run as wait_run
     from waybill.ledger.table_loads import TableLoad as TableLoad
@@ -260,23 +263,26 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "replay_entries": ["ReplayEntry", "add_entries", "count_entries"],
         "source_runs": [
+            "SILENT_S",
+            "WAITS_FOR",
             "AskedOfRun",
             "RunFigures",
             "SlotUser",
             "SourceFilter",
             "SourceLine",
             "SourcePage",
-            "WAITS_FOR",
+            "SourceState",
             "any_run",
             "ask_leave",
             "ask_stop",
             "begin_run",
+            "end_run",
             "end_wait",
             "last_turns",
-            "end_run",
             "read_slot_users",
             "read_sources",
             "resume_run",
+            "source_state",
             "tell_run",
             "wait_run",
         ],

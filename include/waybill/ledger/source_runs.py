@@ -432,6 +432,30 @@ def read_sources(
     return SourcePage(lines, following, total.total, total.running, total.failed)
 
 
+def source_state(
+    state: SourceState | None,
+    *,
+    connector: str | None,
+    heard: bool | None,
+    stop_asked_by: str | None,
+) -> SourceState:
+    """Return how a source is, from what its row says of its last run.
+
+    Args:
+        state: of that row; None: there is none.
+        connector: of the active version; None: none is deployed.
+        heard: the run was heard of within ``SILENT_S``.
+        stop_asked_by: who wants it to stop; empty or None: nobody.
+    """
+    if state is None:
+        return "pushed" if connector == PUSHED else "never"
+    if state != "running":
+        return state
+    if not heard:
+        return "silent"
+    return "stopping" if stop_asked_by else "running"
+
+
 def _packed(figures: RunFigures) -> str:
     shown = json_value(asdict(figures), deepest=1, longest=_LONGEST_POSITION)
     return orjson.dumps(shown).decode()
@@ -444,7 +468,9 @@ def _line(row: Any) -> SourceLine:
         team=row.team,
         connector=row.connector or "",
         schedule=row.schedule or "",
-        state=_state(row),
+        state=source_state(
+            row.state, connector=row.connector, heard=row.heard, stop_asked_by=row.stop_asked_by
+        ),
         node=row.node or "",
         started_at=row.started_at,
         told_at=row.told_at,
@@ -457,17 +483,6 @@ def _line(row: Any) -> SourceLine:
         rows_read=row.rows_read or 0,
         figures=_figures(row.figures or {}),
     )
-
-
-def _state(row: Any) -> SourceState:
-    if row.state is None:
-        return "pushed" if row.connector == PUSHED else "never"
-    if row.state != "running":
-        state: SourceState = row.state
-        return state
-    if not row.heard:
-        return "silent"
-    return "stopping" if row.stop_asked_by else "running"
 
 
 def _figures(found: dict[str, Any]) -> RunFigures:

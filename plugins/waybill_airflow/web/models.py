@@ -378,6 +378,15 @@ class Progress(BaseModel):
     sent: int
 
 
+class LastRun(BaseModel):
+    """Where a pipeline's source was read last."""
+
+    dag_id: str
+    run_id: str | None = Field(
+        description="Of Airflow; null: there was no run, or Airflow has it no more."
+    )
+
+
 class Run(BaseModel):
     """A DAG run of a replay or dry run."""
 

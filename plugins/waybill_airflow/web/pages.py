@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import fastapi
 from fastapi import APIRouter, HTTPException, status
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 
 from waybill_airflow.web.guard import Viewer
 from waybill_airflow.web.models import problems
@@ -26,7 +26,7 @@ _PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "balance": ("Balance", ("parked", "balance")),
     "clusters": ("Clusters", ("parked", "balance", "chart", "clusters")),
     "capacity": ("Capacity", ("parked", "balance", "chart", "clusters")),
-    "pipelines": ("Pipelines", ("parked", "chart", "pipelines")),
+    "overview": ("Overview", ("parked", "chart", "pipelines", "overview")),
     "sources": ("Sources", ("parked", "balance", "pipelines", "sources")),
 }
 """Each page's title and style sheets, by its name, which its script and address have as well."""
@@ -54,6 +54,18 @@ def _add(name: str, title: str, styles: tuple[str, ...]) -> None:
 
 for _name, (_title, _styles) in _PAGES.items():
     _add(_name, _title, _styles)
+
+
+@router.get(
+    "/pipelines",
+    response_class=RedirectResponse,
+    status_code=status.HTTP_308_PERMANENT_REDIRECT,
+    responses={200: {"description": "The page “Overview”, to who follows."}},
+    summary="The page “Overview”, at its address before",
+)
+def moved(_access: Viewer) -> RedirectResponse:
+    """Lead to the page; what stands behind the address's `#` comes along."""
+    return RedirectResponse("overview", status.HTTP_308_PERMANENT_REDIRECT)
 
 
 @router.get(

@@ -1,4 +1,4 @@
-"""Routes of pipelines: a line each, and events by minute.
+"""Routes of pipelines: a line each, with all that the page *Overview* shows.
 
 Who may view a team's parked events sees its pipelines. What parked last is told by its type; its
 message, which may hold personal values, is on the page of parked events.
@@ -6,10 +6,10 @@ message, which may hold personal values, is on the page of parked events.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Self
 
-from fastapi import APIRouter, HTTPException, Query, status
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from waybill.events import rfc3339
@@ -17,12 +17,13 @@ from waybill.inspection import (
     MOST_PIPELINES,
     PipelineFilter,
     PipelineLine,
+    PipelineState,
     pipeline_page,
-    pipeline_rates,
 )
+from waybill.ledger import SourceState
 from waybill_airflow.web.guard import Viewer
-from waybill_airflow.web.models import problems
 from waybill_airflow.web.services import parked_events
+from waybill_airflow.web.sparkline import sparkline
 
 router = APIRouter(prefix="/api", tags=["pipelines"])
 _TEXT = r"^[^\x00]{0,300}$"
@@ -45,31 +46,52 @@ class PipelineOut(BaseModel):
     name: str
     team: str
     destination: str | None = Field(description="null: no version is deployed.")
+    state: PipelineState = Field(
+        description="What holds it up the worst: held; stopped: its topic is not read; failed and "
+        "silent: the last run of its source; away: its destination takes nothing. Else what its "
+        "source does: running, stopping, waiting, listening (it sends by itself), idle."
+    )
+    state_since: str | None = Field(description="Of what holds it up.")
     lag_s: float | None = Field(
         description="For how long the oldest unread event of its topic waits; null: not known."
     )
     lag_at: str | None = Field(description="When the coordinator saw that.")
-    parked: int
+    parked: int = Field(description="Events, those among them that are held.")
+    held: int = Field(description="Parked as they came, because the pipeline is held, or was.")
     replaying: int
     held_at: str | None = Field(description="Since when all its events are parked at once.")
     hold_kind: str | None = Field(description="storm, or by hand.")
+    breaches: int = Field(description="That are open.")
+    run_state: SourceState = Field(description="Of its source, as `/sources` has it.")
+    run_at: str | None = Field(description="When the last run ended, or was heard of last.")
     last_error: LastErrorOut | None
+    came_in: list[int] = Field(description="Events by minute: an hour's, from `since` on.")
+    delivered: list[int] = Field(
+        description="Delivered then, whenever they came in; replayed ones as well."
+    )
+    sparkline: str = Field(description="Both as a drawing: an SVG element.")
 
     @classmethod
-    def of(cls, line: PipelineLine) -> Self:
-        """Return a pipeline."""
+    def of(cls, line: PipelineLine, since: datetime) -> Self:
+        """Return a pipeline; ``since``: where the first minute of its rates begins."""
         error = line.last_error
         return cls(
             id=line.id,
             name=line.name,
             team=line.team,
             destination=line.destination,
+            state=line.state,
+            state_since=_time(line.state_since),
             lag_s=None if line.lag_s is None else round(line.lag_s, 3),
-            lag_at=None if line.lag_at is None else rfc3339(line.lag_at),
+            lag_at=_time(line.lag_at),
             parked=line.parked,
+            held=line.held,
             replaying=line.replaying,
-            held_at=None if line.held_at is None else rfc3339(line.held_at),
+            held_at=_time(line.held_at),
             hold_kind=line.hold_kind,
+            breaches=line.breaches,
+            run_state=line.run_state,
+            run_at=_time(line.run_at),
             last_error=None
             if error is None
             else LastErrorOut(
@@ -79,7 +101,14 @@ class PipelineOut(BaseModel):
                 error_type=error.error_type,
                 at=rfc3339(error.at),
             ),
+            came_in=list(line.came_in),
+            delivered=list(line.delivered),
+            sparkline=sparkline(since, line.came_in, line.delivered),
         )
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else rfc3339(at)
 
 
 class Pipelines(BaseModel):
@@ -87,24 +116,11 @@ class Pipelines(BaseModel):
 
     pipelines: list[PipelineOut]
     next: str | None = Field(description="`after` of the next page; null: this was the last.")
+    since: str = Field(description="Where the first minute of rates begins; the last two are out.")
     total: int = Field(description="All that match.")
-    held: int = Field(description="Those of them that are held.")
-
-
-class RatesOut(BaseModel):
-    """A pipeline's events by minute."""
-
-    came_in: list[int]
-    delivered: list[int] = Field(
-        description="Delivered then, whenever they came in; replayed ones as well."
-    )
-
-
-class Rates(BaseModel):
-    """Events of the last hour but the last two minutes."""
-
-    since: str = Field(description="Where the first minute begins.")
-    pipelines: dict[str, RatesOut] = Field(description="By pipeline id.")
+    held: int = Field(description="Those of them that are held,")
+    breaches: int = Field(description="their open breaches,")
+    failed: int = Field(description="and those whose source's last run failed.")
 
 
 @router.get("/pipelines", summary="Pipelines")
@@ -113,45 +129,29 @@ def pipelines(
     words: Annotated[
         str, Query(pattern=_TEXT, description="In the name of the pipeline, or of its team.")
     ] = "",
-    attention: Annotated[bool, Query(description="Only held ones, or with events parked.")] = False,  # noqa: FBT002 - a query parameter
+    attention: Annotated[  # noqa: FBT002 - a query parameter
+        bool,
+        Query(
+            description="Only those that are held, have events parked or a breach open, or whose "
+            "last run failed."
+        ),
+    ] = False,
     limit: Annotated[int, Query(ge=1, le=MOST_PIPELINES, description="Most pipelines.")] = 50,
     after: Annotated[
         str | None, Query(pattern=_TEXT, description="`next` of the page before.")
     ] = None,
 ) -> Pipelines:
-    """Return a page of the user's teams' pipelines."""
+    """Return a page of the user's teams' pipelines, with their events minute by minute."""
     wanted = PipelineFilter(access.teams("view"), words, attention)
     page = pipeline_page(parked_events().tracker, wanted, limit=limit, after=after)
-    lines = [PipelineOut.of(line) for line in page.pipelines]
-    return Pipelines(pipelines=lines, next=page.next, total=page.total, held=page.held)
-
-
-@router.get(
-    "/pipeline-rates",
-    responses=problems(_404="There is no such pipeline."),
-    summary="Events of pipelines by minute",
-)
-def rates(
-    access: Viewer,
-    pipeline: Annotated[
-        list[Annotated[str, Field(pattern=r"^[^\x00]{1,300}$")]],
-        Query(min_length=1, max_length=MOST_PIPELINES, description="Their ids, one by one."),
-    ],
-) -> Rates:
-    """Return how many events came in, and how many were delivered, minute by minute."""
-    seen = {one["id"] for one in parked_events().names(access.teams("view"))}
-    if unknown := [one for one in pipeline if one not in seen]:
-        raise HTTPException(
-            status.HTTP_404_NOT_FOUND,
-            f"there is no pipeline {unknown[0][:80]!r}; /names gives the ids that there are",
-        )
-    found = pipeline_rates(parked_events().tracker, pipeline, now=datetime.now(UTC))
-    return Rates(
-        since=rfc3339(found.since),
-        pipelines={
-            one: RatesOut(came_in=list(found.came_in[one]), delivered=list(found.delivered[one]))
-            for one in pipeline
-        },
+    return Pipelines(
+        pipelines=[PipelineOut.of(line, page.since) for line in page.pipelines],
+        next=page.next,
+        since=rfc3339(page.since),
+        total=page.total,
+        held=page.held,
+        breaches=page.breaches,
+        failed=page.failed,
     )
 
 

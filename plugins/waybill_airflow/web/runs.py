@@ -17,17 +17,26 @@ from fastapi import APIRouter, HTTPException, Request, status
 from starlette.concurrency import run_in_threadpool
 
 from waybill.errors import InputError
+from waybill.events import rfc3339
+from waybill.ledger import SourceFilter, read_sources
 from waybill.parking import ParkedGroup
 from waybill.replay import refuse_held, refuse_ingestion, replay_run_id, teams_of_campaign
 from waybill_airflow.airflow_internals import web_application
 from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID
 from waybill_airflow.web import models
-from waybill_airflow.web.guard import PartitionAccess, PartitionReplayer, Viewer, require
+from waybill_airflow.web.guard import (
+    PartitionAccess,
+    PartitionReplayer,
+    PipelineViewer,
+    Viewer,
+    require,
+)
 from waybill_airflow.web.services import parked_events
 
 router = APIRouter(prefix="/api", tags=["runs"])
 
 _TASK = "replay"
+_INGEST = "ingest_"
 _CREDENTIALS = ("authorization", "cookie")
 _TIMEOUT_S = 60.0
 _EDGES = ("since", "until", "parked_since", "parked_until")
@@ -227,6 +236,40 @@ async def run(
         became=became,
         progress=replay and models.Progress(events=replay.events, sent=replay.sent),
     )
+
+
+@router.get(
+    "/pipelines/{pipeline_id}/last-run",
+    responses=models.problems(_404="No such pipeline is deployed, or it has no DAG."),
+    summary="The last run of a pipeline's source, in Airflow",
+)
+async def last_run(here: PipelineViewer, request: Request) -> models.LastRun:
+    """Return the run of Airflow in which a pipeline's source was read last.
+
+    That is the run whose task had begun last when the source's run began: a source is read by one
+    task at a time. Airflow says it to those only who may see its runs.
+    """
+    name, started_at = await run_in_threadpool(_last_begun, here.pipeline_id)
+    dag_id = f"{_INGEST}{name}"
+    asked = {"order_by": "-start_date", "limit": "1"}
+    if started_at is not None:
+        asked["start_date_lte"] = started_at
+    async with _airflow(request) as client:
+        path = f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/~/taskInstances"
+        answer = await client.get(path, params=asked)
+    _pass_on(answer)
+    found = answer.json()["task_instances"] if started_at is not None else []
+    return models.LastRun(dag_id=dag_id, run_id=found[0]["dag_run_id"] if found else None)
+
+
+def _last_begun(pipeline_id: str) -> tuple[str, str | None]:
+    """Return a pipeline's name, and when the last run of its source began."""
+    page = read_sources(parked_events().tracker, SourceFilter(name=pipeline_id))
+    for line in page.sources:
+        if line.pipeline_id == pipeline_id:
+            begun = line.started_at
+            return line.pipeline, None if begun is None else rfc3339(begun)
+    raise HTTPException(status.HTTP_404_NOT_FOUND, f"there is no pipeline {pipeline_id[:80]!r}")
 
 
 async def _left(client: httpx.AsyncClient, path: str, key: str) -> Any:

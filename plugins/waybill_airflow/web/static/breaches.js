@@ -68,7 +68,7 @@ export class Breaches {
       icon(open ? "alert" : "check"),
       h("div", { class: "breach-body" },
         h("h2", {}, title(one)), h("p", { class: "breach-words" }, one.words), h("p", { class: "breach-place" }, place(one)),
-        events("missing", one.missing, one.missing_events), events("doubled", one.doubled, one.doubled_events),
+        events("missing", one.missing, one.missing_events), events("doubled", one.doubled, one.doubled_events), trailsOf(one),
         !open && h("p", { class: "muted" }, `${ENDED[one.state]} ${ago(one.ended_at)}${one.state === "closed" ? ` (${one.ended_by})` : ""}: ${one.reason}`)),
       open && this.closer(one),
     );
@@ -106,6 +106,11 @@ function place(one) {
   const minute = one.minute ? `taken in at ${time(new Date(one.minute * 60_000).toISOString(), { seconds: false })} UTC` : "";
   const parts = [one.pipeline, one.event_name, one.stage, minute].filter(Boolean);
   return [h("span", {}, parts.join(" · ")), h("span", { class: "muted", title: `${time(one.first_seen_at)} UTC` }, ` seen ${ago(one.first_seen_at)}`)];
+}
+
+function trailsOf(one) {
+  const number = one.missing_events + one.doubled_events;
+  return number > 1 && h("p", {}, h("a", { href: `trails#breach=${one.id}` }, `Where are these ${count(number)} events?`));
 }
 
 function events(what, ids, number) {

@@ -68,7 +68,7 @@ export function chart({ key: own, title, grid, lines, marks = [], spots = [], sh
   const names = h("span", { class: "hot-names", "aria-hidden": "true" });
   let place = null;
   const at = (ms) => Math.min(last, Math.max(0, (ms - since) / (grid.step_s * 1000) - 0.5));
-  const drawing = svg("svg", { viewBox: `0 0 ${last} ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+  const plot = svg("svg", { viewBox: `0 0 ${last} ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" },
     svg("path", { class: `area ${lines[0].look}`, d: under(lines[0].values, most) }),
     marks.map(([ms, words]) => svg("path", { class: "happened", d: `M${at(ms).toFixed(2)} 0V${HIGH}` }, svg("title", {}, words))),
     lines.map((line) => svg("path", { class: `line ${line.look}`, d: path(line.values, most) })),
@@ -84,7 +84,7 @@ export function chart({ key: own, title, grid, lines, marks = [], spots = [], sh
     element.classList.toggle("pointed", one !== null);
   };
   const point = (event) => {
-    const box = drawing.getBoundingClientRect();
+    const box = plot.getBoundingClientRect();
     show(Math.round(Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) * last));
   };
   const key = (event) => {
@@ -98,9 +98,15 @@ export function chart({ key: own, title, grid, lines, marks = [], spots = [], sh
   const element = h("figure", { class: "chart" },
     h("figcaption", {}, h("strong", {}, title), h("ul", { class: "keys" }, lines.map((line) => h("li", { class: line.look }, line.words))), value),
     h("div", { class: "plot", "data-chart": own, tabindex: "0", role: "img", "aria-label": `${title} over time: ${lines[0].words} at most ${shown(peak)}, now ${words(last)}${hotTimes(spots)}`, onpointermove: point, onpointerleave: () => show(null), onkeydown: key, onblur: () => show(null) },
-      h("span", { class: "most", "aria-hidden": "true" }, shown(most / ROOM)), names, drawing),
+      h("span", { class: "most", "aria-hidden": "true" }, shown(most / ROOM)), names, plot),
     h("div", { class: "axis", "aria-hidden": "true" }, [0, 1 / 3, 2 / 3].map((part) => h("span", {}, clock(since + part * grid.steps * grid.step_s * 1000))), h("span", {}, "now")));
   return element;
+}
+
+/** Return a drawing that the server made; null where it is none. */
+export function drawing(markup) {
+  const found = new DOMParser().parseFromString(markup, "image/svg+xml").documentElement;
+  return found.localName === "svg" ? document.importNode(found, true) : null;
 }
 
 /** Return small lines {look, values} for a cell; the first has its area filled. */

@@ -13,7 +13,7 @@ const AGAIN_MS = 20_000;
 const SPANS = [["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"]];
 
 const page = document.getElementById("page");
-const view = { span: "6h", cluster: "" };
+const view = { span: "6h", cluster: "", team: "" };
 let world = null;
 let parts = null;
 let table = null;
@@ -22,10 +22,11 @@ function read() {
   const given = new URLSearchParams(location.hash.slice(1));
   view.span = SPANS.some(([span]) => span === given.get("span")) ? given.get("span") : "6h";
   view.cluster = given.get("cluster") ?? "";
+  view.team = given.get("team") ?? "";
 }
 
-function hashOf({ span, cluster }) {
-  const given = Object.entries({ span: span === "6h" ? "" : span, cluster }).filter(([, value]) => value);
+function hashOf({ span, cluster, team }) {
+  const given = Object.entries({ span: span === "6h" ? "" : span, cluster, team }).filter(([, value]) => value);
   return `#${new URLSearchParams(given).toString()}`;
 }
 
@@ -38,7 +39,7 @@ function go(part) {
 function show() {
   read();
   tellOuter();
-  table = view.cluster ? new TeamTable() : null;
+  table = view.cluster ? new TeamTable(view.team) : null;
   parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), crumbs: h("div", {}), state: h("div", { class: "states" }), cards: h("div", { class: "clusters" }), teams: h("div", {}), decisions: h("section", { class: "decided", "aria-labelledby": "decided" }) };
   fill(page, parts.crumbs, h("header", { class: "head" }, h("div", {}, parts.title, parts.words), parts.totals), parts.state,
     h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), h("p", { class: "muted mark-key" }, h("i", {}), "a team came or went", h("i", { class: "hot-key" }), "hot team or partition")), parts.cards, parts.teams, parts.decisions);
@@ -47,9 +48,14 @@ function show() {
 
 /** Ask for the view's numbers; an answer that a later question made stale is dropped. */
 async function numbers(signal, isCurrent) {
-  const [found, history] = await Promise.all([ask("/clusters", { signal }), ask("/cluster-history", { query: { span: view.span }, signal })]);
+  const [found, numbersOverTime] = await Promise.all([ask("/clusters", { signal }), ask("/cluster-history", { query: { span: view.span }, signal })]);
   if (!isCurrent()) return;
-  draw(found, history);
+  const own = view.team && !view.cluster && found.clusters.find((one) => one.teams.some((each) => each.team === view.team));
+  if (own) { // the address names a team: its cluster, with the team at the top
+    history.replaceState(null, "", location.pathname + location.search + hashOf({ ...view, cluster: own.name }));
+    return show();
+  }
+  draw(found, numbersOverTime);
   await table?.load(view.span, signal);
 }
 
@@ -61,7 +67,7 @@ function draw(found, history) {
   document.title = one ? `${one.name} · Clusters` : "Clusters";
   fill(parts.title, view.cluster || "Clusters");
   fill(parts.words, "Each team's events are processed by the application of one virtual cluster. The coordinator measures each minute, and moves a team only for a reason.");
-  fill(parts.crumbs, view.cluster && h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, h("a", { href: hashOf({ ...view, cluster: "" }) }, icon("back"), "All clusters")));
+  fill(parts.crumbs, view.cluster && h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, h("a", { href: hashOf({ ...view, cluster: "", team: "" }) }, icon("back"), "All clusters")));
   drawTotals(shown);
   fill(parts.state, stale(found), problemList(found.problems), view.cluster && !one && h("div", { class: "empty" }, icon("info"), h("p", {}, "There is no such cluster any more."), h("p", { class: "muted" }, "Go back to all clusters.")));
   fill(parts.cards, shown.map((cluster) => card(cluster, { grid: history, series: history.series[cluster.name], hot: history.hot[cluster.name], decisions, own: world.me.teams !== "all", href: view.cluster ? null : hashOf({ ...view, cluster: cluster.name }) })));

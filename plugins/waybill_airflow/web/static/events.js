@@ -153,10 +153,14 @@ function absent(field, path) {
 function facts(event) {
   const place = event.topic ? `${event.topic} [${event.kafka_partition}] @ ${event.kafka_offset}` : "never was in Kafka";
   const rows = [
-    ["Event id", event.event_id], ["Event time", `${time(event.event_at)} UTC`], ["Parked", `${time(event.parked_at)} UTC`],
+    ["Event id", event.event_id && trailLink(event.event_id)], ["Event time", `${time(event.event_at)} UTC`], ["Parked", `${time(event.parked_at)} UTC`],
     ["Attempt", event.attempt > 0 ? count(event.attempt) : "0 (no replay sent it yet)"], ["Pipeline version", event.pipeline_version], ["Kafka", place], ["Fingerprint", event.fingerprint],
   ].filter(([, value]) => value);
   return h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+function trailLink(id) {
+  return h("a", { href: `trails#${new URLSearchParams({ id })}`, title: "Where it was, and is" }, id);
 }
 
 function maskedNote(event) {

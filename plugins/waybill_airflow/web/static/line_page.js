@@ -1,4 +1,4 @@
-// A page of lines that are found by words, in pages by name: "Pipelines" and "Sources".
+// A page of lines that are found by words, in pages by name: "Overview" and "Sources".
 
 import { tellOuter } from "./address.js";
 import { ask } from "./client.js";
@@ -16,11 +16,10 @@ const TYPING_MS = 350;
  * `title` and `intro` head it; `path` is asked for its lines, each `againMs`, `lines` finds them in
  * the answer; one of them is a `noun`. `filters` says what each filter beside the words may be;
  * `choices(view, change)` shows them. `tiles(found)` are the numbers at the top, `look` and `heads`
- * (words, class, explanation) are the table's. `row(line, old)` draws a line, whose id is its `key`;
- * `old` is its element so far; `none(view)` says what it means that there is none, in two sentences. `drawn(table,
- * lines, signal, isCurrent)` asks for what may come later.
+ * (words, class, explanation) are the table's. `row(line)` draws a line, whose id is its
+ * `key`; `none(view)` says what it means that there is none, in two sentences.
  */
-export function linePage({ title, intro, path, againMs, lines, noun, filters, choices, tiles, look, heads, key, row, none, prepare, drawn = null }) {
+export function linePage({ title, intro, path, againMs, lines, noun, filters, choices, tiles, look, heads, key, row, none, prepare }) {
   const page = document.getElementById("page");
   let view = {};
   let before = []; // where the pages before this one began
@@ -69,23 +68,20 @@ export function linePage({ title, intro, path, againMs, lines, noun, filters, ch
       const found = await ask(path, { query: view, signal });
       if (!isCurrent()) return;
       draw(found);
-      parts.table.removeAttribute("aria-busy");
-      if (drawn && lines(found).length) await drawn(parts.table, lines(found), signal, isCurrent);
     } finally {
       if (isCurrent()) parts.table.removeAttribute("aria-busy");
     }
   }
 
   function draw(found) {
-    const kept = new Map([...parts.table.querySelectorAll("tr[data-id]")].map((line) => [line.dataset.id, line]));
     const inFocus = document.activeElement?.closest("tr[data-id]");
     const place = inFocus ? controls(inFocus).indexOf(document.activeElement) : -1;
     fill(parts.totals, tiles(found).map(([number, words, state]) => h("div", { class: `tile ${state ?? ""}` }, h("strong", {}, count(number)), h("span", {}, words))),
       h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => load() }, icon("refresh")));
-    const drawnLines = lines(found).map((line) => row(line, kept.get(line[key])));
-    fill(parts.table, drawnLines.length ? h("table", { class: look }, h("caption", { class: "sr-only" }, title),
-      h("thead", {}, h("tr", {}, heads.map(([words, style, meaning]) => h("th", { scope: "col", class: style, title: meaning }, words || h("span", { class: "sr-only" }, "Actions"))))),
-      h("tbody", {}, drawnLines)) : empty());
+    const drawnLines = lines(found).map((line) => row(line));
+    fill(parts.table, drawnLines.length ? h("table", { class: look, role: "table" }, h("caption", { class: "sr-only" }, title),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads.map(([words, style, meaning]) => h("th", { scope: "col", role: "columnheader", class: style, title: meaning }, words || h("span", { class: "sr-only" }, "Actions"))))),
+      h("tbody", { role: "rowgroup" }, drawnLines)) : empty());
     const line = inFocus && drawnLines.find((one) => one.dataset.id === inFocus.dataset.id);
     if (line) controls(line)[place]?.focus({ preventScroll: true });
     drawPager(found);
@@ -114,9 +110,17 @@ export function linePage({ title, intro, path, againMs, lines, noun, filters, ch
   return load;
 }
 
-/** Return a cell of a line; on a narrow screen its label stands before it. */
+/**
+ * Return a cell of a line; on a narrow screen its label stands before it. Roles are named, as the
+ * style sheet lays lines out as cards there, which takes an element's own role from it.
+ */
 export function cell(label, look, ...content) {
-  return h("td", { class: look, "data-label": label }, ...content);
+  return h("td", { class: look, role: "cell", "data-label": label }, ...content);
+}
+
+/** Return a line of these cells, with what heads it. */
+export function tableRow(id, head, ...cells) {
+  return h("tr", { "data-id": id, role: "row" }, h("th", { scope: "row", role: "rowheader" }, head), cells);
 }
 
 function controls(line) {

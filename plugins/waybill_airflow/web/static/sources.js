@@ -4,7 +4,7 @@ import { ask, change as send } from "./client.js";
 import { rate, span } from "./cluster_card.js";
 import { openForm, textField } from "./dialogs.js";
 import { h } from "./dom.js";
-import { cell, linePage } from "./line_page.js";
+import { cell, linePage, tableRow } from "./line_page.js";
 import { notice } from "./notices.js";
 import { refusal } from "./permissions.js";
 import { ago, count, size, time } from "./words.js";
@@ -29,8 +29,8 @@ function choices(view, change) {
 
 function row(one) {
   const at = (moment, none) => (moment ? h("time", { datetime: moment, title: `${time(moment)} UTC` }, ago(moment)) : h("span", { class: "muted" }, none));
-  return h("tr", { "data-id": one.pipeline_id },
-    h("th", { scope: "row" }, h("a", { href: `balance#${new URLSearchParams({ pipeline: one.pipeline_id })}`, title: `The balance of ${one.pipeline}` }, one.pipeline), h("span", { class: "sub" }, `${one.team}, ${one.connector || "nothing deployed"}`)),
+  return tableRow(one.pipeline_id,
+    [h("a", { href: `balance#${new URLSearchParams({ pipeline: one.pipeline_id })}`, title: `The balance of ${one.pipeline}` }, one.pipeline), h("span", { class: "sub" }, `${one.team}, ${one.connector || "nothing deployed"}`)],
     cell("Last run", "", h("span", { class: `state ${LOOKS[one.state] ?? ""}`, title: MEANINGS[one.state] ?? "" }, one.state), h("span", { class: "sub" }, since(one)), one.waits_for && h("span", { class: "sub" }, WAITS[one.waits_for]), one.node && h("span", { class: "sub" }, `on ${one.node}`), one.stop_asked_by && h("span", { class: "sub" }, `${STOPPED.includes(one.state) ? "stopped" : "stop asked"} by ${one.stop_asked_by}`)),
     cell("Rows", "number", NONE.includes(one.state) ? h("span", { class: "muted" }, "–") : count(one.read), one.parked > 0 && h("span", { class: "sub" }, `${count(one.parked)} parked`), GOING.includes(one.state) && h("span", { class: "sub" }, `${count(one.settled)} settled`), share(one)),
     cell("Rows/s", "number", NONE.includes(one.state) ? h("span", { class: "muted" }, "–") : rate(one.rate_per_s)),

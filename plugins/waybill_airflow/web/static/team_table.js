@@ -9,7 +9,9 @@ import { ago, count, many, time } from "./words.js";
 const ROWS = 50; // as many as the API takes at once
 
 export class TeamTable {
-  constructor() {
+  /** `first`: the team that comes first, whatever the order. */
+  constructor(first = "") {
+    this.first = first;
     this.element = h("div", {});
     this.shown = ROWS;
     this.histories = new Map();
@@ -18,6 +20,8 @@ export class TeamTable {
 
   /** Draw a cluster's teams; the lags over time are those known. */
   draw(cluster) {
+    const ahead = (team) => (team.team === this.first ? 1 : 0);
+    cluster = { ...cluster, teams: [...cluster.teams].sort((one, other) => ahead(other) - ahead(one)) };
     this.cluster = cluster;
     const teams = cluster.teams.slice(0, this.shown);
     const more = cluster.teams.length - teams.length;
@@ -34,7 +38,7 @@ export class TeamTable {
   row(team) {
     const late = team.lag_s > this.cluster.lag_objective_s;
     const cell = (label, look, ...content) => h("td", { class: look, "data-label": label }, ...content);
-    return h("tr", { "data-team": team.team },
+    return h("tr", { "data-team": team.team, class: team.team === this.first ? "first" : null },
       h("th", { scope: "row", class: "team-name" }, team.team, teamMarks(team), hotPartitions(team)),
       cell("In/s", "number", rate(team.arrival_per_s)), cell("Out/s", "number", rate(team.processed_per_s)), cell("Cores", "number", cores(team.demand_cores)),
       cell("Waiting", "number", count(team.waiting)), cell("Lag", `number ${late ? "bad" : ""}`, span(team.lag_s)),

@@ -4,7 +4,7 @@ import { fill, h, icon } from "./dom.js";
 import { notice } from "./notices.js";
 import { count, fromField, toField } from "./words.js";
 
-const MOST_IDS = 1000;
+export const MOST_IDS = 1000;
 const MOST_BYTES = 4_000_000;
 const WAYS = [["id", "Event id"], ["key", "Primary key"], ["many", "Many ids"]];
 const OWN_ID = /^[\s"'`,;]*([0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(\/\d+)*[\s"'`,;]*$/i;

@@ -7,7 +7,8 @@ import { notice, problem } from "./notices.js";
 import { followTheme } from "./theme.js";
 import { drawAnswer, drawProgress } from "./trail_answer.js";
 import { History } from "./trail_history.js";
-import { Search } from "./trail_search.js";
+import { MOST_IDS, Search } from "./trail_search.js";
+import { count, many } from "./words.js";
 
 const page = document.getElementById("page");
 const FIRST_MS = 300;
@@ -41,9 +42,25 @@ class Asking {
     const given = new URLSearchParams(location.hash.slice(1));
     if (given.has("query")) {
       if (given.get("query") !== this.shown) await this.open(given.get("query"));
-    } else if (given.has("id")) {
-      this.search.fill({ ids: [given.get("id")] });
-      await this.ask({ ids: [given.get("id")] });
+    } else if (given.has("id")) await this.askFor([given.get("id")]);
+    else if (given.has("breach")) await this.askForBreach(given.get("breach"));
+  }
+
+  askFor(ids) {
+    this.search.fill({ ids });
+    return this.ask({ ids });
+  }
+
+  /** Ask for the events that a breach names: as many as one question takes. */
+  async askForBreach(id) {
+    try {
+      const { missing, doubled } = await ask(`/breaches/${encodeURIComponent(id)}`);
+      const ids = [...new Set([...missing, ...doubled])];
+      if (ids.length > MOST_IDS) notice(`These are the first ${count(MOST_IDS)} of ${many(ids.length, "event")}.`, "info");
+      if (ids.length) await this.askFor(ids.slice(0, MOST_IDS));
+      else notice("The events of this breach are not named.", "info");
+    } catch (error) {
+      fill(this.result, problem(error, error.status === 404 ? null : () => this.askForBreach(id)));
     }
   }
 
