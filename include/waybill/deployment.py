@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import Decision, write_audit
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.events import rfc3339
 from waybill.mappings import (
     InForce,
@@ -26,13 +26,12 @@ from waybill.mappings import (
     read_numbered,
     rules_of,
 )
+from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     Pipeline,
     PipelineHead,
     base_topic,
-    hint,
     load_pipeline,
-    shown_name,
     topic_name,
     topic_of,
 )
@@ -320,7 +319,8 @@ def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVer
     more = len(versions) - _MOST_NAMED
     known += f" and {more:,} more" if more > 0 else ""
     kind = "more than one version begins with" if found else "there is no version"
-    raise InputError(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
+    error = InputError if found else NotFoundError
+    raise error(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
 
 
 def _shared_tables(connection: Connection, pipeline: Pipeline) -> Iterator[str]:
@@ -825,7 +825,7 @@ def deployed_id(connection: Connection, name: str) -> str:
     names = [str(one.name) for one in deployed]
     known = ", ".join(names[:_MOST_NAMED]) or "none"
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    raise InputError(
+    raise NotFoundError(
         f"no pipeline {name!r} is deployed (deployed: {known}{more}{hint(name, names)}); run "
         "`waybill pipelines deploy`"
     )
@@ -840,7 +840,7 @@ def pipeline_of(tracker: TrackerStore, pipeline_id: str) -> Pipeline:
     with tracker.transaction() as connection:
         row = _active_row(connection, pipeline_id)
     if row is None:
-        raise InputError(f"no pipeline with id {pipeline_id!r} is deployed")
+        raise NotFoundError(f"no pipeline with id {pipeline_id!r} is deployed")
     return Pipeline.from_json(row.declaration)
 
 

@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import plain
+from waybill.cli.output import plain, print_json, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ class _Progress:
     """Says on standard error when a service changes."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
+        self.console = terminal(err=True)
         self.began: dict[str, float] = {}
 
     def __call__(self, name: str, what: str) -> None:
@@ -97,17 +97,21 @@ def down(
     wipe: Annotated[
         bool, typer.Option("--wipe", help="Delete all data of the stack too; the jars are kept.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Stop everything that was started here, Spark applications too, and nothing else."""
     from waybill.settings import Settings
     from waybill.stack import Stack
 
     Stack(Settings()).down(wipe=wipe, notice=_Progress())
-    typer.echo("down; data wiped" if wipe else "down; data kept")
+    if as_json:
+        print_json({"down": True, "wiped": wipe})
+    else:
+        typer.echo("down; data wiped" if wipe else "down; data kept")
 
 
 def status(*, as_json: AsJson = False) -> None:
-    """Show each service: process, memory, whether it answers. Exit code 1 if some are down."""
+    """Show each service: process, memory, whether it answers. Exit code 4 if some are down."""
     from waybill.settings import Settings
     from waybill.stack import Stack
 
@@ -118,7 +122,7 @@ def status(*, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
-        Console().print(_status_table(lines))
+        terminal().print(_status_table(lines))
         if not runs:
             _say("nothing runs; `waybill up` starts the stack")
         elif ill:
@@ -132,7 +136,7 @@ def status(*, as_json: AsJson = False) -> None:
         if any(line.name == _API_SERVER and line.healthy for line in lines):
             _show_paused()
     if runs and (ill or suspended):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.AWAY)
 
 
 def _who_starts(lines: Sequence[ServiceStatus]) -> str:
@@ -251,7 +255,7 @@ def _show_waiting() -> None:
 
 def _say(words: str) -> None:
     """Print a sentence, broken between words, with what is not printable written out."""
-    Console(highlight=False).print(Text(plain(words)))
+    terminal().print(Text(plain(words)))
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:
@@ -288,7 +292,7 @@ def _span(seconds: float) -> str:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check what Waybill needs on this machine; exit code 1 when something is missing."""
+    """Check what Waybill needs on this machine; exit code 2 when something is missing."""
     from waybill.settings import Settings
     from waybill.stack import examine
 
@@ -300,12 +304,12 @@ def doctor(*, as_json: AsJson = False) -> None:
     else:
         _show_checks(checks)
     if not all(check.ok for check in checks):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _show_checks(checks: Sequence[Check]) -> None:
     """Print what was found as a table, and below it what to do: commands are never broken."""
-    console = Console(highlight=False)
+    console = terminal()
     table = Table(box=None)
     for head in ("", "what", "found"):
         table.add_column(head, overflow="fold")

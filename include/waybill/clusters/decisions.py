@@ -51,7 +51,8 @@ from waybill.clusters.records import (
     write_pin,
 )
 from waybill.clusters.request import ClusterRequest, DrainRequest, PlaceRequest
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
+from waybill.nearest_name import hint
 from waybill.storage import TrackerStore
 
 _MOST_NAMED = 10
@@ -74,8 +75,8 @@ class _Standing:
             InputError: there is none of this name.
         """
         if name not in self.clusters:
-            known = ", ".join(sorted(self.clusters))
-            raise InputError(
+            known = ", ".join(sorted(self.clusters)) + hint(name, self.clusters)
+            raise NotFoundError(
                 f"there is no cluster {name[:120]!r}; there are {known}. "
                 "`waybill clusters create` makes one"
             )

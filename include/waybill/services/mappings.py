@@ -29,7 +29,7 @@ def infer_mappings(
     """
     from waybill.ingestion.connectors import Connections, closing_connector, open_connector
     from waybill.mapping_proposals import infer, load_draft, take_sample
-    from waybill.pipelines import hint
+    from waybill.nearest_name import hint
     from waybill.processing import rules_for, shared_sandbox
 
     draft = load_draft(folder)
