@@ -86,6 +86,10 @@ COMMANDS = {
             "settle-lost": "waybill.cli.lost_objects:settle_lost",
         },
     ),
+    "sql": LazyCommand("Ask a destination: one statement that reads.", "waybill.cli.queries:sql"),
+    "connect": LazyCommand(
+        "Open a destination's shell: psql, DuckDB's.", "waybill.cli.queries:connect"
+    ),
     "bucket": LazyCommand("The bucket and its owner: show, claim.", "waybill.cli.bucket:app"),
     "logs": LazyCommand(
         "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"

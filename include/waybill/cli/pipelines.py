@@ -155,7 +155,7 @@ def list_pipelines(*, directory: From = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar=DECLARED, help="The pipeline's name.")],
+    name: Annotated[str, typer.Argument(metavar=DEPLOYED, help="The pipeline's name.")],
     *,
     directory: From = None,
     as_json: AsJson = False,

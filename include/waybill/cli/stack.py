@@ -70,9 +70,27 @@ def up(
     airflow = settings.airflow
     password = airflow.password.get_secret_value() if airflow.password else ""
     typer.echo(f"Airflow: {airflow.url}  user {airflow.user}  password {password}")
+    for line in _ways_in(settings):
+        typer.echo(line)
+    typer.echo(f"Settings for every command, and passwords: {settings.home / 'stack.env'}")
+
+
+def _ways_in(settings: Settings) -> list[str]:
+    """Return how to reach each server but Airflow, without passwords."""
+    addresses = _addresses(settings)
+    lines = [
+        f"Kafka: {addresses['kafka']}",
+        f"S3: {addresses['s3']}  bucket {settings.s3.bucket}",
+        f"Tracker: {addresses['tracker']}",
+    ]
     if settings.collector.embedded:
-        typer.echo(f"Collector: {_collector_url(settings)}/v1/<pipeline>")
-    typer.echo(f"Settings for every command: {settings.home / 'stack.env'}")
+        lines.append(f"Collector: {addresses['collector']}/v1/<pipeline>")
+    lines += [
+        f"Destination {plain(name)}: waybill connect {plain(name)}, or waybill sql -d {plain(name)}"
+        for name, one in sorted(settings.destinations.items())
+        if one.kind in {"postgres", "duckdb"}
+    ]
+    return lines
 
 
 def _collector_url(settings: Settings) -> str:
@@ -130,6 +148,7 @@ def status(*, as_json: AsJson = False) -> None:
         for line in suspended:
             _say(f"{line.name} was suspended by a signal; `{line.resume}` resumes it")
         _show_restarts(lines)
+        _show_ways_in(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
             _show_jobs()
@@ -137,6 +156,19 @@ def status(*, as_json: AsJson = False) -> None:
             _show_paused()
     if runs and (ill or suspended):
         raise typer.Exit(ExitCode.AWAY)
+
+
+def _show_ways_in(lines: Sequence[ServiceStatus]) -> None:
+    """Print how to reach each server of this stack, if one runs."""
+    from waybill.settings import Settings
+
+    if not any(line.pid for line in lines):
+        return
+    settings = Settings()
+    typer.echo(f"\nAirflow: {settings.airflow.url}  user {settings.airflow.user}")
+    for line in _ways_in(settings):
+        typer.echo(line)
+    typer.echo("")
 
 
 def _who_starts(lines: Sequence[ServiceStatus]) -> str:
