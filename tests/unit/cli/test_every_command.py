@@ -21,8 +21,9 @@ from waybill.cli.command import DECLARED, DEPLOYED, DESTINATION
 from waybill.cli.exit_codes import ExitCode
 
 EVERY = dict(commands())
-_SERVICES = {"up", "demo", "collector", "capacity enhance", "traces ship"}
-"""Those that start servers, or go on until they are ended and wait for servers by themselves."""
+_SERVICES = {"up", "demo", "collector", "capacity enhance", "traces ship", "connect"}
+"""Those that start servers, go on until they are ended and wait for servers by themselves, or become
+another program."""
 _SAID_OTHERWISE = {
     "pipelines list": ExitCode.DONE,
     "pipelines show": ExitCode.DONE,
