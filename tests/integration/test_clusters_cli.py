@@ -52,7 +52,8 @@ def run(*arguments: str) -> str:
 
 def refused(*arguments: str) -> str:
     done = CliRunner().invoke(app, ["clusters", *arguments])
-    assert done.exit_code == 1, (done.output, done.exception)
+    code = 3 if "there is no cluster" in done.output or "is of team" in done.output else 1
+    assert done.exit_code == code, (done.output, done.exception)
     assert done.output.startswith("Error: ")
     return " ".join(done.output.split())
 

@@ -85,15 +85,17 @@ def _show_asked(asked: Asked, *, as_json: bool) -> None:
     """Print a question that has ended.
 
     Raises:
-        RetryError: it failed, or was cancelled; says why.
+        InputError: it was cancelled.
+        RetryError: it failed; says why.
     """
-    from waybill.errors import RetryError
+    from waybill.errors import InputError, RetryError
 
     if as_json:
         answer: dict[str, Any] = asked.answer or {}
         print_json({"query": asked.to_json(), **answer})
     elif asked.answer is None:
-        raise RetryError(f"the question is {asked.state}: {asked.error or 'there is no answer'}")
+        error = InputError if asked.state == "cancelled" else RetryError
+        raise error(f"the question is {asked.state}: {asked.error or 'there is no answer'}")
     else:
         _print_answer(asked.question, asked.answer)
 
@@ -129,7 +131,7 @@ def _edges(request: TrailRequest) -> tuple[datetime | None, datetime | None]:
 
 def _read(file: str | None) -> list[str]:
     """Return the ids of a file, or of what is piped in."""
-    from waybill.errors import InputError
+    from waybill.errors import InputError, NotFoundError
     from waybill.trails import ids_in
 
     if file is None:
@@ -143,6 +145,8 @@ def _read(file: str | None) -> list[str]:
         if len(body) > _MOST_FILE_BYTES:
             raise InputError(f"--file {file}: it has more than {_MOST_FILE_BYTES:,} bytes")
         return ids_in(body.decode("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"--file {file}: {error.strerror}") from error
     except OSError as error:
         raise InputError(f"--file {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:

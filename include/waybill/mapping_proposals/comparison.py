@@ -195,7 +195,7 @@ def _between(
     first = last - 1 if first is None else first
     for number in (last, first):
         if number not in by_number and number != 0:
-            raise InputError(_no_version(event, number, newest))
+            raise NotFoundError(_no_version(event, number, newest))
     before, after = by_number.get(first), by_number.get(last)
     changes = (
         ()
@@ -232,7 +232,7 @@ def _numbered(tracker: TrackerStore, pipeline_id: str, event: str, number: int) 
     for version in versions:
         if version.number == number:
             return version
-    raise InputError(_no_version(event, number, max((v.number for v in versions), default=0)))
+    raise NotFoundError(_no_version(event, number, max((v.number for v in versions), default=0)))
 
 
 def _no_version(event: str, number: int, newest: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waybill.errors import InputError
+from waybill.errors import NotFoundError
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
@@ -36,7 +36,7 @@ def infer_mappings(
     pipeline = draft.pipeline
     if event is not None and event not in pipeline.events:
         words = f"{folder} has no event {event!r} (it has {', '.join(pipeline.events)})"
-        raise InputError(words + hint(event, pipeline.events))
+        raise NotFoundError(words + hint(event, pipeline.events))
     connector = open_connector(
         pipeline.source,
         folder,

@@ -159,7 +159,7 @@ def test_an_option_that_cannot_be_is_named_and_nothing_is_written(root, options,
 def test_the_destinations_are_those_of_the_settings(root, monkeypatch):
     monkeypatch.setenv("WAYBILL_DESTINATIONS", '{"lake": {"kind": "duckdb", "dsn": "x.db"}}')
     assert json.loads(run("new", "first", "--json"))["destination"] == "lake"
-    assert "the settings have lake" in run("new", "orders", "--destination", "warehouse", code=1)
+    assert "the settings have lake" in run("new", "orders", "--destination", "warehouse", code=3)
     both = {"lake": {"kind": "duckdb", "dsn": "x.db"}, "main": {"kind": "duckdb", "dsn": "y.db"}}
     monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(both))
     assert "--destination: say which; the settings have lake, main" in run("new", "x", code=1)
