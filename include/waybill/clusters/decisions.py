@@ -321,7 +321,7 @@ def unpin_team(tracker: TrackerStore, team: str, decision: Decision) -> Assignme
         connection = standing.connection
         if team not in standing.pins:
             pinned = ", ".join(sorted(standing.pins)) or "none"
-            raise InputError(f"team {team[:120]!r} is not pinned; pinned are: {pinned}")
+            raise NotFoundError(f"team {team[:120]!r} is not pinned; pinned are: {pinned}")
         delete_pin(connection, team)
         _note_place(connection, decision, "unpin_team", team, standing.pins[team].cluster)
         return standing.pack(decision)
