@@ -76,7 +76,7 @@ def _configured(settings: Settings, name: str) -> DestinationSettings:
 
 
 def _psql(dsn: str) -> Shell:
-    from psycopg import ProgrammingError, pq
+    from psycopg import Error, pq
 
     program = shutil.which("psql") or _bundled_psql()
     if program is None:
@@ -86,7 +86,7 @@ def _psql(dsn: str) -> Shell:
         )
     try:
         options = pq.Conninfo.parse(dsn.encode())
-    except (ProgrammingError, pq.error) as error:
+    except Error as error:
         raise InputError("the destination's dsn cannot be read by libpq; correct it") from error
     given = [one for one in options if one.val is not None]
     environment = {
