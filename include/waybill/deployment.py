@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import Decision, write_audit
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.events import rfc3339
 from waybill.mappings import (
     InForce,
@@ -26,13 +26,12 @@ from waybill.mappings import (
     read_numbered,
     rules_of,
 )
+from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     Pipeline,
     PipelineHead,
     base_topic,
-    hint,
     load_pipeline,
-    shown_name,
     topic_name,
     topic_of,
 )
@@ -482,7 +481,7 @@ def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVer
         InputError: there is none, or several begin so; says which there are.
     """
     found = [one for one in versions if given == str(one.number)]
-    if not found and len(given) >= (_DIGITS if given.isdigit() else _FEWEST_DIGITS):
+    if not found and len(given) >= (_FEWEST_FIGURES if given.isdigit() else _FEWEST_DIGITS):
         found = [one for one in versions if one.version.startswith(given.lower())]
     if len({one.version for one in found}) == 1:
         return found[0]
@@ -490,7 +489,8 @@ def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVer
     more = len(versions) - _MOST_NAMED
     known += f" and {more:,} more" if more > 0 else ""
     kind = "more than one version begins with" if found else "there is no version"
-    raise InputError(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
+    error = InputError if found else NotFoundError
+    raise error(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
 
 
 def shared_tables(connection: Connection, pipeline: Pipeline) -> list[str]:
@@ -780,9 +780,8 @@ class ActivePipelines:
 _DROPPING = undeployments.c.dropping_at
 _MOST_NAMED = 20
 """Pipelines, or versions of one, that an error lists."""
-_DIGITS, _FEWEST_DIGITS = 12, 4
-"""Of a digest: all of what is kept of it, and its beginning where it is named by that; figures
-alone are a number, unless they are all of it."""
+_FEWEST_DIGITS, _FEWEST_FIGURES = 4, 6
+"""Of a digest's beginning that names it; where it has figures alone, fewer are taken for a number."""
 _MARK = text("SELECT count(*), sum(hashtextextended(pipeline_id, number)) FROM pipeline_versions")
 """Versions are written once. Cost: 1 ms for 5,000 versions; it reads the index only."""
 _WANTED = """FROM pipeline_versions
@@ -1006,7 +1005,7 @@ def deployed_id(connection: Connection, name: str) -> str:
     names = [str(one.name) for one in deployed]
     known = ", ".join(names[:_MOST_NAMED]) or "none"
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    raise InputError(
+    raise NotFoundError(
         f"no pipeline {name!r} is deployed (deployed: {known}{more}{hint(name, names)}); run "
         "`waybill pipelines deploy`"
     )
@@ -1021,7 +1020,7 @@ def pipeline_of(tracker: TrackerStore, pipeline_id: str) -> Pipeline:
     with tracker.transaction() as connection:
         row = _active_row(connection, pipeline_id)
     if row is None:
-        raise InputError(f"no pipeline with id {pipeline_id!r} is deployed")
+        raise NotFoundError(f"no pipeline with id {pipeline_id!r} is deployed")
     return Pipeline.from_json(row.declaration)
 
 

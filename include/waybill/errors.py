@@ -8,6 +8,7 @@ WaybillError
   StopError    going on could lose, double or reorder events; stop the process
     SettleError  until somebody settles by name what was found
   InputError   what the user gave is wrong: says what, where and what to do
+    NotFoundError  nothing of the name, number or id that was given is there
 """
 
 from __future__ import annotations
@@ -68,6 +69,10 @@ class InputError(WaybillError):
     def __init__(self, *args: object, code: str = "") -> None:
         super().__init__(*args)
         self.code = code
+
+
+class NotFoundError(InputError):
+    """Nothing of the name, number or id that was given is there; says what is, or how to see it."""
 
 
 class ParkError(WaybillError):

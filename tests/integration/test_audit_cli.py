@@ -65,7 +65,7 @@ def test_a_breach_is_found_listed_shown_and_closed(settings: Any) -> None:
     report = json.loads(called("balance", "--json"))
     assert (report["unaccounted"], report["accounted"]) == (0, 3)
     called("audit", "close", str(one["id"]), "--why", "again", code=1)
-    called("audit", "show", "4711", code=1)
+    called("audit", "show", "4711", code=3)
 
 
 def test_the_operator_returns_numbers_and_the_record_has_them(settings: Any) -> None:

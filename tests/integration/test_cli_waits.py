@@ -59,6 +59,6 @@ def test_it_is_not_waited_for_when_asked_not_to(settings, postgres):
         output, said = command.communicate(timeout=90)
     finally:
         postgres.start()
-    assert (command.returncode, output) == (1, "")
+    assert (command.returncode, output) == (4, "")
     assert "tracker did not answer" in said
     assert "waiting" not in said

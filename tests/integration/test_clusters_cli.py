@@ -52,7 +52,9 @@ def run(*arguments: str) -> str:
 
 def refused(*arguments: str) -> str:
     done = CliRunner().invoke(app, ["clusters", *arguments])
-    assert done.exit_code == 1, (done.output, done.exception)
+    absent = ("there is no cluster", "is of team", "is not pinned")
+    code = 3 if any(words in done.output for words in absent) else 1
+    assert done.exit_code == code, (done.output, done.exception)
     assert done.output.startswith("Error: ")
     return " ".join(done.output.split())
 

@@ -106,12 +106,12 @@ def test_what_waits_is_ordered_to_be_parked_and_the_order_taken_back(loads, run)
 @pytest.mark.parametrize("verb", ["park", "unpark"])
 def test_a_name_that_is_none_is_answered_with_the_nearest(run, verb):
     code, text = run(verb, "warehuose", "--why", "x")
-    assert (code, "did you mean 'warehouse'" in text) == (1, True)
+    assert (code, "did you mean 'warehouse'" in text) == (3, True)
 
 
 def test_nothing_lost_is_not_said_of_a_name_that_is_none(run):
     code, text = run("lost", "warehuose")
-    assert code == 1
+    assert code == 3
     assert "warehouse" in text
     assert "No staged object is lost" not in text
 
@@ -130,7 +130,7 @@ def test_a_check_says_each_step_and_leaves_only_the_books(loads, run):
 def test_a_check_of_what_is_away_fails_and_says_so(loads, run):
     loads.gate.shut()
     code, text = run("check", "warehouse")
-    assert code == 1
+    assert code == 2
     assert "failed" in text
     assert "cannot be loaded" in text
 

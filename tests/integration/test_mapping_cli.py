@@ -89,15 +89,17 @@ def test_versions_and_folders_are_compared(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "said", "code"),
     [
-        (("show", "ordres"), "no pipeline 'ordres' is deployed"),
-        (("show", "orders", "--event", "ordr"), "did you mean 'order'?"),
-        (("show", "orders", "--version", "9"), "no mapping version 9; it has versions 1 to 3"),
-        (("diff", "orders", "--to", "9"), "no mapping version 9"),
-        (("diff", "./nowhere", "--to", "2"), "leave --from and --to out"),
-        (("diff", "./nowhere"), "expected a file 'pipeline.yaml'"),
+        (("show", "ordres"), "no pipeline 'ordres' is deployed", 3),
+        (("show", "orders", "--event", "ordr"), "did you mean 'order'?", 3),
+        (("show", "orders", "--version", "9"), "no mapping version 9; it has versions 1 to 3", 3),
+        (("diff", "orders", "--to", "9"), "no mapping version 9", 3),
+        (("diff", "./nowhere", "--to", "2"), "leave --from and --to out", 1),
+        (("diff", "./nowhere"), "expected a file 'pipeline.yaml'", 1),
     ],
 )
-def test_errors_say_what_there_is(folder: Path, words: tuple[str, ...], said: str) -> None:
-    assert said in called(*words, code=1)
+def test_errors_say_what_there_is(
+    folder: Path, words: tuple[str, ...], said: str, code: int
+) -> None:
+    assert said in called(*words, code=code)

@@ -149,7 +149,7 @@ def test_history_names_each_version_with_who_when_and_from_where(home, tmp_path,
     assert "ann\\x1b[2J rollback to 1: wrong sums, active" in wide
     assert f":{home}" in wide
     assert first["version"] in text
-    assert "did you mean 'orders'?" in run("history", "order", code=1).output
+    assert "did you mean 'orders'?" in run("history", "order", code=3).output
 
 
 def test_a_rollback_makes_an_earlier_version_active_and_is_in_the_audit_log(home, tmp_path, dsn):
@@ -175,7 +175,7 @@ def test_a_rollback_makes_an_earlier_version_active_and_is_in_the_audit_log(home
 @pytest.mark.parametrize("given", ["99", "0", "zz", "", "123456789012"])
 def test_a_version_that_is_not_there_is_refused_with_those_that_are(home, given):
     first = as_json("deploy", home)
-    refused = run("rollback", "orders", "--", given, code=1).output
+    refused = run("rollback", "orders", "--", given, code=3).output
     assert f"by number and digest there are 1 ({first['version']})" in flat(refused)
     assert len(as_json("history", "orders")) == 1
 

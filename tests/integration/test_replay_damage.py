@@ -141,7 +141,7 @@ def test_the_command_looks_again(books: Books, monkeypatch: pytest.MonkeyPatch) 
     key = segments(books)[0].object_key
     run(books)
     again = CliRunner().invoke(app, ["parked", "recheck", "orders"])
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "still quarantined: 1 segment: the object is gone from the store" in again.stdout
     books.objects.put(key, whole)
     again = CliRunner().invoke(app, ["parked", "recheck"])
@@ -165,20 +165,20 @@ def test_a_dry_run_names_what_is_lost_and_fails(
     spoil(books, 1, "gone")
     for words in (("replay", "--dry-run"), ("dry-run",)):
         code, said = dry(*words)
-        assert code == 1
+        assert code == 2
         assert " of 15 would pass" in said
         assert f"5 events of {keys[1]} could not be read: the object is gone from" in said
         assert "`waybill parked recheck`" in said
     for number in (0, 2, 3):
         spoil(books, number, "gone")
     code, said = dry("replay", "--dry-run")
-    assert code == 1
+    assert code == 2
     assert "over order transformation/null_value: none of it can be read" in said
     assert all(f"5 events of {key} could not be read" in said for key in keys)
     run(books)  # sets all apart
     for words in (("replay", "--dry-run"), ("dry-run",)):
         code, said = dry(*words)
-        assert code == 1
+        assert code == 2
         assert "20" in said
         assert "quarantine" in said
         assert "`waybill parked lost`" in said

@@ -165,7 +165,7 @@ def test_a_wrong_name_makes_no_run(
 ) -> None:
     words = [changes.get(place, word) for place, word in enumerate(WORDS)]
     done = run(*words, *more)
-    assert done.exit_code == 1
+    assert done.exit_code == (1 if "never were events" in said else 3)
     assert said in done.stderr
     assert Airflow.runs == []
 

@@ -323,7 +323,7 @@ def test_the_command_shows_sources_in_eighty_columns_and_stops_a_run(
     assert "next page" in cli("stop", NAME, "--why", "enough")
     assert json.loads(cli("status", "--json"))[0]["state"] == "stopping"
     cli("stop", NAME, "--why", "enough", code=1)
-    cli("status", "nothing", code=1)
+    cli("status", "nothing", code=3)
     with tracker.transaction() as connection:
         connection.execute(
             text("INSERT INTO pipelines (id, name, team) VALUES (:id, 'others', 'x')"), {"id": NAME}

@@ -88,12 +88,12 @@ def test_a_dangerous_topic_is_refused_and_mended_by_the_command_that_the_error_n
     assert "cleanup.policy=compact" in str(refused.value)
     assert "retention.ms=604800000" in str(refused.value)
 
-    [line] = shop.json("topics", "list", code=1)
+    [line] = shop.json("topics", "list", code=2)
     assert line["state"] == "unsafe"
     shown = CliRunner().invoke(app, ["topics", "configure", shop.topic], input="n\n")
     assert "retention.ms: 604800000 -> -1" in shown.output
     assert shown.exit_code == 1
-    assert shop.json("topics", "list", code=1)[0]["state"] == "unsafe"
+    assert shop.json("topics", "list", code=2)[0]["state"] == "unsafe"
     changed = shop.json("topics", "configure", shop.topic, "--yes", "--who", "ann")["changed"]
     assert changed["cleanup.policy"] == {"before": "compact", "after": "delete"}
     assert config_faults(shop.log.config(shop.topic), 1) == []
@@ -131,10 +131,10 @@ def test_a_list_says_what_a_start_would_say_before_any_consumer_ran(shop):
     read_ten(shop)
     assert shop.json("topics", "list")[0]["state"] == "ok"
     cut_logs.delete_records(shop.servers, shop.topic, 0, 25)
-    [line] = shop.json("topics", "list", code=1)
+    [line] = shop.json("topics", "list", code=2)
     assert (line["state"], line["stops"]) == ("stopped", [])
     assert [fault["kind"] for fault in line["log_faults"]] == ["deleted"]
-    shown = shop.run("topics", "list", code=1)
+    shown = shop.run("topics", "list", code=2)
     assert "15 events were deleted unread" in " ".join(shown.split())
     assert f"waybill topics settle {shop.topic}" in shown
     assert shop.sql("SELECT count(*) FROM topic_stops") == [(0,)]
@@ -151,7 +151,7 @@ def test_what_was_deleted_unread_is_settled_with_a_reread_by_the_command(shop):
     shown = CliRunner().invoke(app, ["topics", "settle", shop.topic, "--why", "x"], input="n\n")
     assert "15 events" in shown.output
     assert "waybill pipelines reread" in shown.output
-    assert max(map(len, shop.run("topics", "list", code=1).splitlines()[:6])) <= 80
+    assert max(map(len, shop.run("topics", "list", code=2).splitlines()[:6])) <= 80
     shop.run("topics", "settle", shop.topic, "--yes", code=1)  # no reason
     done = shop.json("topics", "settle", shop.topic, "--why", "x", "--reread", "--yes")
     assert (done["settled"], done["reread"]) == (True, True)

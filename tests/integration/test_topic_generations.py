@@ -428,7 +428,7 @@ def test_a_topic_is_grown_by_the_command_which_adopts_what_a_killed_one_left(sho
     services.run_ingest(shop.settings, "orders")
     assert "has 2 partitions" in shop.run(*grow, "2", "--yes", code=1)
     assert "no pipeline writes" in shop.run(
-        "topics", "grow", "events.no.one", "--partitions=4", "--yes", code=1
+        "topics", "grow", "events.no.one", "--partitions=4", "--yes", code=3
     )
     second = generation_name(shop.topic, 2)
     assert not shop.json(*grow, "4", "--plan")["grown"]
@@ -449,13 +449,13 @@ def test_a_topic_is_grown_by_the_command_which_adopts_what_a_killed_one_left(sho
     producer = Producer(servers)
     producer.produce(shop.topic, b"late")
     producer.flush(10)
-    assert [one["late"] for one in shop.json("topics", "list", code=1)] == [1, 0]
+    assert [one["late"] for one in shop.json("topics", "list", code=2)] == [1, 0]
     admin = AdminClient(servers)
     admin.create_partitions([NewPartitions(second, 6)])[second].result(30)
     children.wait_until(
         lambda: shop.log.describe(second).partitions == 6, limit_s=60, what="it is altered"
     )
-    [_, altered] = shop.json("topics", "list", code=1)
+    [_, altered] = shop.json("topics", "list", code=2)
     assert altered["state"] == "altered"
     assert "made with 4 partitions, and has 6" in altered["altered"]
     [check] = topic_checks(shop.settings)
@@ -572,7 +572,7 @@ def test_a_run_whose_source_is_away_holds_no_generation(
         connection.exec_driver_sql(
             "UPDATE topic_generations SET draining_since = draining_since - interval '11 minutes'"
         )
-    [waits, _] = shop.json("topics", "list", code=1)
+    [waits, _] = shop.json("topics", "list", code=2)
     assert waits["draining_since"]
     [found] = shop.draining_findings()
     assert f"{shop.topic} drains for 11 min" in found
@@ -596,7 +596,7 @@ def test_a_tracker_that_lacks_a_generation_is_told_and_nothing_is_taken_in(shop:
     producer = Producer({"bootstrap.servers": shop.kafka.bootstrap_servers, "log_level": 2})
     producer.produce(second, b"of before the tracker was restored")
     producer.flush(10)
-    [_, unknown] = shop.json("topics", "list", code=1)
+    [_, unknown] = shop.json("topics", "list", code=2)
     assert (unknown["topic"], unknown["state"]) == (second, "unknown")
     assert [check.found for check in topic_checks(shop.settings) if not check.ok] == [
         f"{second}: in Kafka, with records, and unknown to the tracker"

@@ -402,7 +402,7 @@ def called(*words: str, code: int = 0) -> str:
 
 def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: TrackerStore) -> None:
     work: dict[str, Work] = {job.name: lambda: {"looked_at": 7} for job in records.JOBS}
-    assert "never" in (said := called("list", code=1))
+    assert "never" in (said := called("list", code=2))
     assert "that is done could not be checked: Airflow" in said
     assert "audit is paused" in called("pause", "audit", "--who", "ann", "--why", "a restore")
     called("pause", "audit", "--who", "bob")
@@ -422,7 +422,7 @@ def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: Tracker
         ("ann", "pause_job", "audit", "a restore"),
         ("bob", "resume_job", "audit", "restored"),
     ]
-    assert "no job 'nothing'" in called("pause", "nothing", code=1)
+    assert "no job 'nothing'" in called("pause", "nothing", code=3)
     [first, *_] = json.loads(called("list", "--json"))
     assert (first["job"], first["state"], first["outcome"]) == ("audit", "ok", {"looked_at": 7})
 

@@ -113,7 +113,7 @@ def test_on_the_command_line_what_is_left_out_is_an_exit_code_and_said(web, hurt
     path = tmp_path / "out.jsonl"
     for words in (["download", "-o", str(path), "--json"], ["sample", "-n", "9", "--json"]):
         done = CliRunner().invoke(app, ["parked", *words])
-        assert done.exit_code == 1, done.output
+        assert done.exit_code == 2, done.output
         for line in left_out(keys):
             assert f"events of {line['object_key']} left out: {line['reason']}" in done.stderr
         given = json.loads(done.stdout)

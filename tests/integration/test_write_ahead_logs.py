@@ -198,4 +198,4 @@ def test_the_command_line_lists_and_settles_logs(
     (one,) = json.loads(run(app, ["logs", "list", "--all", "--json"]).output)
     assert (one["state"], one["reason"]) == ("ended", "gone")
     wrong = run(app, ["logs", "settle", "%", "--why", "x", "--yes"])
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 3

@@ -1,8 +1,8 @@
 """``waybill``: the command line.
 
 One table names every command and its function; a package is imported when its command runs.
-Errors a user can mend end in one block of text and exit code 1; ``waybill --debug`` shows the
-traceback.
+Errors a user can mend end in one block of text and the code of ``exit_codes``; ``waybill --debug``
+shows the traceback.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from waybill.cli.command import NoColor
 from waybill.cli.lazy import LazyCommand, root
 
 COMMANDS = {
@@ -94,6 +95,10 @@ COMMANDS = {
             "settle-lost": "waybill.cli.lost_objects:settle_lost",
         },
     ),
+    "sql": LazyCommand("Ask a destination: one statement that reads.", "waybill.cli.queries:sql"),
+    "connect": LazyCommand(
+        "Open a destination's shell: psql, DuckDB's.", "waybill.cli.queries:connect"
+    ),
     "bucket": LazyCommand("The bucket and its owner: show, claim.", "waybill.cli.bucket:app"),
     "logs": LazyCommand(
         "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"
@@ -151,6 +156,7 @@ def _options(
         float,
         typer.Option("--wait", min=0, help="Seconds to wait for a server that does not answer."),
     ] = 60.0,
+    no_color: NoColor = False,
 ) -> None:
     """Event pipelines that never lose an event."""
-    del debug, wait  # read by the root group
+    del debug, wait, no_color  # read by the root group, and by callbacks

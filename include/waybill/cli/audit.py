@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.options import AsJson, Who, Why, decision
+from waybill.cli.exit_codes import ExitCode
+from waybill.cli.options import PIPELINE_FLAGS, AsJson, Who, Why, decision
 from waybill.cli.output import print_json, print_line
 from waybill.cli.promises import tell_hindrances
 
@@ -38,13 +39,15 @@ def run(*, as_json: AsJson = False) -> None:
     else:
         _show_round(report)
     if report["opened"]:
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @app.command("breaches")
 def breaches_(
     *,
-    pipeline: Annotated[str | None, typer.Option(help="Only this one, by name or id.")] = None,
+    pipeline: Annotated[
+        str | None, typer.Option(*PIPELINE_FLAGS, help="Only this one, by name or id.")
+    ] = None,
     since: Annotated[
         datetime | None, typer.Option(help="Only those seen from this time on (UTC).")
     ] = None,
@@ -69,7 +72,7 @@ def breaches_(
             typer.echo("No breach is open." if not everything else "There was no breach.")
         tell_hindrances(settings, "nobody looks for breaches now", jobs=["audit"])
     if any(one.state == "open" for one in found):
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @app.command()

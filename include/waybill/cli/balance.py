@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.cli.command import DEPLOYED
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import plain, print_json
+from waybill.cli.output import plain, print_json, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,41 +49,33 @@ _MOST_BREACHES = 10
 
 
 def balance(
-    pipeline: Annotated[str | None, typer.Argument(help="Only this one, by name or id.")] = None,
+    pipeline: Annotated[
+        str | None, typer.Argument(metavar=DEPLOYED, help="Only this one, by name or id.")
+    ] = None,
     since: Annotated[
         datetime | None, typer.Option(help="Only intake minutes from this time on (UTC).")
     ] = None,
     *,
-    pipeline_option: Annotated[
-        str | None, typer.Option("--pipeline", help="The same, as an option.")
-    ] = None,
     minutes: Annotated[bool, typer.Option(help="One line for each intake minute.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check that what went in came out, per pipeline, event name and stage. Exit code 2 if not."""
-    from waybill.errors import InputError
     from waybill.services import balance as read
     from waybill.settings import Settings
 
     moment = None if since is None else since.replace(tzinfo=since.tzinfo or UTC)
-    if pipeline is not None and pipeline_option not in {None, pipeline}:
-        raise InputError(
-            f"{pipeline!r} and --pipeline {pipeline_option!r}: give one pipeline, or none for all"
-        )
-    pipeline = pipeline or pipeline_option
     report = read(Settings(), pipeline=pipeline, since=moment)
     if as_json:
         print_json(report.to_json())
     else:
         _show_balance(report, minutes=minutes, narrowed=pipeline is not None or since is not None)
     if report.unaccounted:
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> None:
-    from rich.console import Console
 
-    console = Console(highlight=False)
+    console = terminal()
     if not report.pipelines:
         console.print(f"Nothing was taken in{' that matches' if narrowed else ' yet'}.")
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Why, decision
 
 if TYPE_CHECKING:
@@ -17,14 +18,14 @@ app = typer.Typer(no_args_is_help=True, help="The bucket and its owner: show, cl
 
 @app.command()
 def show(*, as_json: AsJson = False) -> None:
-    """Show which deployment owns the bucket. Exit code 1 if it is another one."""
+    """Show which deployment owns the bucket. Exit code 2 if it is another one."""
     from waybill.services import bucket_owner
     from waybill.settings import Settings
 
     report = bucket_owner(Settings())
     _print(report, as_json=as_json)
     if report.owner is not None and not report.is_ours:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line, terminal
 from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def _told(found: Campaign, *, as_json: bool) -> None:
 
 def _show_list(found: list[Campaign]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -135,7 +134,7 @@ def _show_list(found: list[Campaign]) -> None:
             f"{campaign.rate_per_min:.1f}",
             _duration(campaign.eta_s),
         )
-    Console(highlight=False).print(grid)
+    terminal().print(grid)
 
 
 def _lines(found: Campaign) -> list[str]:
@@ -185,7 +184,6 @@ def _progress(found: Campaign) -> str:
 
 def _show_groups(rows: list[CampaignGroup], state: str) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -204,7 +202,7 @@ def _show_groups(rows: list[CampaignGroup], state: str) -> None:
         why = str(report.get("error") or report.get("problem") or "")
         outcome = f"{row.outcome}: {why}" if why else row.outcome
         grid.add_row(*(Text(plain(words)) for words in (name, outcome, row.run_id)))
-    Console(highlight=False).print(grid)
+    terminal().print(grid)
 
 
 def _clock(moment: datetime | None) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from waybill.capacity import SimulationRequest
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +111,7 @@ def simulate(
 
 
 @app.command()
-def enhance() -> None:
+def enhance(*, as_json: AsJson = False) -> None:
     """Look after the workers of this node until it is stopped: add where there is room."""
     import logging
     import signal
@@ -128,6 +128,8 @@ def enhance() -> None:
         signal.signal(one, lambda *_: stopped.set())
     with nobody_waiting():
         run_enhancer(Settings(), is_stopped=stopped.is_set)
+    if as_json:
+        print_json({"stopped": True})
 
 
 def _thresholds(text: str) -> Any:
@@ -255,7 +257,6 @@ def _words(one: Mapping[str, Any]) -> str:
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -265,4 +266,4 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     for row in rows:
         cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
         table.add_row(*map(Text, cells))
-    Console(highlight=False).print(table)
+    terminal().print(table)

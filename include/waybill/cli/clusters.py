@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision, takes
-from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line, terminal
 from waybill.clusters import (
     SET_BY_WAYBILL,
     ClusterRequest,
@@ -384,7 +384,6 @@ def _print_decisions(found: ClusterStatus) -> None:
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -394,4 +393,4 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     for row in rows:
         cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
         table.add_row(*map(Text, cells))
-    Console(highlight=False).print(table)
+    terminal().print(table)

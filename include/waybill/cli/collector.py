@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from waybill.cli.options import AsJson
+from waybill.cli.output import print_json
+
 
 def collector(
     *,
@@ -17,6 +20,7 @@ def collector(
     workers: Annotated[
         int | None, typer.Option(min=1, max=64, help="Processes; each has logs of its own.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Take events over HTTP, for pipelines whose source is `http`, until SIGTERM or Ctrl-C.
 
@@ -29,4 +33,8 @@ def collector(
     from waybill.services import run_collector
     from waybill.settings import Settings
 
-    run_collector(Settings())
+    settings = Settings()
+    if as_json:
+        own = settings.collector
+        print_json({"host": own.host, "port": own.port, "workers": own.workers})
+    run_collector(settings)

@@ -30,7 +30,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.exit_codes import exit_code
 from waybill.cli.lazy import AWAY_ADVICE
+from waybill.cli.options import AsJson
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.services import balance, deployed_pipeline, deployed_pipelines, parked_partitions
 from waybill.services.airflow_client import END_STATES, AirflowClient
@@ -156,9 +158,10 @@ def demo(
             "database while it changes.",
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the main job on 336,776 flights and 26,115 weather readings; leave Airflow's UI up."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH, stderr=as_json)
     began = time.monotonic()
     settings = Settings()
     _prepare(settings, console, fresh=fresh)
@@ -190,7 +193,7 @@ def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
         console.print(f"[bold red]The demo stopped:[/] {escape(str(error))}")
         console.print(f"Logs: {settings.home / 'logs'}. `waybill status` shows what runs.")
         console.print(_WAYS_ON)
-        return 1
+        return exit_code(error)
     except KeyboardInterrupt:
         console.print("\n[bold]Interrupted.[/] The stack and its pipelines run on.")
         console.print(_WAYS_ON)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.cli.command import DESTINATION
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_json, print_line
+from waybill.cli.output import counted, plain, print_json, print_line, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Destinations: how far they are, what waits, whether they respond."
 )
 
-Name = Annotated[str, typer.Argument(help="The destination's name.")]
+Name = Annotated[str, typer.Argument(metavar=DESTINATION, help="The destination's name.")]
 
 
 @app.command("list")
@@ -51,7 +53,7 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test what loads need: connect; create, fill and drop a table. Exit code 1 if a step fails."""
+    """Test what loads need: connect; create, fill and drop a table. Exit code 2 if a step fails."""
     from waybill.services import check_destination
     from waybill.settings import Settings
 
@@ -64,7 +66,7 @@ def check(
         _print_steps(found)
         typer.echo(f"{name}: {'can be loaded' if ok else 'cannot be loaded as it is'}")
     if not ok:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @app.command()
@@ -155,7 +157,6 @@ def _waits(one: DestinationLine) -> list[str]:
 
 def _print_table(found: Sequence[DestinationLine]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -175,7 +176,7 @@ def _print_table(found: Sequence[DestinationLine]) -> None:
             f"{one.rows:,}",
             _state(one),
         )
-    Console(highlight=False).print(table)
+    terminal().print(table)
 
 
 def _state(one: DestinationLine) -> str:
@@ -190,7 +191,6 @@ def _state(one: DestinationLine) -> str:
 
 
 def _print_steps(found: Sequence[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -201,4 +201,4 @@ def _print_steps(found: Sequence[Finding]) -> None:
     for one in found:
         mark = Text("ok", style="green") if one.ok else Text("failed", style="red")
         table.add_row(mark, Text(plain(one.step)), Text(plain(one.words)))
-    Console(highlight=False).print(table)
+    terminal().print(table)

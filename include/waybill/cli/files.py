@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waybill.cli.options import AsJson
-from waybill.cli.output import print_json
+from waybill.cli.output import print_json, terminal
 
 if TYPE_CHECKING:
     from waybill.tracing.files import FileReader, FileRecord
@@ -84,6 +84,8 @@ def retry(
     who: Annotated[str, typer.Option(help="Your name.")],
     why: Annotated[str, typer.Option(help="What was fixed.")],
     spool: SpoolOption = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Retry a failed file, once its cause is fixed.
 
@@ -99,6 +101,9 @@ def retry(
     if record.state != "failed":
         raise InputError(f"file {file_id} is {record.state}, not failed")
     ask_for_retry(directory, file_id, who=who, why=why)
+    if as_json:
+        print_json({"id": file_id, "asked": True})
+        return
     typer.echo(f"Asked for a retry. See how it goes: waybill files show {file_id}")
 
 
@@ -118,11 +123,11 @@ def _state(text: str | None) -> Any:
 
 
 def _known(books: FileReader, file_id: str) -> FileRecord:
-    from waybill.errors import InputError
+    from waybill.errors import NotFoundError
 
     record = books.get(file_id)
     if record is None:
-        raise InputError(
+        raise NotFoundError(
             f"no file {file_id} is known here: it was never seen, or shipped and forgotten after "
             "a day. `waybill files list` shows those that are"
         )
@@ -150,11 +155,10 @@ def _print_json(books: FileReader, found: Iterable[FileRecord]) -> None:
 
 
 def _show(books: FileReader, newest: list[FileRecord], directory: Path, limit: int) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    console = terminal()
     table = Table(title=f"Files of {escape(str(directory))}", title_justify="left")
     for name in ("created (UTC)", "id", "state", "bytes", "objects", "failed tries", "why"):
         table.add_column(

@@ -1,8 +1,8 @@
 """``waybill ingest``: start a pipeline's ingestion in Airflow, and follow it.
 
-Exit code: 0, the run is started, or with ``--wait`` has ended well; 1, it failed, was stopped, or
-was refused; 130, nobody follows it any more, and it goes on. With ``--json`` standard output is one
-JSON value.
+Exit code: 0, the run is started, or with ``--wait`` has ended well; 1, it was refused; 2, it failed
+or was stopped; 130, nobody follows it any more, and it goes on. With ``--json`` standard output is
+one JSON value.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waybill.cli.command import DEPLOYED
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Yes, decision, takes
 from waybill.cli.output import counted, plain, print_folded, print_json
 from waybill.cli.promises import tell_hindrances
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.ingestion import IngestRequest
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ _REASON = "reason"
 )
 def ingest(
     request: IngestRequest,
-    pipeline: Annotated[str, typer.Argument(help="The pipeline, by name or id.")],
+    pipeline: Annotated[str, typer.Argument(metavar=DEPLOYED, help="The pipeline, by name or id.")],
     who: Who = None,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the run to its end.")] = False,
@@ -82,7 +84,7 @@ def ingest(
         ended = _follow(airflow, outcome, sayer, as_json=as_json)
     _say_ended(outcome | ended, as_json=as_json)
     if ended["state"] != "success":
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _follow(
@@ -133,7 +135,7 @@ def _require_running(airflow: AirflowClient, pipeline: Pipeline, dag_id: str) ->
         )
     paused = airflow.is_paused(dag_id)
     if paused is None:
-        raise InputError(
+        raise NotFoundError(
             f"Airflow has no DAG {dag_id!r}: `waybill pipelines deploy` has it made from the"
             " declaration, which must be there"
         )

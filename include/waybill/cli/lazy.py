@@ -10,7 +10,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
+from waybill.cli.exit_codes import ExitCode, exit_code
 from waybill.errors import AwayError, WaybillError
 
 if TYPE_CHECKING:
@@ -50,13 +53,17 @@ class LazyCommand:
 
 @cache
 def _made(name: str, target: str, more: tuple[tuple[str, str], ...]) -> Any:
+    from waybill.cli.command import Command
+
     found = _import(target)
     if isinstance(found, typer.Typer):
         for word, function in more:
             found.command(word)(_import(function))
+        for one in found.registered_commands:
+            one.cls = Command
         return _with_joined_help(typer.main.get_group(found))
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(found)
+    alone.command(name, cls=Command)(found)
     return _with_joined_help(typer.main.get_command(alone))
 
 
@@ -95,28 +102,47 @@ class _UnloadedCommand(TyperCommand):
 
 
 class Root(TyperGroup):
-    """Prints a `WaybillError` as one block on standard error and exits with 1.
+    """Prints a `WaybillError` as one block on standard error and exits with its code.
 
-    With ``--debug`` it is raised.
+    With ``--debug`` it is raised. What cannot be parsed is wrong input as well.
     """
+
+    def make_context(  # typer's own types of what goes through here are private
+        self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Return the context; what is wrong about the root's options ends with 1."""
+        with _usage_as_input():
+            return super().make_context(info_name, args, parent=parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a server that does not answer is waited for, ``--wait`` seconds."""
         from waybill.waiting import waiting
 
         try:
-            with waiting(ctx.params.get("wait", 0), _print_wait):
+            with _usage_as_input(), waiting(ctx.params.get("wait", 0), _print_wait):
                 return super().invoke(ctx)
         except WaybillError as error:
             if ctx.params.get("debug"):
                 raise
             _print_error(_error_text(error))
+            code = exit_code(error)
         except ValueError as error:
             words = _TEXT_OF.get(type(error).__name__)
             if ctx.params.get("debug") or words is None:
                 raise
             _print_error(words(error))
-        raise typer.Exit(1)
+            code = ExitCode.INPUT
+        raise typer.Exit(code)
+
+
+@contextmanager
+def _usage_as_input() -> Iterator[None]:
+    """End with the code of wrong input on a usage error; typer's own is 2."""
+    try:
+        yield
+    except TyperException as error:
+        error.exit_code = ExitCode.INPUT
+        raise
 
 
 def root(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
@@ -207,9 +233,9 @@ def _print_wait(words: str) -> None:
 
 
 def _print_error(words: str) -> None:
-    from rich.console import Console
+    from waybill.cli.output import terminal
 
-    console = Console(stderr=True)
+    console = terminal(err=True)
     console.print("[bold red]Error:[/]", end=" ")
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()

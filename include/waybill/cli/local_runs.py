@@ -22,7 +22,8 @@ from waybill.cli.options import AsJson
 from waybill.cli.output import counted, plain, print_folded, print_json, user_code_printed
 from waybill.cli.pipelines import existing_folder
 from waybill.errors import InputError, RetryError, WaybillError
-from waybill.pipelines import load_pipeline, shown_name
+from waybill.nearest_name import shown_name
+from waybill.pipelines import load_pipeline
 
 if TYPE_CHECKING:
     from waybill.pipelines import Pipeline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waybill.cli.options import AsJson, Who, decision
-from waybill.cli.output import counted, plain, print_json
+from waybill.cli.output import counted, plain, print_json, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,6 @@ def _show(one: LogLine) -> None:
 
 def _print_table(found: Sequence[LogLine]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -129,4 +128,4 @@ def _print_table(found: Sequence[LogLine]) -> None:
             f"{one.unsettled:,}",
             f"{span(one.unseen_s)} ago",
         )
-    Console(highlight=False).print(table)
+    terminal().print(table)

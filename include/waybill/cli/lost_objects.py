@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waybill.cli.command import DEPLOYED, DESTINATION
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import counted, plain, print_json, print_line
 from waybill.cli.promises import tell_hindrances
@@ -26,7 +28,10 @@ Ids = Annotated[
 
 def recheck(
     pipeline: Annotated[
-        str | None, typer.Argument(help="Pipeline, by name or id; none: all.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar=DEPLOYED, help="Pipeline, by name or id; none: all.", show_default=False
+        ),
     ] = None,
     who: Who = None,
     *,
@@ -37,7 +42,7 @@ def recheck(
 ) -> None:
     """Check quarantined events again; those whose files are restored are parked again.
 
-    Names the files of other parked events that are gone. Exit code 1 if something is not right.
+    Names the files of other parked events that are gone. Exit code 2 if something is not right.
     """
     from waybill.services import recheck_quarantine
     from waybill.settings import Settings
@@ -54,7 +59,7 @@ def recheck(
         if object_key is None and report.objects:
             typer.echo("`watch` quarantines them, and makes them again from Kafka if it can")
     if report.left_segments or any(one.state != "present" for one in report.objects):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def lost_parked_events(
@@ -96,7 +101,9 @@ def lost_parked_events(
 
 
 def lost_staged(
-    name: Annotated[str | None, typer.Argument(help="Of one destination; else of all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar=DESTINATION, help="Of one destination; else of all.")
+    ] = None,
     *,
     recover: Recover = False,
     ids: Ids = False,
@@ -139,7 +146,7 @@ def lost_staged(
 
 
 def settle_lost(
-    name: Annotated[str, typer.Argument(help="The destination's name.")],
+    name: Annotated[str, typer.Argument(metavar=DESTINATION, help="The destination's name.")],
     why: Reason,
     who: Who = None,
     *,

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_json
+from waybill.cli.output import counted, plain, print_json, terminal
 from waybill.cli.pipelines import existing_folder
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ _NAME_INDENT, _EVENT_INDENT = 2, 4
 _DECLARATION = "pipeline.yaml"
 
 Event = Annotated[str | None, typer.Option("--event", "-e", help="Only this event name.")]
-Name = Annotated[str, typer.Argument(help="A deployed pipeline, by name or id.")]
+Name = Annotated[str, typer.Argument(metavar=DEPLOYED, help="A deployed pipeline, by name or id.")]
 
 
 @app.command()
 def infer(
-    pipeline: Annotated[str, typer.Argument(help="A pipeline's folder, or its name.")],
+    pipeline: Annotated[
+        str, typer.Argument(metavar=DECLARED, help="A pipeline's folder, or its name.")
+    ],
     event: Event = None,
     sample: Annotated[
         int, typer.Option(min=1, max=_MOST_SAMPLE, help="Records of the source to read at most.")
@@ -69,7 +72,7 @@ def infer(
             }
         )
         return
-    console = Console(highlight=False)
+    console = terminal()
     for proposal in proposals:
         show_proposal(console, proposal, pasted=written is None)
     for line in _sample_lines(taken):
@@ -94,7 +97,7 @@ def show(
     if as_json:
         print_json([one.to_json() for one in found])
         return
-    console = Console(highlight=False)
+    console = terminal()
     for number, one in enumerate(found):
         if number:
             console.print()
@@ -104,7 +107,11 @@ def show(
 @app.command()
 def diff(
     pipeline: Annotated[
-        str, typer.Argument(help="A deployed pipeline; or a folder: what its deploy would change.")
+        str,
+        typer.Argument(
+            metavar=DECLARED,
+            help="A deployed pipeline; or a folder: what its deploy would change.",
+        ),
     ],
     event: Event = None,
     first: Annotated[
@@ -129,7 +136,7 @@ def diff(
     if as_json:
         print_json([one.to_json() for one in found])
         return
-    console = Console(highlight=False)
+    console = terminal()
     for one in found:
         for line in _difference_lines(one):
             console.print(line, soft_wrap=True)

@@ -15,7 +15,8 @@ from rich.text import Text
 from waybill.cli.options import AsJson, takes
 from waybill.cli.output import plain, print_folded
 from waybill.errors import InputError
-from waybill.pipelines import NewPipeline, hint, shown_name
+from waybill.nearest_name import hint, shown_name
+from waybill.pipelines import NewPipeline
 
 if TYPE_CHECKING:
     from waybill.settings import Settings

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_json
+from waybill.cli.output import counted, plain, print_json, terminal
 from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def send(*, as_json: AsJson = False) -> None:
         failed = f"; {report.failed:,} not taken: `waybill notices list`" if report.failed else ""
         typer.echo(told + failed)
     if report.failed:
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @app.command()
@@ -71,15 +72,14 @@ def test(
         for sink, problem in answers.items():
             typer.echo(f"{sink}: {plain(problem) or 'taken'}")
     if any(answers.values()) or not answers:
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _show(found: list[WaitingNotice]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = terminal()
     if not found:
         console.print("Owners have been told everything.")
         return

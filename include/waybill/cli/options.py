@@ -21,6 +21,7 @@ import typer
 from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
+from waybill.cli.command import DEPLOYED
 from waybill.request import Request
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ Reason = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PIPELINE_FLAGS = ("--pipeline", "-p")
 PARTITION_FLAGS = {
     "event_name": ("--event-name", "-e"),
     "stage": ("--stage", "-s"),
@@ -124,6 +126,9 @@ def _parameter(
     """Return one field as typer wants it; ``more`` ends its help."""
     text = field.description or ""
     options: dict[str, Any] = {"help": f"{text.rstrip('.')}{more}" if more else text}
+    if name == "pipeline":
+        options |= {"metavar": DEPLOYED} if argument else {}
+        flags = flags or (() if argument else PIPELINE_FLAGS)
     for limit in field.metadata:
         if isinstance(limit, Ge):
             options["min"] = limit.ge

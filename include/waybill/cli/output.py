@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def terminal(*, err: bool = False) -> Console:
+    """Return what tables and colored lines are printed on: without colors, where none are wanted.
+
+    Args:
+        err: standard error, not standard output.
+    """
+    from rich.console import Console
+
+    plainly = bool(os.environ.get("NO_COLOR"))
+    return Console(stderr=err, highlight=False, color_system=None if plainly else "auto")
 
 
 def counted(number: int, noun: str) -> str:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import orjson
 import typer
-from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, Why, Yes, decision, takes
-from waybill.cli.output import counted, plain, print_json
+from waybill.cli.output import counted, plain, print_json, terminal
 from waybill.events import error_type
 from waybill.parking import ParkedFilter
 
@@ -197,7 +197,7 @@ def download(
 
     Fields that the pipeline declares as personal are masked, also where messages quote them. All
     other events keep their own bytes; with --personal, so do these. What cannot be read is named
-    at the end of the file and on standard error; the exit code is then 1.
+    at the end of the file and on standard error; the exit code is then 2.
     """
     from waybill.parking import Damage, export
 
@@ -222,11 +222,11 @@ def download(
 
 
 def _tell_damage(damage: Damage) -> None:
-    """Say on standard error what was left out, and exit with 1; nothing where nothing was."""
+    """Say on standard error what was left out, and exit with 2; nothing where nothing was."""
     for one in damage.listed:
         typer.echo(one.words, err=True)
     if damage.segments:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _decision(
@@ -352,7 +352,7 @@ def _user() -> str:
 
 def _print_partitions(found: Sequence[ParkedGroup]) -> None:
     """Print partitions, one a line, and their sum; columns that say nothing are left out."""
-    console = Console(highlight=False)
+    console = terminal()
     wide = console.width >= _WIDE
     shown = [
         (name, style)
@@ -424,9 +424,7 @@ def _print_panel(
     if partition.quarantined:
         lines.append((f"quarantined, as their files are damaged or gone: {_WAY_OUT}", "bold red"))
     body = Text("\n").join(Text(words, style) for words, style in lines)
-    Console(highlight=False).print(
-        Panel(body, title=Text(plain(partition.name)), title_align="left")
-    )
+    terminal().print(Panel(body, title=Text(plain(partition.name)), title_align="left"))
 
 
 def _quarantined(partition: ParkedGroup) -> str:
@@ -455,7 +453,7 @@ def _objects(keys: Sequence[str]) -> Iterator[str]:
 
 def _print_event(parked: ParkedEvent) -> None:
     """Print one event under its error."""
-    console = Console(highlight=False)
+    console = terminal()
     head = f"{parked.stage}/{parked.error_type}  {parked.pipeline_id}/{parked.event_name}"
     console.print(Text(plain(head), "bold"))
     place = f"  ({_cut(parked.where)})" if parked.where else ""
@@ -483,7 +481,7 @@ def _pretty(value: bytes) -> str:
 
 def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
     """Say that nothing is parked, or nothing that matches."""
-    console = Console(highlight=False)
+    console = terminal()
     if wanted.names_nothing:
         console.print("[green]Nothing is parked.[/] Every event went on, or was dealt with.")
     else:

@@ -16,8 +16,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from waybill.cli.command import DECLARED
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, user_code_printed
+from waybill.cli.output import counted, plain, terminal, user_code_printed
 
 if TYPE_CHECKING:
     from waybill.settings import Settings
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 _MESSAGE_CHARS = 400
 _NOTE_CHARS = 100
 _MOST_DIFFERENCES = 12
-_NOT_AS_EXPECTED = 2
 
 
 @dataclass(slots=True)
@@ -54,13 +55,15 @@ class _Report:
         if self.errors:
             return 1
         failed = self.wrong or (self.own is not None and self.own.exit_code)
-        return _NOT_AS_EXPECTED if failed else 0
+        return ExitCode.FOUND if failed else ExitCode.DONE
 
 
 def test(
     pipeline: Annotated[
         str | None,
-        typer.Argument(help="A pipeline's folder, or its name; all, if left out."),
+        typer.Argument(
+            metavar=DECLARED, help="A pipeline's folder, or its name; all, if left out."
+        ),
     ] = None,
     *,
     as_json: AsJson = False,
@@ -175,7 +178,7 @@ def _event_json(example: Example, result: EventResult, mismatches: list[str]) ->
 
 
 def _show(report: _Report) -> None:
-    console = Console(highlight=False)
+    console = terminal()
     if report.is_empty:
         _say(console, f"{report.name}: no example events and no tests", style="dim")
         return
@@ -188,7 +191,7 @@ def _show(report: _Report) -> None:
         _say(console, summary, indent=2, style="bold red" if report.wrong else "green")
     if report.own is not None:
         _show_own_tests(console, report.own)
-    errors = Console(stderr=True, highlight=False)
+    errors = terminal(err=True)
     for error in report.errors:
         for line in error.split("\n"):
             errors.print(Text(_plain(line), "red"), soft_wrap=True)

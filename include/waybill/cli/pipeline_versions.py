@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waybill.cli.command import DEPLOYED
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import plain, print_folded, print_json
+from waybill.cli.output import plain, print_folded, print_json, terminal
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from waybill.pipelines import Pipeline
     from waybill.settings import Settings
 
-Name = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
-_DIFFERS = 2
+Name = Annotated[str, typer.Argument(metavar=DEPLOYED, help="The pipeline, by name or id.")]
 _LEFT_OPEN = ("owner", "schedule", "connector", "events", "destination", "schema", "topic")
 """What a list says of a folder, and not of what is in none."""
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -235,7 +236,7 @@ def diff(
     else:
         _print_diff(found.lines())
     if not found.is_same:
-        raise typer.Exit(_DIFFERS)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _folders(settings: Settings, directory: Path | None) -> dict[str, Path]:
@@ -252,7 +253,6 @@ def _shown(version: DeployedVersion) -> dict[str, Any]:
 
 def _print_history(found: Sequence[DeployedVersion]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -279,15 +279,14 @@ def _print_history(found: Sequence[DeployedVersion]) -> None:
                 )
             )
         )
-    Console(highlight=False).print(grid)
+    terminal().print(grid)
 
 
 def _print_diff(lines: Sequence[str]) -> None:
     """Print a diff; a tab stays one, what else is not printable is written out."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = terminal()
     for line in lines:
         shown = "\t".join(plain(part) for part in line.split("\t"))
         console.print(_coloured(shown, Text), soft_wrap=True)

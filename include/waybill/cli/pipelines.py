@@ -2,8 +2,8 @@
 
 ``history``, ``rollback`` and ``diff`` are in ``pipeline_versions``.
 
-With ``--json`` standard output is one JSON value. Exit code 1: something is wrong, and all of it is
-listed; on standard error, but for ``check --json``.
+With ``--json`` standard output is one JSON value. Exit code 1: a declaration is
+wrong, and all of it is listed; on standard error, but for ``check --json``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.command import DECLARED, DEPLOYED
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Why, decision
-from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.output import counted, plain, print_folded, print_json, terminal
 from waybill.cli.pipeline_versions import ActiveVersions, active_versions
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, NotFoundError, RetryError
+from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     HOURLY,
     PUSHED,
@@ -36,10 +38,8 @@ from waybill.pipelines import (
     RunEnvironment,
     check_sources,
     cron_schedule,
-    hint,
     load_pipeline,
     load_pipelines,
-    shown_name,
     topic_of,
 )
 from waybill.pipelines import check as find_problems
@@ -55,7 +55,9 @@ app = typer.Typer(no_args_is_help=True, help="Declared pipelines: from `new` to 
 Directory = Annotated[
     Path | None,
     typer.Argument(
-        help="Folder of pipelines, one pipeline's folder, or its name.", show_default=False
+        metavar=DECLARED,
+        help="Folder of pipelines, one pipeline's folder, or its name.",
+        show_default=False,
     ),
 ]
 From = Annotated[
@@ -63,7 +65,7 @@ From = Annotated[
 ]
 _DECLARATION = "pipeline.yaml"
 _UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
-HeldName = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
+HeldName = Annotated[str, typer.Argument(metavar=DEPLOYED, help="The pipeline, by name or id.")]
 _WIDE = 110
 """Columns of a terminal from which on a list of pipelines has all there is."""
 _RENEWED_S = 15.0
@@ -118,9 +120,11 @@ def check(
         if problems:
             _print_problems(problems)
         else:
-            Console().print(Text(f"{counted(len(names), 'pipeline')}, no mistakes ({_few(names)})"))
+            terminal().print(
+                Text(f"{counted(len(names), 'pipeline')}, no mistakes ({_few(names)})")
+            )
     if problems:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.INPUT)
 
 
 def _tried(settings: Settings, folder: Path) -> list[DeepCheck]:
@@ -148,7 +152,7 @@ def list_pipelines(*, directory: From = None, as_json: AsJson = False) -> None:
         _print_json(lines + [found.alone_json(one) for one in found.alone()])
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    wide = Console().width >= _WIDE
+    wide = terminal().width >= _WIDE
     for title in ("pipeline", "team", "schedule", *(("source", "events") if wide else ())):
         table.add_column(title, overflow="fold")
     table.add_column("schema", overflow="fold")
@@ -170,7 +174,7 @@ def list_pipelines(*, directory: From = None, as_json: AsJson = False) -> None:
                 )
             )
         )
-    Console().print(table)
+    terminal().print(table)
     print_folded(line for one in pipelines for line in found.lines(one))
     print_folded(
         f"{one.name}: deployed, and declared in none of these folders; active is {one.active}"
@@ -182,7 +186,7 @@ def list_pipelines(*, directory: From = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    name: Annotated[str, typer.Argument(metavar=DEPLOYED, help="The pipeline's name.")],
     *,
     directory: From = None,
     as_json: AsJson = False,
@@ -191,13 +195,13 @@ def show(
     pipelines = _load(directory)
     if name not in pipelines:
         there = f"{_folder(directory)} has {_few(list(pipelines)) or 'none'}"
-        _fail(f"no pipeline {name!r}: {there}{hint(name, pipelines)}")
+        raise NotFoundError(f"no pipeline {name!r}: {there}{hint(name, pipelines)}")
     pipeline = pipelines[name]
     found = active_versions([pipeline])
     if as_json:
         _print_json({**pipeline.to_json(), "topic": topic_of(pipeline), **found.to_json(pipeline)})
         return
-    console = Console()
+    console = terminal()
     console.print(_facts(pipeline, found))
     for event in pipeline.events.values():
         console.print(_columns(_title(pipeline, event.name), event.table.columns, event.table.key))
@@ -222,30 +226,38 @@ def _folder(directory: Path | None) -> Path:
 
 
 def folder_named(given: Path) -> Path:
-    """Return the folder that was given, or that of the declared pipeline of that name."""
-    if os.path.exists(given) or len(given.parts) != 1:  # noqa: PTH110 - a name may be too long
+    """Return the folder that was given, or that of the declared pipeline of that name.
+
+    Raises:
+        NotFoundError: there is neither; says which pipelines there are.
+    """
+    if os.path.exists(given):  # noqa: PTH110 - a name may be too long
         return given
     settings = Settings()
     for root in (settings.pipelines_dir, *settings.more_pipelines_dirs):
-        if os.path.isdir(root / given):  # noqa: PTH112 - the same
+        if len(given.parts) == 1 and os.path.isdir(root / given):  # noqa: PTH112 - the same
             return root / given
-    return given
+    raise _no_folder(given)
 
 
 def existing_folder(name: str) -> Path:
     """Return the folder of a pipeline, by its path or its name.
 
     Raises:
-        InputError: there is none; says which there are.
+        NotFoundError: there is none; says which there are.
     """
     folder = folder_named(Path(name))
     if os.path.isdir(folder):  # noqa: PTH112 - a name may be too long
         return folder
+    raise _no_folder(folder)
+
+
+def _no_folder(given: Path) -> NotFoundError:
     declared = Settings().pipelines_dir
     names = sorted(path.parent.name for path in declared.glob(f"[!._]*/{_DECLARATION}"))
     there = ", ".join(map(shown_name, names)) or "none"
-    said = f"no folder and no declared pipeline {shown_name(name)!r}"
-    raise InputError(f"{said}: {declared} has {there}{hint(name, names)}")
+    said = f"no folder and no declared pipeline {shown_name(str(given))!r}"
+    return NotFoundError(f"{said}: {declared} has {there}{hint(given, names)}")
 
 
 def _load(directory: Path | None) -> dict[str, Pipeline]:
@@ -253,24 +265,19 @@ def _load(directory: Path | None) -> dict[str, Pipeline]:
         return load_pipelines(_folder(directory))
     except DeclarationError as error:
         _print_problems(error.problems)
-        raise typer.Exit(1) from error
-
-
-def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(Text(message, style="red"), soft_wrap=True)
-    raise typer.Exit(1)
+        raise typer.Exit(ExitCode.INPUT) from error
 
 
 def _print_problems(problems: Sequence[Problem]) -> None:
     _print_lines(problems)
     files = len({problem.file for problem in problems})
     words = f"{counted(len(problems), 'mistake')} in {counted(files, 'file')}"
-    Console(stderr=True).print(Text(words, style="red"))
+    terminal(err=True).print(Text(words, style="red"))
 
 
 def _print_lines(problems: Sequence[Problem], *, label: str = "", style: str = "") -> None:
     """Print problems on standard error; one that means the whole file names no field."""
-    console = Console(stderr=True)
+    console = terminal(err=True)
     for problem in problems:
         place = Text(f"{problem.file}:{problem.line}", style="bold")
         if problem.field:
@@ -340,7 +347,9 @@ def _few(names: list[str], most: int = 5) -> str:
 
 
 def deploy(
-    directory: Annotated[Path, typer.Argument(help="Folder with pipeline.yaml, or a name.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar=DECLARED, help="Folder with pipeline.yaml, or a name.")
+    ],
     *,
     force: Annotated[
         bool,
@@ -396,7 +405,7 @@ def deploy(
         print_json(report.to_json() | said)
     else:
         _say_deployed(report)
-    console = Console(stderr=True)
+    console = terminal(err=True)
     for warning in report.warnings:
         console.print(Text(f"warning: {plain(warning)}", style="yellow"), soft_wrap=True)
     if note:
@@ -576,7 +585,7 @@ def _goes_back() -> list[str]:
 
 
 def _show_hold(one: Hold) -> None:
-    console = Console(highlight=False)
+    console = terminal()
     lines = [f"{one.pipeline}: held since {one.held_at:%Y-%m-%d %H:%M} by {one.held_by}"]
     lines += _hold_reason(one)
     if one.last_probe is not None:

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
-from waybill.cli.output import counted, plain, print_json
+from waybill.cli.output import counted, plain, print_json, terminal
 from waybill.cli.promises import tell_hindrances
 from waybill.parking import ParkedGroupRequest
 from waybill.replay import DryRunRequest, ReplayRequest
@@ -95,7 +96,7 @@ def replay(
         _tell(settings, found, run_id, state, outcome)
     if state == "failed":
         typer.echo(reason, err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str, str]:
@@ -154,7 +155,7 @@ def _tell(
     state: str,
     outcome: ReplayOutcome | None,
 ) -> None:
-    console = Console(highlight=False)
+    console = terminal()
     typer.echo(f"replay run {run_id}: {state}")
     if outcome is not None:
         for line in _outcome_lines(outcome):
@@ -257,7 +258,7 @@ def dry_run(
 
 
 def report_dry_run(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
-    """Run it and print the report; exit 1 where parked files could not be read."""
+    """Run it and print the report; exit 2 where parked files could not be read."""
     from waybill.services import run_dry_run
 
     report = run_dry_run(settings, request)
@@ -266,12 +267,12 @@ def report_dry_run(settings: Settings, request: DryRunRequest, *, as_json: bool)
     else:
         show_dry_run(report, request)
     if report.misses:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def show_dry_run(report: DryRunReport, request: DryRunRequest) -> None:
     """Print a report: the verdict, the ways to fail, the groups, the good events."""
-    console = Console(highlight=False)
+    console = terminal()
     _say(console, _verdict(report, request))
     for line in _ends(report, request.stage):
         _say(console, Text(line), indent=2)

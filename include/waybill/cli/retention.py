@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import Yes
 from waybill.cli.output import plain, print_json
 from waybill.cli.promises import tell_hindrances
@@ -42,7 +43,7 @@ def run(
 ) -> None:
     """Delete what is older than the settings allow, as the DAG apply_retention does each day.
 
-    Exit code 1: some of it could not be deleted now.
+    Exit code 2: some of it could not be deleted now.
     """
     from waybill.services import apply_retention
     from waybill.settings import Settings
@@ -64,7 +65,7 @@ def run(
     else:
         _print(report.to_json())
     if report.problems:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _print(report: dict[str, Any]) -> None:

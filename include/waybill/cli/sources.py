@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.mapping import proposal_json, show_proposal
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.output import counted, plain, print_folded, print_json, terminal
 from waybill.cli.pipelines import existing_folder
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ app = typer.Typer(
     help="Sources: kinds, discovery, a first page; how runs are, stopping one.",
 )
 
-_FOLDER = typer.Argument(help="A pipeline's folder, or its name.")
+_FOLDER = typer.Argument(metavar=DECLARED, help="A pipeline's folder, or its name.")
 _SAMPLE, _MOST_SAMPLE = 1_000, 100_000
 _VALUE_CHARS = 200
 _COLOURS = {"success": "green", "running": "green", "failed": "bold red", "silent": "bold red"}
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
-_Deployed = typer.Argument(metavar="PIPELINE", help="A deployed pipeline's name or id.")
+_Deployed = typer.Argument(metavar=DEPLOYED, help="A deployed pipeline's name or id.")
 
 
 @app.command("list")
@@ -48,7 +48,7 @@ def list_kinds(*, as_json: AsJson = False) -> None:
         grid.add_column(name, overflow="fold")
     for row in kinds:
         grid.add_row(*(Text(plain(cell)) for cell in row))
-    Console(highlight=False).print(grid)
+    terminal().print(grid)
 
 
 @app.command()
@@ -81,7 +81,7 @@ def discover(
             }
         )
         return
-    console = Console(highlight=False)
+    console = terminal()
     console.print(_found_grid(found))
     for proposal in found.proposals:
         show_proposal(console, proposal, pasted=written is None)
@@ -240,7 +240,7 @@ def _show_status(found: list[SourceLine]) -> None:
             Text(plain(_behind(figures))),
             _ago(one.succeeded_at),
         )
-    Console(highlight=False).print(grid)
+    terminal().print(grid)
     for one in found:
         if one.state == "failed":
             print_folded([f"{plain(one.pipeline)}: {plain(one.error)}"])

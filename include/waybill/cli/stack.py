@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import plain
+from waybill.cli.output import plain, print_json, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ class _Progress:
     """Says on standard error when a service changes."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
+        self.console = terminal(err=True)
         self.began: dict[str, float] = {}
 
     def __call__(self, name: str, what: str) -> None:
@@ -70,9 +70,27 @@ def up(
     airflow = settings.airflow
     password = airflow.password.get_secret_value() if airflow.password else ""
     typer.echo(f"Airflow: {airflow.url}  user {airflow.user}  password {password}")
+    for line in _ways_in(settings):
+        typer.echo(line)
+    typer.echo(f"Settings for every command, and passwords: {settings.home / 'stack.env'}")
+
+
+def _ways_in(settings: Settings) -> list[str]:
+    """Return how to reach each server but Airflow, without passwords."""
+    addresses = _addresses(settings)
+    lines = [
+        f"Kafka: {addresses['kafka']}",
+        f"S3: {addresses['s3']}  bucket {settings.s3.bucket}",
+        f"Tracker: {addresses['tracker']}",
+    ]
     if settings.collector.embedded:
-        typer.echo(f"Collector: {_collector_url(settings)}/v1/<pipeline>")
-    typer.echo(f"Settings for every command: {settings.home / 'stack.env'}")
+        lines.append(f"Collector: {addresses['collector']}/v1/<pipeline>")
+    lines += [
+        f"Destination {plain(name)}: waybill connect {plain(name)}, or waybill sql -d {plain(name)}"
+        for name, one in sorted(settings.destinations.items())
+        if one.kind in {"postgres", "duckdb"}
+    ]
+    return lines
 
 
 def _collector_url(settings: Settings) -> str:
@@ -97,17 +115,21 @@ def down(
     wipe: Annotated[
         bool, typer.Option("--wipe", help="Delete all data of the stack too; the jars are kept.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Stop everything that was started here, Spark applications too, and nothing else."""
     from waybill.settings import Settings
     from waybill.stack import Stack
 
     Stack(Settings()).down(wipe=wipe, notice=_Progress())
-    typer.echo("down; data wiped" if wipe else "down; data kept")
+    if as_json:
+        print_json({"down": True, "wiped": wipe})
+    else:
+        typer.echo("down; data wiped" if wipe else "down; data kept")
 
 
 def status(*, as_json: AsJson = False) -> None:
-    """Show each service: process, memory, whether it answers. Exit code 1 if some are down."""
+    """Show each service: process, memory, whether it answers. Exit code 4 if some are down."""
     from waybill.settings import Settings
     from waybill.stack import Stack
 
@@ -118,7 +140,7 @@ def status(*, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
-        Console().print(_status_table(lines))
+        terminal().print(_status_table(lines))
         if not runs:
             _say("nothing runs; `waybill up` starts the stack")
         elif ill:
@@ -126,13 +148,27 @@ def status(*, as_json: AsJson = False) -> None:
         for line in suspended:
             _say(f"{line.name} was suspended by a signal; `{line.resume}` resumes it")
         _show_restarts(lines)
+        _show_ways_in(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
             _show_jobs()
         if any(line.name == _API_SERVER and line.healthy for line in lines):
             _show_paused()
     if runs and (ill or suspended):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.AWAY)
+
+
+def _show_ways_in(lines: Sequence[ServiceStatus]) -> None:
+    """Print how to reach each server of this stack, if one runs."""
+    from waybill.settings import Settings
+
+    if not any(line.pid for line in lines):
+        return
+    settings = Settings()
+    typer.echo(f"\nAirflow: {settings.airflow.url}  user {settings.airflow.user}")
+    for line in _ways_in(settings):
+        typer.echo(line)
+    typer.echo("")
 
 
 def _who_starts(lines: Sequence[ServiceStatus]) -> str:
@@ -251,7 +287,7 @@ def _show_waiting() -> None:
 
 def _say(words: str) -> None:
     """Print a sentence, broken between words, with what is not printable written out."""
-    Console(highlight=False).print(Text(plain(words)))
+    terminal().print(Text(plain(words)))
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:
@@ -288,7 +324,7 @@ def _span(seconds: float) -> str:
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check what Waybill needs on this machine; exit code 1 when something is missing."""
+    """Check what Waybill needs on this machine; exit code 2 when something is missing."""
     from waybill.settings import Settings
     from waybill.stack import examine
 
@@ -300,12 +336,12 @@ def doctor(*, as_json: AsJson = False) -> None:
     else:
         _show_checks(checks)
     if not all(check.ok for check in checks):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _show_checks(checks: Sequence[Check]) -> None:
     """Print what was found as a table, and below it what to do: commands are never broken."""
-    console = Console(highlight=False)
+    console = terminal()
     table = Table(box=None)
     for head in ("", "what", "found"):
         table.add_column(head, overflow="fold")

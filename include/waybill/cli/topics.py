@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.cli.command import DEPLOYED
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, Yes, decision, takes
-from waybill.cli.output import counted, plain, print_json, print_line
+from waybill.cli.output import counted, plain, print_json, print_line, terminal
 from waybill.topics import GrowRequest, SettleRequest
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ Name = Annotated[str, typer.Argument(help="The topic: events.<team>.<destination
 
 @app.command("list")
 def list_(*, as_json: AsJson = False) -> None:
-    """List topics: unread records, and what is wrong. Exit code 1 if one is not ok."""
+    """List topics: unread records, and what is wrong. Exit code 2 if one is not ok."""
     from waybill.services import topic_lines
     from waybill.settings import Settings
 
@@ -42,7 +44,7 @@ def list_(*, as_json: AsJson = False) -> None:
             _print_troubles(one)
     wrong = {"unknown", "stopped", "unsafe", "altered"}
     if any(one.state in wrong or one.late or one.drains_long for one in found):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @app.command()
@@ -183,7 +185,7 @@ def settle(
 
 
 def reread(
-    name: Annotated[str, typer.Argument(help="The pipeline, by name or id.")],
+    name: Annotated[str, typer.Argument(metavar=DEPLOYED, help="The pipeline, by name or id.")],
     who: Who = None,
     why: Reason = "",
     *,
@@ -278,7 +280,6 @@ def _stopped(stop: TopicStop) -> str:
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -289,4 +290,4 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     for row in rows:
         cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
         table.add_row(*map(Text, cells))
-    Console(highlight=False).print(table)
+    terminal().print(table)

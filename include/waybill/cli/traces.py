@@ -9,10 +9,13 @@ from typing import Annotated
 
 import typer
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
 from waybill.cli.output import print_json
 
 app = typer.Typer(no_args_is_help=True, help="Event traces: ship and compact them.")
+
+AlwaysJson = Annotated[bool, typer.Option("--json", help="As without it: the report is JSON.")]
 
 
 @app.command()
@@ -20,8 +23,11 @@ def ship(
     drain_s: Annotated[
         float, typer.Option(min=0, help="After SIGTERM: seconds to ship what is left.")
     ] = 20.0,
+    *,
+    as_json: AlwaysJson = False,
 ) -> None:
     """Ship finished trace files until SIGTERM or Ctrl-C. One process a node."""
+    del as_json
     import logging
     from dataclasses import asdict
 
@@ -48,11 +54,14 @@ def compact(
     hour: Annotated[
         datetime | None, typer.Option(help="Only the hour (UTC) that holds this time.")
     ] = None,
+    *,
+    as_json: AlwaysJson = False,
 ) -> None:
     """Move shipped traces into their buckets, delete what earlier runs replaced, and report.
 
     The DAG compact_traces does the same every 15 minutes. Safe to stop and to repeat.
     """
+    del as_json
     from waybill.services import compact_traces
     from waybill.settings import Settings
 
@@ -60,7 +69,7 @@ def compact(
     report = compact_traces(Settings(), hour=zoned)
     print_json(report.to_json())
     if report.damaged:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @app.command()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import counted, plain, print_json
+from waybill.cli.output import counted, plain, print_json, terminal
 from waybill.trails import TrailRequest
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def trail(
 ) -> None:
     """Show where events are, or were: every stop in order, with time and place.
 
-    Exit code 0: all were found; 1: some were not.
+    Exit code 0: all were found; 3: some were not.
     """
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
@@ -78,22 +78,24 @@ def trail(
         asked = trails.run(question, who=current_user())
     _show_asked(asked, as_json=as_json)
     if asked.answer is None or asked.answer["missing"] or not asked.answer["trails"]:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.ABSENT)
 
 
 def _show_asked(asked: Asked, *, as_json: bool) -> None:
     """Print a question that has ended.
 
     Raises:
-        RetryError: it failed, or was cancelled; says why.
+        InputError: it was cancelled.
+        RetryError: it failed; says why.
     """
-    from waybill.errors import RetryError
+    from waybill.errors import InputError, RetryError
 
     if as_json:
         answer: dict[str, Any] = asked.answer or {}
         print_json({"query": asked.to_json(), **answer})
     elif asked.answer is None:
-        raise RetryError(f"the question is {asked.state}: {asked.error or 'there is no answer'}")
+        error = InputError if asked.state == "cancelled" else RetryError
+        raise error(f"the question is {asked.state}: {asked.error or 'there is no answer'}")
     else:
         _print_answer(asked.question, asked.answer)
 
@@ -106,7 +108,7 @@ def _of_ids(texts: list[str], request: TrailRequest) -> Question:
 
 
 def _of_key(trails: TrailService, request: TrailRequest) -> Question:
-    from waybill.errors import InputError
+    from waybill.errors import NotFoundError
     from waybill.trails import ask_for_key
 
     pipeline, key = request.pipeline, request.key
@@ -114,7 +116,7 @@ def _of_key(trails: TrailService, request: TrailRequest) -> Question:
         raise _needs_key("--key" if pipeline is None else "--pipeline")
     found = trails.pipeline(pipeline)
     if found is None:
-        raise InputError(
+        raise NotFoundError(
             f"there is no pipeline {pipeline!r}; `waybill pipelines list` shows those there are"
         )
     since, until = _edges(request)
@@ -129,7 +131,7 @@ def _edges(request: TrailRequest) -> tuple[datetime | None, datetime | None]:
 
 def _read(file: str | None) -> list[str]:
     """Return the ids of a file, or of what is piped in."""
-    from waybill.errors import InputError
+    from waybill.errors import InputError, NotFoundError
     from waybill.trails import ids_in
 
     if file is None:
@@ -143,6 +145,8 @@ def _read(file: str | None) -> list[str]:
         if len(body) > _MOST_FILE_BYTES:
             raise InputError(f"--file {file}: it has more than {_MOST_FILE_BYTES:,} bytes")
         return ids_in(body.decode("utf-8-sig"))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"--file {file}: {error.strerror}") from error
     except OSError as error:
         raise InputError(f"--file {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -164,7 +168,7 @@ def _refuse_both(ids: list[str] | None, file: str | None) -> None:
 
 def _print_answer(question: Question, answer: Mapping[str, Any]) -> None:
     """Print what was found, and of what was not, what is known near it."""
-    console = Console(highlight=False)
+    console = terminal()
     for line in _lines(question, answer):
         console.print(line, soft_wrap=False, overflow="fold")
 
@@ -344,23 +348,26 @@ def show(query_id: _Id, *, as_json: AsJson = False) -> None:
 
 
 @queries.command()
-def cancel(query_id: _Id) -> None:
+def cancel(query_id: _Id, *, as_json: AsJson = False) -> None:
     """Cancel a question that is still being answered."""
+    from waybill.errors import InputError
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
 
     with opened_trails(Settings()) as trails:
         asked = trails.find(query_id)
         if asked.ended:
-            typer.echo(f"question {asked.id} has ended already: {asked.state}")
-            raise typer.Exit(1)
+            raise InputError(f"question {asked.id} has ended already: {asked.state}")
         trails.cancel(asked.id, who=current_user())
+    if as_json:
+        print_json({"id": str(asked.id), "cancelled": True})
+        return
     typer.echo(f"question {asked.id} is told to end")
 
 
 def _print_questions(found: Sequence[Asked]) -> None:
 
-    console = Console(highlight=False)
+    console = terminal()
     if not found:
         console.print("Nobody has asked for an event yet: `waybill trail ID`.")
         return

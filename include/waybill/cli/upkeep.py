@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import plain, print_folded, print_json
+from waybill.cli.output import plain, print_folded, print_json, terminal
 from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 @app.command("list")
 def list_(*, as_json: AsJson = False) -> None:
-    """List the jobs: last success, what came of it, errors. Exit code 1: one fails or is late."""
+    """List the jobs: last success, what came of it, errors. Exit code 2: one fails or is late."""
     from waybill.services import upkeep_jobs
     from waybill.settings import Settings
 
@@ -38,7 +39,7 @@ def list_(*, as_json: AsJson = False) -> None:
         if any(one.late for one in found):
             tell_hindrances(settings, "jobs are late", dags=["upkeep"])
     if any(one.state in {"failing", "late"} for one in found):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FOUND)
 
 
 @app.command()
@@ -89,7 +90,6 @@ def _told(found: JobRecord, *, as_json: bool) -> None:
 
 def _show(found: Sequence[JobRecord]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -102,7 +102,7 @@ def _show(found: Sequence[JobRecord]) -> None:
         state = Text(one.state, _COLOURS.get(one.state, "yellow"))
         outcome = " ".join(f"{name}={value}" for name, value in one.outcome.items() if value)
         grid.add_row(one.job, state, _ago(one), Text(plain(outcome)))
-    Console(highlight=False).print(grid)
+    terminal().print(grid)
     print_folded(problems(found))
 
 

@@ -51,7 +51,8 @@ from waybill.clusters.records import (
     write_pin,
 )
 from waybill.clusters.request import ClusterRequest, DrainRequest, PlaceRequest
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
+from waybill.nearest_name import hint
 from waybill.storage import TrackerStore
 
 _MOST_NAMED = 10
@@ -74,8 +75,8 @@ class _Standing:
             InputError: there is none of this name.
         """
         if name not in self.clusters:
-            known = ", ".join(sorted(self.clusters))
-            raise InputError(
+            known = ", ".join(sorted(self.clusters)) + hint(name, self.clusters)
+            raise NotFoundError(
                 f"there is no cluster {name[:120]!r}; there are {known}. "
                 "`waybill clusters create` makes one"
             )
@@ -320,7 +321,7 @@ def unpin_team(tracker: TrackerStore, team: str, decision: Decision) -> Assignme
         connection = standing.connection
         if team not in standing.pins:
             pinned = ", ".join(sorted(standing.pins)) or "none"
-            raise InputError(f"team {team[:120]!r} is not pinned; pinned are: {pinned}")
+            raise NotFoundError(f"team {team[:120]!r} is not pinned; pinned are: {pinned}")
         delete_pin(connection, team)
         _note_place(connection, decision, "unpin_team", team, standing.pins[team].cluster)
         return standing.pack(decision)

@@ -43,7 +43,8 @@ from waybill.clusters.model import (
     TeamLoad,
     VirtualCluster,
 )
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
+from waybill.nearest_name import hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +148,11 @@ def check_pin(
     """
     known = _by_name(clusters)
     _refuse_unknown(cluster, known)
-    if team not in {load.team for load in loads}:
-        raise InputError(
+    teams = {load.team for load in loads}
+    if team not in teams:
+        raise NotFoundError(
             f"no deployed pipeline is of team {team[:120]!r}; `waybill clusters show` lists teams"
+            f"{hint(team, teams)}"
         )
     target = known[cluster]
     if target.state == "draining":
@@ -202,7 +205,7 @@ def _refuse_full(team: str, target: VirtualCluster, there: Sequence[TeamLoad], p
 def _by_name(clusters: Sequence[VirtualCluster]) -> dict[str, VirtualCluster]:
     known = {cluster.name: cluster for cluster in clusters}
     if not known:
-        raise InputError("there is no cluster; `waybill clusters create` makes one")
+        raise NotFoundError("there is no cluster; `waybill clusters create` makes one")
     if len(known) < len(clusters):
         raise InputError("two clusters have the same name")
     return known
@@ -211,8 +214,8 @@ def _by_name(clusters: Sequence[VirtualCluster]) -> dict[str, VirtualCluster]:
 def _refuse_unknown(name: str, known: Mapping[str, VirtualCluster]) -> None:
     if name not in known:
         names = ", ".join(sorted(known))
-        raise InputError(
-            f"there is no cluster {name[:120]!r}; there are {names}. "
+        raise NotFoundError(
+            f"there is no cluster {name[:120]!r}; there are {names}{hint(name, known)}. "
             "`waybill clusters create` makes one"
         )
 

@@ -32,8 +32,9 @@ from waybill.clusters.records import (
     read_pins,
     read_samples,
 )
-from waybill.errors import InputError
+from waybill.errors import NotFoundError
 from waybill.events import rfc3339
+from waybill.nearest_name import hint
 from waybill.storage import TrackerStore
 
 _LATEST_S = 600.0
@@ -187,7 +188,8 @@ def cluster_status(tracker: TrackerStore, name: str | None = None) -> ClusterSta
         clusters = read_clusters(connection)
         if name is not None and name not in {one.name for one in clusters}:
             known = ", ".join(one.name for one in clusters)
-            raise InputError(f"there is no cluster {name[:120]!r}; there are {known}")
+            near = hint(name, (one.name for one in clusters))
+            raise NotFoundError(f"there is no cluster {name[:120]!r}; there are {known}{near}")
         assignment = read_assignment(connection) or NO_ASSIGNMENT
         samples, pins = read_samples(connection), read_pins(connection)
         loads = current_loads(connection, samples)

@@ -22,8 +22,9 @@ from waybill.clusters.model import (
 )
 from waybill.clusters.records import CHANNEL, newest_version, read_assignment, read_clusters
 from waybill.deployment import ActivePipelines, EventTopic
-from waybill.errors import InputError
+from waybill.errors import NotFoundError
 from waybill.ledger import live_names
+from waybill.nearest_name import hint
 from waybill.pipelines import topic_name
 from waybill.storage import NotifiedVersions, TrackerStore
 
@@ -189,8 +190,9 @@ def cluster_settings(tracker: TrackerStore, name: str) -> VirtualCluster:
     with tracker.transaction() as connection:
         known = {one.name: one for one in read_clusters(connection)}
     if name not in known:
-        raise InputError(
-            f"there is no cluster {name[:120]!r}; there are {', '.join(sorted(known))}. "
+        raise NotFoundError(
+            f"there is no cluster {name[:120]!r}; there are {', '.join(sorted(known))}"
+            f"{hint(name, known)}. "
             "`waybill clusters create` makes one"
         )
     found = known[name]

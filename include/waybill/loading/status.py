@@ -15,10 +15,11 @@ from waybill.destinations import (
     is_experimental,
     open_destination,
 )
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, NotFoundError, RetryError
 from waybill.loading.rewinds import Rewind, open_rewinds
 from waybill.loading.states import Waiting, all_waiting
-from waybill.pipelines import TableSpec, hint
+from waybill.nearest_name import hint
+from waybill.pipelines import TableSpec
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import (
@@ -128,7 +129,7 @@ def known_destination(
         known = set(configured) | {str(row[0]) for row in connection.execute(_INTO)}
     if name not in known:
         listed = ", ".join(sorted(known)) or "none"
-        raise InputError(f"no destination {name!r}: there is {listed}{hint(name, known)}")
+        raise NotFoundError(f"no destination {name!r}: there is {listed}{hint(name, known)}")
 
 
 def schemas_of(tracker: TrackerStore, name: str) -> list[str]:
@@ -150,7 +151,7 @@ def examine(
     """
     if name not in configured:
         listed = ", ".join(sorted(configured)) or "none"
-        raise InputError(
+        raise NotFoundError(
             f"destination {name!r} is not configured (WAYBILL_DESTINATIONS names {listed})"
             f"{hint(name, configured)}"
         )

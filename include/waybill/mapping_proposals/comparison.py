@@ -10,9 +10,10 @@ from typing import Any
 from sqlalchemy import select
 
 from waybill.deployment import active_pipeline, deployed_names
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.mappings import Difference, MappingVersion, differences, history, in_force, over
-from waybill.pipelines import EventDeclaration, Pipeline, hint, load_pipeline
+from waybill.nearest_name import hint
+from waybill.pipelines import EventDeclaration, Pipeline, load_pipeline
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import pipeline_versions
 
@@ -194,7 +195,7 @@ def _between(
     first = last - 1 if first is None else first
     for number in (last, first):
         if number not in by_number and number != 0:
-            raise InputError(_no_version(event, number, newest))
+            raise NotFoundError(_no_version(event, number, newest))
     before, after = by_number.get(first), by_number.get(last)
     changes = (
         ()
@@ -219,7 +220,7 @@ def _chosen(pipeline: Pipeline, kept: Sequence[str], event: str | None) -> list[
         return names
     if event not in names:
         known = ", ".join(names)
-        raise InputError(
+        raise NotFoundError(
             f"pipeline {pipeline.name!r} has no event {event!r} (it has {known})"
             f"{hint(event, names)}"
         )
@@ -231,7 +232,7 @@ def _numbered(tracker: TrackerStore, pipeline_id: str, event: str, number: int) 
     for version in versions:
         if version.number == number:
             return version
-    raise InputError(_no_version(event, number, max((v.number for v in versions), default=0)))
+    raise NotFoundError(_no_version(event, number, max((v.number for v in versions), default=0)))
 
 
 def _no_version(event: str, number: int, newest: int) -> str:
@@ -247,7 +248,9 @@ def _shown(
     declared = pipeline.events.get(event)
     declaration = declared if version is None else version.declaration
     if declaration is None:
-        raise InputError(f"pipeline {pipeline.name!r} has no event {event!r}")
+        raise NotFoundError(
+            f"pipeline {pipeline.name!r} has no event {event!r}{hint(event, pipeline.events)}"
+        )
     return ShownMapping(
         pipeline=pipeline.name,
         event=event,

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import difflib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -49,8 +48,9 @@ from sqlalchemy import (
     union_all,
 )
 
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.events import CATALOGUE, STAGES, instant, rfc3339, window_edge
+from waybill.nearest_name import nearest_or_all
 from waybill.parking.model import FailureCause, ParkedGroup, ParkedGroupFilter, ParkedGroupPage
 from waybill.parking.names import storable
 from waybill.parking.selection import (
@@ -194,8 +194,8 @@ def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
         if found is not None:
             return str(found)
         known = [str(row[0]) for row in connection.execute(select(pipelines.c.name))]
-    raise InputError(
-        f"there is no pipeline {name!r}; {_nearest(name, known) or 'none is deployed'}"
+    raise NotFoundError(
+        f"there is no pipeline {name!r}; {nearest_or_all(name, known, none='none is deployed')}"
     )
 
 
@@ -212,7 +212,7 @@ def require_names(
         if name is None or name in catalogued or _any(tracker, [_is(column, name)]):
             continue
         known = sorted({*catalogued, *_names(tracker, column, [])})
-        raise InputError(f"there is no {what} {name!r}; {_nearest(name, known)}")
+        raise NotFoundError(f"there is no {what} {name!r}; {nearest_or_all(name, known)}")
 
 
 def _is_pipeline(name: str) -> ColumnElement[bool]:
@@ -237,17 +237,8 @@ def _names(
 
 
 def _nothing(what: str, value: str, known: Sequence[str], within: str) -> InputError:
-    hint = _nearest(value, known) or "nothing is parked there"
-    return InputError(f"nothing is parked{within} for {what} {value!r}; {hint}")
-
-
-def _nearest(value: str, known: Sequence[str]) -> str:
-    """Return the nearest name as a question, else the first ten; empty: none is known."""
-    near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    some = ", ".join(repr(name) for name in sorted(known)[:10])
-    return f"there are: {some}" if some else ""
+    hint = nearest_or_all(value, known, none="nothing is parked there")
+    return NotFoundError(f"nothing is parked{within} for {what} {value!r}; {hint}")
 
 
 def read_object_keys(tracker: TrackerStore, partition_id: int, *, limit: int) -> list[str]:

@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, literal, or_, sele
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import Decision, write_audit
-from waybill.errors import InputError, StopError
+from waybill.errors import NotFoundError, StopError
 from waybill.notices import Kind, write_notice
 from waybill.parking.model import ObjectState, RecheckReport, Segment
 from waybill.parking.names import storable
@@ -142,7 +142,7 @@ def recheck(
     keys = _gone(tracker, objects, held) if object_key is None else [storable(object_key)]
     found = [_state(tracker, objects, key, held) for key in keys]
     if object_key is not None and not found[0].events:
-        raise InputError(
+        raise NotFoundError(
             f"no parked event is in object {object_key!r}; `waybill parked show --json` names the "
             "objects of a partition"
         )

@@ -42,7 +42,7 @@ from sqlalchemy import (
 )
 
 from waybill.access import required_text, write_audit
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, NotFoundError, RetryError
 from waybill.parking.event import ParkedEvent
 from waybill.parking.model import Replay, ReplayConditions, Segment
 from waybill.parking.packed import CorruptSegmentError
@@ -197,7 +197,7 @@ def read_known(connection: Connection, replay_id: UUID) -> Replay:
     """
     found = read_replay(connection, replays.c.id == replay_id)
     if found is None:
-        raise InputError(f"there is no replay {replay_id}")
+        raise NotFoundError(f"there is no replay {replay_id}")
     return found
 
 

@@ -38,7 +38,7 @@ from sqlalchemy import (
     update,
 )
 
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.parking.packed import NAMES
 from waybill.storage.tracker import parked_partitions as partitions
 from waybill.storage.tracker import segments
@@ -121,7 +121,7 @@ def lock_groups(
 
 def no_group(partition_id: int) -> InputError:
     """Return the error for an id that no partition has."""
-    return InputError(
+    return NotFoundError(
         f"there is no parked partition {partition_id}; `waybill parked list` shows all"
     )
 

@@ -94,8 +94,6 @@ if TYPE_CHECKING:
     from waybill.pipelines.model import topic_name as topic_name
     from waybill.pipelines.model import topic_of as topic_of
     from waybill.pipelines.problems import Problem as Problem
-    from waybill.pipelines.problems import hint as hint
-    from waybill.pipelines.problems import shown_name as shown_name
     from waybill.pipelines.scaffold import DEFAULT_DESTINATION as DEFAULT_DESTINATION
     from waybill.pipelines.scaffold import EXAMPLES as EXAMPLES
     from waybill.pipelines.scaffold import NewPipeline as NewPipeline
@@ -150,7 +148,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_name",
             "topic_of",
         ],
-        "problems": ["Problem", "hint", "shown_name"],
+        "problems": ["Problem"],
         "scaffold": [
             "DEFAULT_DESTINATION",
             "EXAMPLES",

@@ -6,7 +6,7 @@ import ast
 import warnings
 from functools import lru_cache
 
-from waybill.pipelines.problems import hint, shown_name
+from waybill.nearest_name import hint, shown_name
 
 EVENT_FUNCTION, BATCH_FUNCTION = "transform", "transform_batch"
 _ARGUMENTS = {EVENT_FUNCTION: "event", BATCH_FUNCTION: "table"}

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-from waybill.pipelines.problems import Path, shown_name
+from waybill.nearest_name import shown_name
+from waybill.pipelines.problems import Path
 
 MAX_DEPTH = 50
 MAX_VALUES = 200_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from waybill.pipelines.problems import shown_name
+from waybill.nearest_name import shown_name
 
 DECLARATION = "pipeline.yaml"
 MAX_CODE_BYTES = 1024**2

@@ -23,8 +23,9 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from waybill.nearest_name import hint, nearest
 from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType
-from waybill.pipelines.problems import Path, hint, nearest, shown
+from waybill.pipelines.problems import Path, shown
 
 PRESETS = (
     "@once",

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from waybill.pipelines.problems import hint, shown_name
+from waybill.nearest_name import hint, shown_name
 
 _MOST_HINTS = 10
 """Modules that are missing for which names like theirs are looked for; that takes 10 ms each."""

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from waybill.nearest_name import hint, shown_name
 from waybill.pipelines.form import Finding
-from waybill.pipelines.problems import hint, shown_name
 
 
 def check_rules(document: Any) -> Iterator[Finding]:

@@ -17,12 +17,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
+from waybill.nearest_name import hint, shown_name
 from waybill.pipelines.document import read_document, yaml_text
 from waybill.pipelines.folder import DECLARATION
 from waybill.pipelines.form import CONNECTORS, brought_connectors, check_shape
 from waybill.pipelines.problems import Path as Place
-from waybill.pipelines.problems import hint, shown_name
 from waybill.pipelines.rules import check_rules
 from waybill.pipelines.source_examples import ExampleColumns, SourceExample, source_example
 from waybill.pipelines.validation import check, find_collisions, load_pipeline
@@ -192,7 +192,9 @@ def _destination(name: str | None, known: Collection[str]) -> str:
     there = f"the settings have {', '.join(map(shown_name, known))}"
     if name is None:
         raise InputError(f"--destination: say which; {there}")
-    raise InputError(f"--destination: there is no {shown_name(name)!r}; {there}{hint(name, known)}")
+    raise NotFoundError(
+        f"--destination: there is no {shown_name(name)!r}; {there}{hint(name, known)}"
+    )
 
 
 def _mistakes(declaration: str, new: NewPipeline) -> list[str]:
@@ -361,7 +363,7 @@ def _code(status: str, amount: str, *, deletes: bool) -> str:
 
 from decimal import Decimal
 
-from waybill.errors import ParkError
+from waybill.errors import NotFoundError, ParkError
 
 
 def transform(event):

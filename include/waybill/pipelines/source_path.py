@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from waybill.errors import InputError
+from waybill.nearest_name import shown_name
 from waybill.pipelines.form import PACKAGE
-from waybill.pipelines.problems import shown_name
 
 
 def find_file(path: str, folder: Path, roots: Sequence[Path] = ()) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from waybill.errors import InputError
+from waybill.nearest_name import hint, shown_name
 from waybill.pipelines.code_check import check_code
 from waybill.pipelines.document import Document, read_document
 from waybill.pipelines.folder import (
@@ -28,7 +29,7 @@ from waybill.pipelines.model import (
     Source,
     TableSpec,
 )
-from waybill.pipelines.problems import Problem, field_name, hint, shown_name
+from waybill.pipelines.problems import Problem, field_name
 from waybill.pipelines.rules import check_rules, flattens, source_of, unescaped
 from waybill.pipelines.source_path import find_file, package_folder
 

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, text
 
 from waybill.access import Decision, write_audit
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.ledger import MinuteKey
 from waybill.notices import write_notice
 from waybill.reconciliation.verdicts import Gap, minute_words
@@ -237,7 +237,8 @@ def close_breach(tracker: TrackerStore, breach_id: int, decision: Decision) -> B
         rows = connection.execute(_READ, _asked(breach_id)).mappings().all()
         if ended is None:
             state = f"is {rows[0]['state']} already" if rows else "does not exist"
-            raise InputError(f"breach {breach_id} {state}; `waybill audit breaches` lists them")
+            error = InputError if rows else NotFoundError
+            raise error(f"breach {breach_id} {state}; `waybill audit breaches` lists them")
         closed = _breach(rows[0])
         connection.execute(_AGAIN, _values(closed.key))
         write_audit(

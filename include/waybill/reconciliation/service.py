@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from waybill.access import Decision
 from waybill.deployment import deployed_names
-from waybill.errors import InputError
+from waybill.errors import NotFoundError
 from waybill.ledger import LOST, read_lost_in_flight
 from waybill.reconciliation import Breach, Verdict, close_breach, read_breaches
 from waybill.reconciliation.balance_report import read_unrecoverable
@@ -206,7 +206,7 @@ class BalanceService:
         """
         found = read_breaches(self._tracker, breach_id=breach_id)
         if not found:
-            raise InputError(f"there is no breach {breach_id}; /breaches lists those there are")
+            raise NotFoundError(f"there is no breach {breach_id}; /breaches lists those there are")
         return found[0]
 
     def close(self, breach_id: int, *, who: str, why: str) -> Breach:

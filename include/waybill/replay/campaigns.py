@@ -55,7 +55,7 @@ from sqlalchemy import (
 )
 
 from waybill.access import Decision, write_audit
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.events import DELIVERY_ERRORS, rfc3339
 from waybill.parking import in_window, matches
 from waybill.replay.request import MOST_GROUPS_PER_RUN, CampaignRequest
@@ -520,7 +520,7 @@ def _read(connection: Connection, campaign_id: int, *, lock: bool = False) -> Ca
         connection.execute(held)
     row = connection.execute(_select(campaigns.c.id == campaign_id)).first()
     if row is None:
-        raise InputError(f"there is no campaign {campaign_id}; see `waybill campaigns list`")
+        raise NotFoundError(f"there is no campaign {campaign_id}; see `waybill campaigns list`")
     return _to_campaign(row)
 
 

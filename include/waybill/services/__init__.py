@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from waybill.services.deployments import run_deploy as run_deploy
     from waybill.services.deployments import run_rollback as run_rollback
     from waybill.services.deployments import version_diff as version_diff
+    from waybill.services.destination_queries import Shell as Shell
+    from waybill.services.destination_queries import destination_shell as destination_shell
+    from waybill.services.destination_queries import query_destination as query_destination
     from waybill.services.environment import current_user as current_user
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
@@ -206,6 +209,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "run_rollback",
             "version_diff",
         ],
+        "destination_queries": ["Shell", "destination_shell", "query_destination"],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
             "AskedRun",

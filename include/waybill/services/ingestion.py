@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waybill.deployment import active_pipeline, active_pipelines, refuse_undeployed
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, NotFoundError, RetryError
 from waybill.services.environment import KAFKA_WAIT_S, node_of, open_producer, open_recording
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
@@ -379,7 +379,8 @@ def write_ahead_log(settings: Settings, wal_id: str) -> LogLine:
     found = write_ahead_logs(settings, wal_id=wal_id, every=True) if wal_id else []
     if len(found) != 1:
         many = "several logs have ids that begin" if found else "no log has an id that begins"
-        raise InputError(f"{many} with {wal_id!r}; `waybill logs list --all` shows them")
+        error = InputError if found else NotFoundError
+        raise error(f"{many} with {wal_id!r}; `waybill logs list --all` shows them")
     return found[0]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waybill.errors import InputError
+from waybill.errors import NotFoundError
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
@@ -29,14 +29,14 @@ def infer_mappings(
     """
     from waybill.ingestion.connectors import Connections, closing_connector, open_connector
     from waybill.mapping_proposals import infer, load_draft, take_sample
-    from waybill.pipelines import hint
+    from waybill.nearest_name import hint
     from waybill.processing import rules_for, shared_sandbox
 
     draft = load_draft(folder)
     pipeline = draft.pipeline
     if event is not None and event not in pipeline.events:
         words = f"{folder} has no event {event!r} (it has {', '.join(pipeline.events)})"
-        raise InputError(words + hint(event, pipeline.events))
+        raise NotFoundError(words + hint(event, pipeline.events))
     connector = open_connector(
         pipeline.source,
         folder,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waybill.errors import InputError, WaybillError
+from waybill.nearest_name import shown_name
 from waybill.pipelines import (
     EXAMPLES,
     PUSHED,
@@ -28,7 +29,6 @@ from waybill.pipelines import (
     code_file,
     load_pipeline,
     problem_at,
-    shown_name,
 )
 from waybill.settings import Settings
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from waybill.deployment import active_pipeline
-from waybill.errors import InputError, RetryError, WaybillError
+from waybill.errors import NotFoundError, RetryError, WaybillError
 from waybill.settings import Settings
 from waybill.storage import (
     TrackerStore,
@@ -110,7 +110,7 @@ def breach(settings: Settings, breach_id: int) -> Breach:
     with open_tracker(settings.tracker) as tracker:
         found = read_breaches(tracker, breach_id=breach_id)
     if not found:
-        raise InputError(f"there is no breach {breach_id}; `waybill audit breaches` lists them")
+        raise NotFoundError(f"there is no breach {breach_id}; `waybill audit breaches` lists them")
     return found[0]
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waybill.access import masked_fields
-from waybill.errors import InputError, ParkError
+from waybill.errors import InputError, NotFoundError, ParkError
+from waybill.nearest_name import hint
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
@@ -85,10 +86,18 @@ def source_status(settings: Settings, name: str | None = None) -> list[SourceLin
     if name is not None:  # the id of one may be the name of another
         found = [one for one in found if one.pipeline == name] or found
     if name is not None and not found:
-        raise InputError(
+        near = hint(name, _names(settings))
+        raise NotFoundError(
             f"there is no pipeline {name!r}; `waybill pipelines list` names those that there are"
+            f"{near}"
         )
     return found
+
+
+def _names(settings: Settings) -> list[str]:
+    from waybill.services.ingestion import deployed_names
+
+    return deployed_names(settings)
 
 
 def stop_source(settings: Settings, name: str, decision: Decision) -> str:

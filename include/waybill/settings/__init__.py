@@ -6,7 +6,6 @@ Sources, the first that has a value wins: ``WAYBILL_*`` variables (``__`` betwee
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import json
 import os
@@ -29,6 +28,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
+from waybill.nearest_name import nearest
 from waybill.settings.secrets import require_no_login, require_url
 from waybill.settings.secrets import secret_values as secret_values
 
@@ -810,9 +810,9 @@ def _unknown(name: str) -> str:
         return ""
     if moved := _MOVED.get(name.upper()):
         return f"{name} is no longer a setting: {moved}"
-    near = difflib.get_close_matches(name.upper(), sorted(known), n=1)
+    near = nearest(name, sorted(known))
     return f"unknown setting {name}; " + (
-        f"did you mean {near[0]}?" if near else "docs/settings.md lists all"
+        f"did you mean {near}?" if near else "docs/settings.md lists all"
     )
 
 

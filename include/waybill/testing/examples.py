@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from waybill.events import CATALOGUE, dumps, loads
-from waybill.pipelines import EXAMPLES, DeclarationError, Problem, hint, read_inside, shown_name
+from waybill.nearest_name import hint, shown_name
+from waybill.pipelines import EXAMPLES, DeclarationError, Problem, read_inside
 from waybill.testing.events import Event
 from waybill.testing.runs import EventResult, Rows, converted, json_value
 

@@ -28,12 +28,12 @@ from waybill.ingestion.connectors import (
     open_connector,
 )
 from waybill.mappings import decode_path, encode_path
+from waybill.nearest_name import shown_name
 from waybill.parking import masked_words
 from waybill.pipelines import (
     EXAMPLES,
     PUSHED,
     Pipeline,
-    shown_name,
 )
 from waybill.settings import Settings
 from waybill.testing.examples import MOST_BYTES, Example, parse_events, read_examples

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from waybill.access import Decision, write_audit
 from waybill.deployment import active_heads
-from waybill.errors import InputError, StopError
+from waybill.errors import InputError, NotFoundError, StopError
 from waybill.ledger import (
     TopicGeneration,
     TopicPosition,
@@ -18,6 +18,7 @@ from waybill.ledger import (
     ask_reread,
     read_positions,
 )
+from waybill.nearest_name import hint
 from waybill.pipelines import base_topic, generation_of, topic_of
 from waybill.storage import ConfigFault, KafkaLog, TrackerStore, config_faults
 from waybill.storage.tracker import topic_offsets
@@ -158,7 +159,10 @@ def topic_lines(tracker: TrackerStore, log: KafkaLog, name: str | None = None) -
     unknown = unknown_names(tracker, log, {base_topic(one) for one in names})
     names |= set(unknown)
     if name is not None and name not in names:
-        raise InputError(f"no pipeline writes to topic {name!r}; `waybill topics list` shows all")
+        near = hint(name, names)
+        raise NotFoundError(
+            f"no pipeline writes to topic {name!r}; `waybill topics list` shows all{near}"
+        )
     there = log.topics()
     gone = {one.name for one in generations.values() if one.deleted_at is not None} - there
     wanted = sorted(names - gone if name is None else {name}, key=generation_of)
@@ -281,7 +285,10 @@ def ask_rereads(tracker: TrackerStore, names: Sequence[str], decision: Decision)
     known = {one.name: one for one in active_heads(tracker).values()}
     known |= {one.id: one for one in known.values()}
     if unknown := [name for name in names if name not in known]:
-        raise InputError(f"no such pipeline: {', '.join(unknown)}; `waybill pipelines list`")
+        near = hint(unknown[0], known)
+        raise NotFoundError(
+            f"no such pipeline: {', '.join(unknown)}; `waybill pipelines list` shows all{near}"
+        )
     fresh = []
     with tracker.transaction() as connection:
         for name in names:

@@ -21,7 +21,7 @@ from sqlalchemy import func, select
 
 from waybill.access import Decision, write_audit
 from waybill.deployment import active_heads
-from waybill.errors import InputError, RetryError, StopError
+from waybill.errors import InputError, NotFoundError, RetryError, StopError
 from waybill.ledger import (
     LogLine,
     TopicGeneration,
@@ -39,6 +39,7 @@ from waybill.ledger import (
     writing_generation,
     writing_name,
 )
+from waybill.nearest_name import hint
 from waybill.pipelines import base_topic, generation_name, generation_of, topic_of
 from waybill.request import Request
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore
@@ -187,7 +188,10 @@ def plan_growth(
     topic = request.topic
     teams = {topic_of(one): one.team for one in active_heads(tracker).values()}
     if topic not in teams:
-        raise InputError(f"no pipeline writes to topic {topic!r}; `waybill topics list` shows all")
+        near = hint(topic, teams)
+        raise NotFoundError(
+            f"no pipeline writes to topic {topic!r}; `waybill topics list` shows all{near}"
+        )
     with tracker.transaction() as connection:
         generations = generations_of(connection, topic)
     _refuse_while_draining(generations)

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import or_, select
 
 from waybill.access import ANY_EVENT, KEY, MASK, personal_of
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.parking import storable
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import pipelines
@@ -116,7 +116,7 @@ class TrailService:
         except ValueError:
             found = self._beginning(wanted)
         if found is None:
-            raise InputError(f"there is no question {text!r}; `waybill queries list` shows them")
+            raise NotFoundError(f"there is no question {text!r}; `waybill queries list` shows them")
         return found
 
     def told(self, asked: Asked, teams: tuple[str, ...] | None, *, personal: bool) -> Asked:

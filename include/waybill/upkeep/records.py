@@ -15,8 +15,9 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, Row, text
 
 from waybill.access import Decision, write_audit
-from waybill.errors import InputError
+from waybill.errors import NotFoundError
 from waybill.events import rfc3339
+from waybill.nearest_name import hint
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import json_value, text_value
 
@@ -190,7 +191,8 @@ def find_job(name: str) -> Job:
     for job in JOBS:
         if job.name == name:
             return job
-    raise InputError(f"there is no job {name!r}; jobs: {', '.join(job.name for job in JOBS)}")
+    names = [job.name for job in JOBS]
+    raise NotFoundError(f"there is no job {name!r}; jobs: {', '.join(names)}{hint(name, names)}")
 
 
 def read_jobs(tracker: TrackerStore) -> list[JobRecord]:

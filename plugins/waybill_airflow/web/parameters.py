@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from waybill.errors import InputError
+from waybill.nearest_name import nearest_or_all
 
 T = TypeVar("T")
 _OFTEN_MEANT = {"format": "kind", "order": "sort", "cursor": "after", "page": "after"}
@@ -49,13 +49,10 @@ def _names(parameters: Iterable[ModelField]) -> Iterator[str]:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     meant = _OFTEN_MEANT.get(name)
     if meant in known:
-        near = [meant]
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"there are: {', '.join(known)}" if known else "this address takes none"
+        return f"did you mean {meant!r}?"
+    return nearest_or_all(name, known, none="this address takes none")
 
 
 def either(name: str, value: T | None, older: str, before: T | None) -> T | None:

@@ -118,9 +118,9 @@ def test_what_moves_what_was_explained_and_what_is_open_is_said(shown: Any) -> N
 def test_the_pipeline_may_be_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(services, "balance", lambda _, **kw: asked.append(kw) or report())
-    for words in (["flights"], ["--pipeline", "flights"]):
+    for words in (["flights"], ["--pipeline", "flights"], ["-p", "flights"]):
         assert CliRunner().invoke(app, ["balance", *words]).exit_code == 0
-    assert [one["pipeline"] for one in asked] == ["flights", "flights"]
+    assert [one["pipeline"] for one in asked] == ["flights"] * 3
 
 
 def test_books_that_balance_say_so(shown: Any) -> None:
@@ -208,4 +208,3 @@ def test_a_time_with_a_zone_is_that_time(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_two_pipelines_at_once_are_refused(shown: Any) -> None:
     shown(report(), "flights", "--pipeline", "weather", code=1)
-    shown(report(), "flights", "--pipeline", "flights")

@@ -164,7 +164,7 @@ def test_columns_come_from_what_the_transformation_makes(folder):
     assert found["line"]["key"] == ["order"]
     only = json.loads(infer(folder, "--json", "--event", "line"))["proposals"]
     assert [one["event"] for one in only] == ["line"]
-    assert "did you mean 'line'?" in infer(folder, "--event", "lin", code=1)
+    assert "did you mean 'line'?" in infer(folder, "--event", "lin", code=3)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_name_that_is_no_pipeline_is_answered_with_those_there_are(folder, mon
     monkeypatch.chdir(folder.parent.parent)
     result = CliRunner().invoke(app, ["mapping", "infer", "order"])
     said = " ".join(result.stderr.split())
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "no folder and no declared pipeline 'order'" in said
     assert f"{folder.parent} has orders; did you mean 'orders'?" in said
     assert "pipeline.yaml" not in said

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from waybill.cli.pipelines import app
+from waybill.cli import app
 
 
 def run(*arguments, code: int = 0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    result = CliRunner().invoke(app, ["pipelines", *(str(argument) for argument in arguments)])
     assert result.exit_code == code, (result.output, result.exception)
     return result
 
@@ -124,7 +124,7 @@ def test_show_has_the_facts_and_the_columns(folder):
 
 def test_show_of_an_unknown_name_offers_the_nearest(folder):
     folder.write()
-    said = run("show", "order", "--from", folder.root, code=1).stderr
+    said = run("show", "order", "--from", folder.root, code=3).stderr
     assert "did you mean 'orders'?" in said
 
 
@@ -138,7 +138,7 @@ def test_check_takes_the_name_of_a_declared_pipeline(folder, monkeypatch):
     folder.write()
     monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder.root))
     assert json.loads(run("check", "orders", "--json").stdout)["pipelines"] == ["orders"]
-    assert "no_such" in run("check", "no_such", code=1).output
+    assert "no_such" in run("check", "no_such", code=3).output
 
 
 @pytest.mark.parametrize("kind", ["a folder", "a pipe", "a socket", "a device"])

@@ -150,7 +150,7 @@ def test_a_server_of_the_stack_that_is_away_is_answered_with_up(
     settings = nobody_answers(tmp_path)
     monkeypatch.setattr(services, "balance", lambda *_, **__: ask(settings))
     run = waybill("--wait", "0", "balance")
-    assert run.exit_code == 1
+    assert run.exit_code == 4
     assert "answer" in run.stderr
     assert "`waybill up` starts what does not" in run.stderr
 
@@ -158,7 +158,7 @@ def test_a_server_of_the_stack_that_is_away_is_answered_with_up(
 def test_a_server_of_others_that_is_away_is_named_by_its_setting(waybill, monkeypatch) -> None:
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://127.0.0.1:1/waybill")
     run = waybill("--wait", "0", "balance")
-    assert run.exit_code == 1
+    assert run.exit_code == 4
     assert "does WAYBILL_TRACKER__DSN name it?" in run.stderr
     assert "waybill up" not in run.stderr
 
@@ -172,7 +172,7 @@ def test_a_setting_out_of_range_is_named(waybill, monkeypatch) -> None:
 
 def test_a_misspelt_command_gets_the_nearest(waybill) -> None:
     run = waybill("statsu")
-    assert run.exit_code == 2
+    assert run.exit_code == 1
     assert "Did you mean 'status'?" in run.stderr
 
 
@@ -193,8 +193,8 @@ def line(name: str, *, pid: int | None = 7, healthy: bool = True) -> ServiceStat
     ("lines", "code", "said"),
     [
         ([line("kafka"), line("s3")], 0, ""),
-        ([line("kafka"), line("s3", pid=None, healthy=False)], 1, "not up: s3; `waybill up`"),
-        ([line("kafka"), line("s3", healthy=False)], 1, "not up: s3; `waybill up`"),
+        ([line("kafka"), line("s3", pid=None, healthy=False)], 4, "not up: s3; `waybill up`"),
+        ([line("kafka"), line("s3", healthy=False)], 4, "not up: s3; `waybill up`"),
         ([line("s3", pid=None, healthy=False)], 0, "nothing runs; `waybill up` starts"),
     ],
 )
@@ -234,7 +234,7 @@ def test_doctor_says_a_remedy_once_and_never_breaks_a_command(waybill, monkeypat
     ]
     monkeypatch.setattr(doctor, "examine", lambda _settings: checks)
     run = waybill("doctor")
-    assert run.exit_code == 1
+    assert run.exit_code == 2
     assert f"Java: x: {command}\n" in run.stdout
     assert run.stdout.count("apt-get") == 1
 
@@ -244,7 +244,7 @@ def test_doctor_fails_when_something_is_missing_and_tells_machines(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     run = waybill("doctor", "--json")
-    assert run.exit_code == 1
+    assert run.exit_code == 2
     checks = {check["name"]: check for check in json.loads(run.stdout)}
     assert checks["Java"]["ok"] is False
     assert checks["Python"]["ok"] is True

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 import orjson
 from pydantic import SecretStr
 
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 
 Lookup: TypeAlias = Callable[[str], str | None]
 """Returns a connection's URI or JSON by its name; None: it has none of this name."""
@@ -182,7 +182,7 @@ class Connections:
         if text is None:
             text = os.environ.get(f"AIRFLOW_CONN_{name.upper()}")
         if text is None:
-            raise InputError(
+            raise NotFoundError(
                 f"{place}: there is no connection {name!r} here; make one in Airflow, or"
                 f" set WAYBILL_SOURCES__CONNECTIONS__{name.upper()} or AIRFLOW_CONN_{name.upper()}"
                 " to its URI"

@@ -49,6 +49,7 @@ from waybill.errors import InputError
 from waybill.ingestion.connectors.base import BadRow, Cursor, Page, Standing
 from waybill.ingestion.connectors.opening import Opening
 from waybill.ingestion.connectors.source_file import read_file, unpacked
+from waybill.nearest_name import nearest
 from waybill.pipelines import EventDeclaration, Source, arrow_type, find_file
 
 _INTEGER = r"^(?:0|-?[1-9][0-9]{0,17})$"
@@ -401,12 +402,10 @@ def require_columns(wanted: Sequence[str], names: Sequence[str], *, where: str, 
     Raises:
         InputError: says which, what the header has, and the nearest.
     """
-    from difflib import get_close_matches
-
     missing = [name for name in wanted if name not in names]
     if missing:
-        near = get_close_matches(missing[0], names, n=1)
-        asked = f" (is it {near[0]!r}?)" if near else ""
+        near = nearest(missing[0], names)
+        asked = "" if near is None else f" (is it {near!r}?)"
         raise InputError(
             f"source file {where!r} has no column {', '.join(map(repr, missing))}{asked};"
             f" its header has {', '.join(names)}; correct {field}, or the file"

@@ -35,7 +35,8 @@ from waybill.ingestion.connectors.csv_file import (
 )
 from waybill.ingestion.connectors.file_text import PIECE, TextFile
 from waybill.ingestion.connectors.sql_values import json_value
-from waybill.pipelines import COLUMN_TYPES, hint, shown_name
+from waybill.nearest_name import hint, shown_name
+from waybill.pipelines import COLUMN_TYPES
 
 _TEXT_BYTES = 2 * PIECE
 """Text of one piece, but for a record that is longer."""

@@ -25,7 +25,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from waybill.errors import InputError, RetryError
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.source_file import open_unlinked
-from waybill.pipelines import find_file, shown_name
+from waybill.nearest_name import shown_name
+from waybill.pipelines import find_file
 
 S3 = "s3://"
 _WILD = re.compile(r"[*?\[]")

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from waybill.errors import InputError
 from waybill.ingestion.connectors.connections import Connection, Connections
-from waybill.pipelines import EventDeclaration, Source, hint, shown_name
+from waybill.nearest_name import hint, shown_name
+from waybill.pipelines import EventDeclaration, Source
 from waybill.settings import Settings
 
 _LOGIN = re.compile(r"://([^/@\s]*)@")

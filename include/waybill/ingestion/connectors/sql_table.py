@@ -70,7 +70,8 @@ from waybill.ingestion.connectors.sql_values import (
     restored,
     stepped_back,
 )
-from waybill.pipelines import find_file, hint
+from waybill.nearest_name import hint
+from waybill.pipelines import find_file
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 _WAIT_S = 10

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self, get_args
 
 import orjson
 
-from waybill.errors import InputError, RetryError, StopError
+from waybill.errors import NotFoundError, RetryError, StopError
 
 FileState = Literal["open", "closed", "shipping", "shipped", "failed"]
 """open: records are added. closed: finished, waits. shipping: in a shipment. shipped: processed.
@@ -132,7 +132,7 @@ class FileReader:
         from rocksdict import AccessType
 
         if not (directory / "CURRENT").exists():
-            raise InputError(f"no file manager has kept books in {directory}")
+            raise NotFoundError(f"no file manager has kept books in {directory}")
         self._own_log = tempfile.TemporaryDirectory(prefix="waybill-files-")
         self._db = open_books(directory, AccessType.secondary(self._own_log.name))
         self.refresh()

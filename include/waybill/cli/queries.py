@@ -1,0 +1,186 @@
+"""``waybill sql`` and ``waybill connect``: a destination asked by hand.
+
+Values come from sources: control characters are shown, not sent to a terminal.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waybill.cli.command import DESTINATION
+from waybill.cli.options import AsJson
+from waybill.cli.output import counted, plain, print_folded, print_json, terminal
+
+if TYPE_CHECKING:
+    from waybill.destinations import QueryResult
+
+_LARGEST = 2**63
+
+
+def sql(
+    statement: Annotated[str, typer.Argument(metavar="STATEMENT", help="One SELECT.")],
+    *,
+    destination: Annotated[
+        str | None,
+        typer.Option("--destination", "-d", help="Where; left out: `warehouse`, or the only one."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="Rows at most.")
+    ] = 1_000,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run one statement that reads at a destination, and show its rows. Nothing can be written.
+
+    PostgreSQL and DuckDB; with the rights of the destination's own user.
+    """
+    from waybill.errors import InputError
+    from waybill.services import query_destination
+    from waybill.settings import Settings
+
+    if as_csv and as_json:
+        raise InputError("give --csv or --json, not both")
+    settings = Settings()
+    name = destination or _default(list(settings.destinations))
+    result = query_destination(settings, name, statement, most=limit)
+    if as_json:
+        rows = [[_json(value) for value in row] for row in result.rows]
+        print_json({"columns": result.columns, "rows": rows, "more": result.is_cut})
+        return
+    if as_csv:
+        _print_csv(result)
+    else:
+        _print_table(result)
+    if result.is_cut:
+        print_folded([f"there are more rows than {limit:,}; --limit shows more"], err=True)
+
+
+def connect(
+    name: Annotated[
+        str,
+        typer.Argument(metavar=DESTINATION, help="The destination; left out: the only one."),
+    ],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Open a destination's shell: psql; DuckDB's, or Python's where that is not installed.
+
+    Passwords go by the environment. With --json it says what would be started, without secrets.
+    """
+    from waybill.services import destination_shell
+    from waybill.settings import Settings
+
+    shell = destination_shell(Settings(), name)
+    if as_json:
+        print_json(
+            {
+                "program": shell.program,
+                "arguments": shell.arguments,
+                "environment": sorted(shell.environment),
+                "note": shell.note,
+            }
+        )
+        return
+    if shell.note:
+        print_folded([shell.note], err=True)
+    sys.stdout.flush()
+    os.execve(  # noqa: S606 - no shell reads it
+        shell.program, [shell.program, *shell.arguments], {**os.environ, **shell.environment}
+    )
+
+
+def _default(names: list[str]) -> str:
+    """Return the destination that is meant where none is given.
+
+    Raises:
+        InputError: there is none, or more than one and none is called `warehouse`.
+    """
+    from waybill.errors import InputError
+
+    if "warehouse" in names:
+        return "warehouse"
+    if len(names) == 1:
+        return names[0]
+    there = f"there are {', '.join(sorted(names))}" if names else "WAYBILL_DESTINATIONS names none"
+    raise InputError(f"--destination: say which; {there}")
+
+
+def _json(value: Any) -> Any:
+    """Return a value of SQL as JSON has it; what JSON has no form for is text."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return value if -_LARGEST <= value < _LARGEST else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list | tuple):
+        return [_json(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _json(one) for key, one in value.items()}
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"\\x{bytes(value).hex()}"
+    if isinstance(value, list | tuple | dict):
+        return json.dumps(_json(value), ensure_ascii=False)
+    return str(value)
+
+
+def _print_csv(result: QueryResult) -> None:
+    """Print CSV: values as they are into a file or a pipe, and safely on a terminal."""
+    shown = plain if sys.stdout.isatty() else str
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([shown(name) for name in result.columns])
+    writer.writerows([shown(_text(value)) for value in row] for row in result.rows)
+
+
+def _print_table(result: QueryResult) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
+    console = terminal()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for place, name in enumerate(result.columns):
+        values = [row[place] for row in result.rows if row[place] is not None]
+        is_number = bool(values) and all(_is_number(value) for value in values)
+        table.add_column(Text(plain(name)), justify="right" if is_number else "left")
+    for row in result.rows:
+        table.add_row(
+            *(Text("null", "dim") if one is None else Text(plain(_text(one))) for one in row)
+        )
+    least = Measurement.get(console, console.options.update(max_width=10_000), table).minimum
+    if result.columns and least <= console.width:
+        console.print(table)
+    else:
+        _print_records(result)
+    typer.echo(f"{counted(len(result.rows), 'row')}{', and more' if result.is_cut else ''}")
+
+
+def _print_records(result: QueryResult) -> None:
+    """Print a value a line, as psql does with rows that are wider than the terminal."""
+    names = [plain(name) for name in result.columns]
+    wide = max(map(len, names), default=0)
+    for number, row in enumerate(result.rows, 1):
+        typer.echo(f"row {number:,}")
+        for name, value in zip(names, row, strict=True):
+            shown = "null" if value is None else plain(_text(value))
+            typer.echo(f"  {name:<{wide}}  {shown}")
+
+
+def _is_number(value: Any) -> bool:
+    from decimal import Decimal
+
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)

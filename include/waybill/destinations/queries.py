@@ -1,0 +1,121 @@
+"""One statement that reads, at a destination: as whoever may load it, in a way that cannot write.
+
+PostgreSQL runs it as the query of a cursor in a READ ONLY transaction, which is rolled back; DuckDB
+opens the file read-only and reaches no other file and no network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from waybill.errors import AwayError, InputError
+
+if TYPE_CHECKING:
+    from waybill.settings import DestinationSettings
+
+_CONNECT_S = 10
+_UNREACHABLE = ("08", "57P")
+"""Classes of SQLSTATE: the server is not there, or not now."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """What a statement returned."""
+
+    columns: tuple[str, ...]
+    """May have one name twice."""
+    rows: list[tuple[Any, ...]]
+    is_cut: bool
+    """There are more rows than were asked for."""
+
+
+def read_rows(
+    name: str, settings: DestinationSettings, statement: str, *, most: int
+) -> QueryResult:
+    """Run one statement that reads.
+
+    Args:
+        name: the destination's name, for messages.
+        settings: how to reach it.
+        statement: SQL in the destination's own words.
+        most: rows that are fetched at most; all of them are held in memory.
+
+    Raises:
+        InputError: it is no statement that reads, it is wrong, or the kind has no such reader.
+        RetryError: the destination does not answer; a DuckDB file is held by a load.
+    """
+    if "\0" in statement or not statement.strip():
+        raise InputError("the statement is empty, or holds a NUL character; give one SELECT")
+    if settings.kind == "postgres":
+        return _read_postgres(name, settings.dsn.get_secret_value(), statement, most)
+    if settings.kind == "duckdb":
+        return _read_duckdb(name, settings.dsn.get_secret_value(), statement, most)
+    raise InputError(
+        f"destination {name!r} is of kind {settings.kind}: ask it with a client of its own;"
+        " `waybill sql` asks postgres and duckdb"
+    )
+
+
+def _read_postgres(name: str, dsn: str, statement: str, most: int) -> QueryResult:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    where = f"destination {name!r}"
+    try:
+        given = {"connect_timeout": _CONNECT_S, **conninfo_to_dict(dsn)}
+        with psycopg.connect(**given) as connection:  # type: ignore[arg-type]
+            connection.read_only = True
+            try:
+                with connection.cursor("waybill_sql") as cursor:
+                    cursor.execute(statement.encode())
+                    columns = tuple(one.name for one in cursor.description or ())
+                    rows = cursor.fetchmany(most + 1)
+            finally:
+                if not connection.closed:
+                    connection.rollback()
+    except psycopg.Error as error:
+        said = str(error).strip()
+        if error.sqlstate is None or error.sqlstate.startswith(_UNREACHABLE):
+            setting = f"WAYBILL_DESTINATIONS__{name.upper()}"
+            raise AwayError(f"{where} did not answer: {said}", setting=setting) from error
+        raise InputError(f"{where} refused the statement: {said}") from error
+    return QueryResult(columns, rows[:most], len(rows) > most)
+
+
+def _read_duckdb(name: str, path: str, statement: str, most: int) -> QueryResult:
+    import os
+
+    import duckdb
+
+    from waybill.destinations.adapters.duckdb.session import duck_error, sorted_error
+
+    where = f"destination {name!r}"
+    if not os.path.isfile(path):  # noqa: PTH113 - a name may be too long
+        raise InputError(f"{where}: there is no file {path!r} yet; the first load makes it")
+    limits = {"enable_external_access": "false", "lock_configuration": "true"}
+    try:
+        with duckdb.connect(path, read_only=True, config=limits) as connection:
+            _refuse_other_statements(connection, statement)
+            found = connection.execute(statement)
+            columns = tuple(str(one[0]) for one in found.description or ())
+            rows = found.fetchmany(most + 1)
+    except duckdb.IOException as error:
+        raise sorted_error(duck_error(error), name) from error
+    except duckdb.Error as error:
+        raise InputError(f"{where} refused the statement: {str(error).strip()}") from error
+    return QueryResult(columns, rows[:most], len(rows) > most)
+
+
+def _refuse_other_statements(connection: Any, statement: str) -> None:
+    """Refuse what is not one statement that returns rows.
+
+    Raises:
+        InputError: it is not.
+    """
+    found = connection.extract_statements(statement)
+    kinds = [one.type.name for one in found]
+    if kinds not in (["SELECT"], ["EXPLAIN"]):
+        raise InputError(
+            f"found {', '.join(kinds) or 'no statement'}; `waybill sql` runs one SELECT"
+        )

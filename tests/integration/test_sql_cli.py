@@ -1,0 +1,79 @@
+"""``waybill sql`` at PostgreSQL: one statement, in a transaction that cannot write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from waybill.cli import app
+
+pytestmark = pytest.mark.serves
+
+
+@pytest.fixture
+def dsn(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    made: str = postgres.database("sql_cli")
+    with psycopg.connect(made, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS t")
+        connection.execute("CREATE TABLE t (id int, amount numeric, said text, raw bytea)")
+        connection.execute(
+            "INSERT INTO t VALUES (1, 1.50, E'a\\x1b[31m', '\\x00ff'), (2, NULL, NULL, NULL)"
+        )
+    house = {"warehouse": {"kind": "postgres", "dsn": made}, "other": {"dsn": made}}
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(house))
+    monkeypatch.setenv("COLUMNS", "80")
+    return made
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["--wait", "0", *words])
+
+
+def test_rows_are_shown_as_a_table_and_as_json(dsn: str) -> None:
+    done = run("sql", "SELECT id, said FROM t ORDER BY id")
+    assert done.exit_code == 0, done.output
+    assert "a\\x1b[31m" in done.stdout
+    assert "\x1b" not in done.stdout
+    done = run("sql", "SELECT * FROM t ORDER BY id -- with a comment", "--json")
+    assert json.loads(done.stdout) == {
+        "columns": ["id", "amount", "said", "raw"],
+        "rows": [[1, "1.50", "a\x1b[31m", "\\x00ff"], [2, None, None, None]],
+        "more": False,
+    }
+    assert json.loads(run("sql", "SELECT 100 % 7", "--json").stdout)["rows"] == [[2]]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM t",
+        "SELECT 1; DELETE FROM t",
+        "COMMIT; DELETE FROM t",
+        "WITH gone AS (DELETE FROM t RETURNING id) SELECT * FROM gone",
+        "SELECT set_config('transaction_read_only', 'off', false); DELETE FROM t",
+        "SELECT set_config('transaction_read_only', 'off', true)",
+        "SELECT id FROM t FOR UPDATE",
+        "COPY t TO PROGRAM 'cat'",
+        "DO $$ BEGIN DELETE FROM t; END $$",
+        "SELECT nope",
+    ],
+)
+def test_what_is_not_one_statement_that_reads_is_refused(statement: str, dsn: str) -> None:
+    done = run("sql", statement)
+    assert done.exit_code == 1, done.output
+    assert done.stdout == ""
+    assert "refused the statement" in done.stderr
+    with psycopg.connect(dsn) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
+
+
+def test_psql_is_the_shell_of_a_warehouse(dsn: str) -> None:
+    done = run("connect", "warehouse", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["program"].endswith("psql")
+    assert told["arguments"] == []

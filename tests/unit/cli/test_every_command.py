@@ -1,0 +1,141 @@
+"""What holds for every command, found by walking the tree: no list of commands is kept here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from tests.support.commands import commands, flags, words
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.cli.command import DECLARED, DEPLOYED, DESTINATION
+from waybill.cli.exit_codes import ExitCode
+
+EVERY = dict(commands())
+_SERVICES = {"up", "demo", "collector", "capacity enhance", "traces ship", "connect"}
+"""Those that start servers, go on until they are ended and wait for servers by themselves, or become
+another program."""
+_SAID_OTHERWISE = {
+    "pipelines list": ExitCode.DONE,
+    "pipelines show": ExitCode.DONE,
+    "retention show": ExitCode.DONE,
+    "destination check": ExitCode.FOUND,
+}
+"""What is away is a part of what these show."""
+PIPELINES = Path(__file__).parents[3] / "include" / "pipelines"
+
+
+def run(*given: str) -> Any:
+    return CliRunner().invoke(app, ["--wait", "0", *given])
+
+
+class Trap:
+    """A server that takes connections and says nothing: what is away, and was asked."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.asked = 0
+        self._thread = Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                taken, _ = self._socket.accept()
+                self.asked += 1
+                taken.close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def trap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Trap]:
+    folder = tmp_path / "pipelines"
+    shutil.copytree(PIPELINES / "flights", folder / "flights")
+    made = Trap()
+    place = f"127.0.0.1:{made.port}"
+    for name, value in {
+        "HOME": str(tmp_path / "home"),
+        "PIPELINES_DIR": str(folder),
+        "TRACKER__DSN": f"postgresql://waybill:x@{place}/waybill?connect_timeout=2",
+        "KAFKA__BOOTSTRAP_SERVERS": place,
+        "S3__ENDPOINT_URL": f"http://{place}",
+        "S3__ACCESS_KEY": "key",
+        "S3__SECRET_KEY": "secret",
+        "AIRFLOW__URL": f"http://{place}",
+        "AIRFLOW__USER": "admin",
+        "AIRFLOW__PASSWORD": "x",
+        "DESTINATIONS": json.dumps(
+            {"warehouse": {"kind": "postgres", "dsn": f"postgresql://u:x@{place}/w"}}
+        ),
+        "TRACES__SPOOL_DIR": str(tmp_path / "spool"),
+    }.items():
+        monkeypatch.setenv(f"WAYBILL_{name}", value)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield made
+    finally:
+        made.close()
+        for number, handler in handlers.items():  # a service takes signals as its own
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_wrong_input_ends_with_1(path: str) -> None:
+    done = run(*path.split(), "--no-such-option")
+    assert done.exit_code == ExitCode.INPUT, done.output
+    assert "No such option" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_it_prints_json_and_can_do_without_colors(path: str) -> None:
+    assert {"--json", "--no-color"} <= flags(EVERY[path])
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_a_pipeline_can_be_given_as_an_option(path: str) -> None:
+    means_one = any(
+        one.metavar in {DEPLOYED, DECLARED} or one.name == "pipeline" for one in EVERY[path].params
+    )
+    assert means_one == ({"-p", "--pipeline"} <= flags(EVERY[path]))
+
+
+@pytest.mark.parametrize("path", [path for path in EVERY if path not in _SERVICES])
+def test_a_server_that_is_away_and_was_asked_ends_it_with_4(
+    path: str, trap: Trap, tmp_path: Path
+) -> None:
+    texts = {
+        DEPLOYED: "flights",
+        DECLARED: str(tmp_path / "pipelines" / "flights"),
+        DESTINATION: "warehouse",
+        "int": "1",
+        "Path": str(tmp_path / "out.jsonl"),
+    }
+    done = run(*path.split(), *words(EVERY[path], texts, other="something"))
+    if path in _SAID_OTHERWISE:
+        assert (done.exit_code, bool(trap.asked)) == (_SAID_OTHERWISE[path], True), done.output
+        assert "not answer" in " ".join(done.output.split())
+    elif trap.asked:
+        assert done.exit_code == ExitCode.AWAY, done.output
+    else:
+        assert done.exit_code != ExitCode.AWAY, done.output
+        assert isinstance(done.exception, SystemExit | None), done.exception
+
+
+def test_most_commands_ask_a_server(trap: Trap) -> None:
+    assert run("parked", "list").exit_code == ExitCode.AWAY
+    assert trap.asked == 1

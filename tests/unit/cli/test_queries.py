@@ -1,0 +1,139 @@
+"""``waybill sql`` and ``waybill connect`` at a DuckDB file; what is handed to a shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.services import destination_shell
+from waybill.settings import DestinationSettings, Settings
+
+EVIL = "a\x1b[31mred\nnext"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "house.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE t (id INT, name VARCHAR, big HUGEINT, raw BLOB)")
+        connection.execute("INSERT INTO t VALUES (1, ?, 170141183460469231731, ?)", [EVIL, b"\0a"])
+        connection.execute("INSERT INTO t VALUES (2, NULL, NULL, NULL)")
+    house = {"house": {"kind": "duckdb", "dsn": str(path)}}
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(house))
+    monkeypatch.setenv("COLUMNS", "80")
+    return path
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["--wait", "0", *words])
+
+
+def test_a_table_shows_what_a_terminal_would_obey(file: Path) -> None:
+    done = run("sql", "SELECT id, name FROM t ORDER BY id")
+    assert done.exit_code == 0, done.output
+    assert "a\\x1b[31mred\\nnext" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert done.stdout.endswith("2 rows\n")
+
+
+def test_json_is_one_object_and_keeps_what_json_has_no_number_for(file: Path) -> None:
+    done = run("sql", "SELECT * FROM t ORDER BY id", "--json", "-n", "1")
+    assert json.loads(done.stdout) == {
+        "columns": ["id", "name", "big", "raw"],
+        "rows": [[1, EVIL, "170141183460469231731", "\\x0061"]],
+        "more": True,
+    }
+
+
+def test_csv_keeps_values_as_they_are_in_a_pipe(file: Path) -> None:
+    done = run("sql", "SELECT id, name FROM t ORDER BY id", "--csv")
+    assert done.stdout == f'id,name\n1,"{EVIL}"\n2,\n'
+
+
+def test_rows_wider_than_the_terminal_are_shown_a_value_a_line(file: Path) -> None:
+    done = run("sql", "SELECT repeat('x', 100) AS wide, 1 AS n")
+    assert done.stdout == f"row 1\n  wide  {'x' * 100}\n  n     1\n1 row\n"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM t",
+        "SELECT 1; DELETE FROM t",
+        "COPY t TO 'out.csv'",
+        "ATTACH 'other.duckdb'",
+        "SELECT * FROM read_text('/etc/hostname')",
+        "SET enable_external_access = true",
+        "",
+        "SELEC 1",
+    ],
+)
+def test_what_is_not_one_statement_that_reads_is_refused(
+    statement: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("sql", statement)
+    assert done.exit_code == 1, done.output
+    assert done.stdout == ""
+    assert [one.name for one in tmp_path.iterdir()] == [file.name]
+    with duckdb.connect(str(file), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
+
+
+def test_a_wrong_destination_gets_the_nearest_name(file: Path) -> None:
+    done = run("sql", "-d", "hause", "SELECT 1")
+    assert (done.exit_code, "did you mean 'house'?" in done.output) == (3, True)
+    assert run("connect", "hause").exit_code == 3
+
+
+def test_the_only_destination_is_meant_where_none_is_given(file: Path) -> None:
+    done = run("connect", "--json")
+    assert done.exit_code == 0, done.output
+    assert done.stderr == "destination: house, the only one\n"
+    assert "loads into this file wait" in json.loads(done.stdout)["note"]
+
+
+def test_python_is_duckdbs_shell_where_its_own_is_not_installed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    shell = destination_shell(Settings(), "house")
+    assert (shell.program, shell.environment) == (sys.executable, {"WAYBILL_SHELL_FILE": str(file)})
+    assert "program duckdb" in shell.note
+
+
+def test_a_password_is_handed_to_psql_by_the_environment_and_never_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dsn = "postgresql://ann:s3cret@db.example:6432/house?sslmode=require&keepalives=1"
+    house = {"house": {"kind": "postgres", "dsn": dsn}}
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(house))
+    shell = destination_shell(Settings(), "house")
+    assert shell.arguments == ()
+    assert shell.environment == {
+        "PGUSER": "ann",
+        "PGPASSWORD": "s3cret",
+        "PGHOST": "db.example",
+        "PGPORT": "6432",
+        "PGDATABASE": "house",
+        "PGSSLMODE": "require",
+    }
+    done = run("connect", "house", "--json")
+    assert "s3cret" not in done.output
+    assert "keepalives" in json.loads(done.stdout)["note"]
+
+
+def test_another_kind_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = {"house": {"kind": "snowflake", "dsn": "snowflake://nobody"}}
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(house))
+    assert DestinationSettings(**house["house"]).kind == "snowflake"
+    for words in (["sql", "SELECT 1"], ["connect", "house"]):
+        done = run(*words)
+        assert (done.exit_code, "a client of its own" in done.output) == (1, True)
