@@ -781,7 +781,7 @@ _DROPPING = undeployments.c.dropping_at
 _MOST_NAMED = 20
 """Pipelines, or versions of one, that an error lists."""
 _FEWEST_DIGITS, _FEWEST_FIGURES = 4, 6
-"""Of a digest's beginning that names it; where it has figures alone, fewer are taken for a number."""
+"""Of a digest's beginning that names it; where it has figures alone, fewer are a number."""
 _MARK = text("SELECT count(*), sum(hashtextextended(pipeline_id, number)) FROM pipeline_versions")
 """Versions are written once. Cost: 1 ms for 5,000 versions; it reads the index only."""
 _WANTED = """FROM pipeline_versions

@@ -34,7 +34,7 @@ from waybill.settings import Settings
 
 if TYPE_CHECKING:
     from waybill.ingestion.connectors import Record
-    from waybill.testing import EventResult, Example
+    from waybill.testing import Event, EventResult, Example
 
 T = TypeVar("T")
 DEEP_LIMIT_S = 60.0
@@ -238,11 +238,11 @@ def _ways(failed: Sequence[EventResult], *, hides: bool) -> str:
         found.setdefault(parked.way, []).append(parked)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     words = []
-    for way, parked in ordered[:_MOST_WAYS]:
-        first = parked[0]
+    for way, alike in ordered[:_MOST_WAYS]:
+        first = alike[0]
         where = f" ({shown_name(first.where)})" if first.where else ""
         message = _HIDDEN if hides else _cut(first.message)
-        words.append(f"{way}, {len(parked)} times: {message}{where}")
+        words.append(f"{way}, {len(alike)} times: {message}{where}")
     more = len(ordered) - _MOST_WAYS
     return "; ".join(words) + (f"; and {more} other ways" if more > 0 else "")
 
@@ -289,7 +289,7 @@ def _opened(trial: _Trial) -> Iterator[Any]:
         yield connector
 
 
-def _run(trial: _Trial, events: Sequence[Mapping[str, Any] | Record]) -> list[EventResult]:
+def _run(trial: _Trial, events: Sequence[Mapping[str, Any] | Event | Record]) -> list[EventResult]:
     """Return what becomes of events, as far as there is time; says how far that was."""
     from waybill.testing import run_pipeline
 
