@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from waybill.destinations.key_sums import MOST_ROWS, no_keys, not_missing
+from waybill.destinations.key_sums import no_keys, not_missing
 from waybill.destinations.model import (
     BaseDestination,
     BehindError,
@@ -299,10 +299,11 @@ class LakeDestination(BaseDestination):
             return None
         counted = table.count()
         if look.accepted_at is not None and record.counted < look.accepted_at.isoformat():
-            keys = None if counted > MOST_ROWS else TableKeys.read(table, look.spec).sums
+            readable = TableKeys.can_read(table, look.spec, counted)
+            keys = TableKeys.read(table, look.spec).sums if readable else None
             record = record.accepted(counted, keys)
             table.commit(None, RowStamp("", 0, record))
-        elif counted <= MOST_ROWS:
+        elif TableKeys.can_read(table, look.spec, counted):
             record = self._settled(table, look.spec, record, counted)
         return RowCount(look.spec, counted, record.rows + record.beside, record.beside)
 

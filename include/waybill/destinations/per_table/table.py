@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from waybill.destinations.key_sums import Hashes, KeySums, Numbers, key_hashes, key_types, moments
+from waybill.destinations.key_sums import (
+    MOST_ROWS,
+    Hashes,
+    KeySums,
+    Numbers,
+    key_hashes,
+    key_types,
+    moments,
+)
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX
 from waybill.destinations.specs import ITEM
 from waybill.errors import InputError, RetryError
@@ -136,6 +144,12 @@ class TableKeys:
     loaded_at: Numbers
     """When each was loaded, in microseconds; rows that no load put there: the least number."""
     sums: KeySums
+
+    @classmethod
+    def can_read(cls, table: LakeTable, spec: TableSpec, rows: int) -> bool:
+        """Tell whether they may be read: not of too many rows, or where the key's columns went."""
+        names = {*spec.key, KEPT_COLUMNS[-1][0]}
+        return rows <= MOST_ROWS and names <= set(table.fields().names)
 
     @classmethod
     def read(cls, table: LakeTable, spec: TableSpec) -> TableKeys:
