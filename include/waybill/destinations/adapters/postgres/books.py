@@ -181,12 +181,12 @@ def merge_counted(session: Session, merge: str, batch: TableBatch) -> MergeCount
     costs a tenth of what the server takes for it.
     """
     rows = session.query(
-        f"WITH done AS ({merge} RETURNING merge_action() AS did, s._waybill_n AS n) "
-        "SELECT count(*) AS changed, count(*) FILTER (WHERE did = 'INSERT') AS added, "
-        "count(*) FILTER (WHERE did = 'DELETE') AS gone, "
-        "CASE WHEN count(*) FILTER (WHERE did = 'INSERT') "
-        f"< {batch.columns.num_rows} THEN array_agg(CASE did WHEN 'DELETE' THEN -1 - n ELSE n END) "
-        "FILTER (WHERE did <> 'UPDATE') END AS moved FROM done"
+        f"WITH done AS ({merge} RETURNING CASE merge_action() WHEN 'INSERT' THEN s._waybill_n "
+        "WHEN 'DELETE' THEN -1 - s._waybill_n END AS n) "
+        "SELECT count(*) AS changed, count(*) FILTER (WHERE n >= 0) AS added, "
+        "count(*) FILTER (WHERE n < 0) AS gone, "
+        f"CASE WHEN count(*) FILTER (WHERE n >= 0) < {batch.columns.num_rows} "
+        "THEN array_agg(n) FILTER (WHERE n IS NOT NULL) END AS moved FROM done"
     )
     changed, added, gone = (int(rows[name][0].as_py()) for name in ("changed", "added", "gone"))
     if added == batch.columns.num_rows:
