@@ -342,6 +342,34 @@ def test_a_table_that_lost_rows_is_told_and_right_again_once_they_are_back_or_ac
     assert len(watched.problems) == 1
 
 
+def test_a_row_that_the_source_brings_back_ends_its_breach_and_of_two_one_stays(tracker, postgres):
+    dsn = clean_database(postgres)
+    pipeline = declared()
+    spec = pipeline.events["order"].table
+    given = {"destinations": {"w": DestinationSettings(dsn=dsn)}, "drift": DriftLimits(every_s=0)}
+
+    def load(number, *orders):
+        with open_destination("w", given["destinations"]["w"]) as destination:
+            destination.load([Commit(number, (rows_of(orders, spec),))], lambda _refused: None)
+
+    load(1, *(Order(n, 1, 1) for n in range(5)))
+    with tracker.transaction() as connection:  # as the load's commit in the ledger does
+        counted = "INSERT INTO ledger_totals VALUES (:id, 'order', 'destination')"
+        connection.execute(text(counted), {"id": pipeline.id})
+    assert looked(tracker, **given) == []
+    ask(dsn, "DELETE FROM shop.orders WHERE id = 1")
+    [breach] = looked(tracker, **given)
+    assert "has 4 rows, loads put 5 there: 1 was deleted" in breach.words
+    load(2, Order(1, 2, 2), Order(9, 2, 2))
+    assert looked(tracker, **given) == []
+    ask(dsn, "DELETE FROM shop.orders WHERE id IN (1, 2)")
+    load(3, Order(1, 3, 3))
+    [breach] = looked(tracker, **given)
+    assert (breach.gap, "has 5 rows, loads put 6 there" in breach.words) == (1, True)
+    load(4, Order(2, 4, 4))
+    assert looked(tracker, **given) == []
+
+
 def ask(dsn: str, statement: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(statement)

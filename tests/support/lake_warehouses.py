@@ -136,6 +136,9 @@ class DeltaWarehouse(LakeWarehouse):
     def remove_behind(self, spec: TableSpec, row_id: int) -> None:
         self.table(spec.schema_name, spec.name).delete(f"id = {row_id}")
 
+    def remove_below(self, spec: TableSpec, row_id: int) -> None:
+        self.table(spec.schema_name, spec.name).delete(f"id < {row_id}")
+
 
 def delta_folder(_request: pytest.FixtureRequest, folder: Path) -> DeltaWarehouse:
     """Return an empty folder of Delta tables."""
@@ -163,6 +166,9 @@ class IcebergWarehouse(LakeWarehouse):
 
     def remove_behind(self, spec: TableSpec, row_id: int) -> None:
         self.catalog().load_table((spec.schema_name, spec.name)).delete(f"id == {row_id}")
+
+    def remove_below(self, spec: TableSpec, row_id: int) -> None:
+        self.catalog().load_table((spec.schema_name, spec.name)).delete(f"id < {row_id}")
 
 
 def iceberg_folder(_request: pytest.FixtureRequest, folder: Path) -> IcebergWarehouse:

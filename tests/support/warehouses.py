@@ -70,6 +70,10 @@ class Warehouse(Protocol):
         """Delete the row with this ``id`` as another user would, past Waybill."""
         ...
 
+    def remove_below(self, spec: TableSpec, row_id: int) -> None:
+        """Delete all rows with a lower ``id`` as another user would."""
+        ...
+
 
 class PostgresWarehouse:
     """A database of the session's server."""
@@ -142,6 +146,9 @@ class PostgresWarehouse:
     def remove_behind(self, spec: TableSpec, row_id: int) -> None:
         self.ask(f"DELETE FROM {_quoted(spec)} WHERE id = %s", row_id)
 
+    def remove_below(self, spec: TableSpec, row_id: int) -> None:
+        self.ask(f"DELETE FROM {_quoted(spec)} WHERE id < %s", row_id)
+
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement in a transaction of its own."""
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -211,6 +218,9 @@ class DuckWarehouse:
 
     def remove_behind(self, spec: TableSpec, row_id: int) -> None:
         self.ask(f"DELETE FROM {_quoted(spec)} WHERE id = ?", row_id, write=True)
+
+    def remove_below(self, spec: TableSpec, row_id: int) -> None:
+        self.ask(f"DELETE FROM {_quoted(spec)} WHERE id < ?", row_id, write=True)
 
     def ask(self, query: str, *values: Any, write: bool = False) -> Any:
         """Run a statement as another user of the file; return an Arrow table."""

@@ -184,6 +184,14 @@ class MergeStatements:
             f"(SELECT 1 FROM {quoted(self.stage)} AS s WHERE {self._on_key})"
         )
 
+    def keys_met(self) -> str:
+        """Select the target's keys that are in the stage, as ``k0``, ``k1`` and so on."""
+        keys = ", ".join(f"t.{quoted(name)} AS k{n}" for n, name in enumerate(self.spec.key))
+        return self._render(
+            f"SELECT {keys} FROM {self._target} AS t WHERE EXISTS "
+            f"(SELECT 1 FROM {quoted(self.stage)} AS s WHERE {self._on_key})"
+        )
+
     def _merge(self, source: str, newer: str = "") -> str:
         own = [c.name for c in self.spec.columns]
         free = [name for name in own if name not in self.spec.key]

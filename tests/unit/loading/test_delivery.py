@@ -13,6 +13,7 @@ from tests.support.memory_objects import MemoryObjects
 from tests.unit.destinations.orders import EVENT, PIPELINE, Order, rows_of, spec_of
 
 from waybill.destinations import open_destination
+from waybill.destinations.key_sums import KeySums
 from waybill.destinations.per_table import books
 from waybill.loading import DeliveryParts, LoadPlan, LoadReport, deliver
 from waybill.loading.failures import NotTakenError
@@ -182,7 +183,7 @@ def test_books_of_an_older_release_keep_the_newest_load_of_each_destination(monk
         for name, n in (("a", 9), ("b", 7), ("a", 8), ("b", 6))
     ]
     record = replace(books.LoadRecord.new(0, cut=False), loads=tuple(older))
-    kept = record.with_load("b", [], 0, {}, first=7).loads
+    kept = record.with_load("b", [], KeySums.none(), {}, first=7).loads
     assert [(load["destination"], *load["commits"]) for load in kept] == [
         ("b",),
         ("a", "9"),

@@ -6,6 +6,7 @@ property of the table, set in the snapshot's own commit):
   rows     rows that all loads added less those they took away
   beside   rows that were there beside them, before the first load or when somebody accepted them
   counted  when ``beside`` was taken
+  keys     sums over the keys of both (``key_sums``); null: not known
   cut      older loads were left out of ``loads``
   loads    newest first: {destination, at, first, commits: {number: {rows, replays, parked, batch}}}
 
@@ -28,6 +29,7 @@ from typing import Any
 import orjson
 
 from waybill.destinations.batch import GroupKey
+from waybill.destinations.key_sums import KeySums
 from waybill.destinations.model import Commit, LoadOutcome, OutcomeCount
 from waybill.destinations.transactional.books import is_same, warn_other
 
@@ -44,11 +46,13 @@ class LoadRecord:
     counted: str
     cut: bool
     loads: tuple[Mapping[str, Any], ...]
+    keys: str | None = None
 
     @classmethod
     def new(cls, beside: int, *, cut: bool) -> LoadRecord:
         """Return the books of a table that has these rows and no loads, or whose loads are lost."""
-        return cls(0, beside, _now(), cut, ())
+        keys = None if beside else KeySums.none().to_text()
+        return cls(0, beside, _now(), cut, (), keys)
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -59,6 +63,7 @@ class LoadRecord:
                 "counted": self.counted,
                 "cut": self.cut,
                 "loads": self.loads,
+                "keys": self.keys,
             }
         ).decode()
 
@@ -72,7 +77,14 @@ class LoadRecord:
             fields["counted"],
             fields["cut"],
             tuple(fields["loads"]),
+            fields.get("keys"),
         )
+
+    @property
+    def sums(self) -> KeySums | None:
+        """Return the sums over keys; None: not known, as when an older release loaded since."""
+        sums = KeySums.from_text(self.keys)
+        return sums if sums is not None and sums.rows == self.rows + self.beside else None
 
     def stored(self, destination: str, number: int) -> tuple[str, Mapping[str, Any]] | None:
         """Return when a commit was loaded and what became of it; None: not that it knows."""
@@ -85,7 +97,7 @@ class LoadRecord:
         self,
         destination: str,
         outcomes: Sequence[LoadOutcome],
-        change: int,
+        change: KeySums,
         batches: Mapping[int, str],
         *,
         first: int,
@@ -95,7 +107,7 @@ class LoadRecord:
         Args:
             destination: its name.
             outcomes: what became of the commits' rows for this table.
-            change: rows added less rows taken away.
+            change: keys of rows added less those of rows taken away.
             batches: commit number to the id of its micro-batch.
             first: all commits before it are acknowledged, so that no loader comes back with them.
         """
@@ -105,11 +117,23 @@ class LoadRecord:
         }
         load = {"destination": destination, "at": _now(), "first": first, "commits": commits}
         kept, cut = _kept([load, *self.loads])
-        return replace(self, rows=self.rows + change, cut=self.cut or cut, loads=kept)
+        known = self.sums
+        return replace(
+            self,
+            rows=self.rows + change.rows,
+            cut=self.cut or cut,
+            loads=kept,
+            keys=None if known is None else (known + change).to_text(),
+        )
 
-    def accepted(self, counted: int) -> LoadRecord:
-        """Return the books after somebody said that so many rows are right."""
-        return replace(self, beside=counted - self.rows, counted=_now())
+    def accepted(self, counted: int, keys: KeySums | None) -> LoadRecord:
+        """Return the books after somebody said that so many rows, with these keys, are right."""
+        text = None if keys is None else keys.to_text()
+        return replace(self, beside=counted - self.rows, counted=_now(), keys=text)
+
+    def expecting(self, sums: KeySums) -> LoadRecord:
+        """Return the books with these sums over keys; they may be of fewer rows than before."""
+        return replace(self, beside=sums.rows - self.rows, keys=sums.to_text())
 
 
 def _kept(loads: Sequence[Mapping[str, Any]]) -> tuple[tuple[Mapping[str, Any], ...], bool]:

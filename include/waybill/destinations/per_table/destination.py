@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
+from waybill.destinations.key_sums import no_keys, not_missing
 from waybill.destinations.model import (
     BaseDestination,
     BehindError,
@@ -28,13 +29,14 @@ from waybill.destinations.model import (
     RowCount,
 )
 from waybill.destinations.per_table import examination
-from waybill.destinations.per_table.books import joined_outcome, stored_outcome
+from waybill.destinations.per_table.books import LoadRecord, joined_outcome, stored_outcome
 from waybill.destinations.per_table.table import (
     ConflictError,
     Lake,
     LakeTable,
     RowStamp,
     ShapePlan,
+    TableKeys,
     check_names,
     plan,
     shape_of,
@@ -297,9 +299,37 @@ class LakeDestination(BaseDestination):
             return None
         counted = table.count()
         if look.accepted_at is not None and record.counted < look.accepted_at.isoformat():
-            record = record.accepted(counted)
+            readable = TableKeys.can_read(table, look.spec, counted)
+            keys = TableKeys.read(table, look.spec).sums if readable else None
+            record = record.accepted(counted, keys)
             table.commit(None, RowStamp("", 0, record))
+        elif TableKeys.can_read(table, look.spec, counted):
+            record = self._settled(table, look.spec, record, counted)
         return RowCount(look.spec, counted, record.rows + record.beside, record.beside)
+
+    def _settled(
+        self, table: LakeTable, spec: TableSpec, record: LoadRecord, counted: int
+    ) -> LoadRecord:
+        """Return the books without rows that seem missing and are not; see ``key_sums``.
+
+        What a source deleted that somebody had deleted before stays: tombstones here are of keys
+        that may have been rows since. Cost: nothing while the number of rows is as it must be,
+        but the first time; then a pass over the table's keys.
+        """
+        expected, known = record.rows + record.beside, record.sums
+        if (known is None) == (counted != expected):
+            return record
+        there = TableKeys.read(table, spec)
+        if known is None:
+            settled = record.expecting(there.sums)
+        else:
+            found = not_missing(known - there.sums, there.hashes, there.loaded_at, no_keys)
+            if not found:
+                return record
+            settled = record.expecting(known - found)
+        with suppress(ConflictError):  # somebody wrote meanwhile: next time
+            table.commit(None, RowStamp("", 0, settled))
+        return settled
 
     def _forget(self) -> None:
         self._ensured.clear()

@@ -6,17 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
+from waybill.destinations.key_sums import (
+    MOST_ROWS,
+    Hashes,
+    KeySums,
+    Numbers,
+    key_hashes,
+    key_types,
+    moments,
+)
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX
 from waybill.destinations.specs import ITEM
 from waybill.errors import InputError, RetryError
 from waybill.pipelines import TableSpec, arrow_type, widened
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
     from waybill.destinations.per_table.books import LoadRecord
 
 FILE = "_waybill_file"
@@ -127,6 +134,34 @@ class LakeTable(Protocol):
     def drop(self) -> None:
         """Remove the table, its rows too."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableKeys:
+    """The keys of a table's rows, by their hashes."""
+
+    hashes: Hashes
+    loaded_at: Numbers
+    """When each was loaded, in microseconds; rows that no load put there: the least number."""
+    sums: KeySums
+
+    @classmethod
+    def can_read(cls, table: LakeTable, spec: TableSpec, rows: int) -> bool:
+        """Tell whether they may be read: not of too many rows, or where the key's columns went."""
+        names = {*spec.key, KEPT_COLUMNS[-1][0]}
+        return rows <= MOST_ROWS and names <= set(table.fields().names)
+
+    @classmethod
+    def read(cls, table: LakeTable, spec: TableSpec) -> TableKeys:
+        """Read them. Cost: a pass over the key's columns; 16 bytes a row are held."""
+        types, at = key_types(spec), KEPT_COLUMNS[-1][0]
+        hashes, loaded = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+        for batch in table.scan([*spec.key, at], {}):
+            columns = [pa.chunked_array([batch.column(name)]) for name in spec.key]
+            hashes.append(key_hashes(types, columns))
+            loaded.append(moments(batch.column(at)))
+        found = np.concatenate(hashes)
+        return cls(found, np.concatenate(loaded), KeySums.of(found))
 
 
 class Lake(Protocol):

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.batch import DELIVERED, TableBatch, batches_of, outcomes_of
+from waybill.destinations.key_sums import KeySums, change_of
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.model import Commit, LoadOutcome, RefusedRow
 from waybill.destinations.per_table.books import LoadRecord
@@ -148,10 +149,11 @@ class TableCommit:
             table = self._lake.table(self.batch.spec.schema_name, child.name)
             items = ChildItems(table, self.batch, child, self._connection)
             items.commit(delivered, self._judge.bounds_of(delivered))
-        changes = self._changes(np.flatnonzero(self._effective))
+        places = np.flatnonzero(self._effective)
+        changes = self._changes(places)
         batches = {commit.number: commit.batch for commit in self._commits}
         record = self._record().with_load(
-            self._destination, outcomes, self._change(changes), batches, first=self._first
+            self._destination, outcomes, self._change(places), batches, first=self._first
         )
         self._hook("table")
         last = self.table.last_number(self._destination)
@@ -225,14 +227,11 @@ class TableCommit:
         changed = set(places.tolist()) if len(self._verdicts.files) > 0 else set()
         return frozenset(f for f, rows in self._verdicts.files.items() if rows & changed)
 
-    def _change(self, changes: Changes | None) -> int:
-        """Return by how many rows the table grows."""
-        if changes is None:
-            return 0
-        met = np.zeros(changes.rows.num_rows, np.bool_)
-        met[changes.met] = True
-        removed = np.asarray(pa.compute.equal(changes.rows[OP], DELETE), np.bool_)
-        return int((~met).sum()) - int(removed.sum())
+    def _change(self, places: np.ndarray[Any, np.dtype[np.int64]]) -> KeySums:
+        """Return the keys by which the table grows."""
+        removed = self._deletes[places] & (not self.batch.spec.soft_delete)
+        removed &= ~self._verdicts.touch[places]
+        return change_of(self.batch, places[~self._verdicts.met[places]], places[removed])
 
     def _record(self) -> LoadRecord:
         record = self.table.record()

@@ -4,7 +4,8 @@
                          the micro-batch (null in rows of older releases)
 ``_waybill_tombstones``  (table, hash of the key), key, id and versions of the delete
 ``_waybill_row_counts``  (table), rows that all loads added less those they took away, the rows that
-                         were there beside them, what the last count missed, when that was
+                         were there beside them, what the last count missed, when that was;
+                         sums over the keys of both (``key_sums``), but in warehouses
 
 All are in schema ``waybill`` and are made when they are missing; a warehouse has the row that loads
 lock, too. A commit's counts are
@@ -27,6 +28,7 @@ from typing import Any, Protocol
 import orjson
 
 from waybill.destinations.batch import group_inputs
+from waybill.destinations.key_sums import Hashes, KeySums
 from waybill.destinations.merging import MergeStatements, literal, quoted
 from waybill.destinations.model import BehindError, Commit, Held, LoadOutcome, OutcomeCount
 from waybill.destinations.transactional.dialect import Dialect
@@ -56,8 +58,11 @@ class Books(Protocol):
         """Say whether a table has any."""
         ...
 
-    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
-        """Note, in a load's transaction, by how much it changed a table's number of rows."""
+    def note_change(self, session: Session, spec: TableSpec, change: int, keys: KeySums) -> None:
+        """Note, in a load's transaction, by how much it changed a table's number of rows.
+
+        ``keys``: the sums over the keys of these rows; books that keep none leave them out.
+        """
         ...
 
 
@@ -95,10 +100,25 @@ class SqlBooks(ABC):
         query = f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found"
         return bool(session.query(query)["found"][0].as_py())
 
-    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
-        """Note by how much a load changed a table's number of rows; see the protocol."""
-        if session.execute(_counted_up(spec, change)) == 0:
+    @abstractmethod
+    def buried(self, session: Session, spec: TableSpec) -> Hashes:
+        """Return the hashes of a table's keys that have a tombstone."""
+
+    def note_change(self, session: Session, spec: TableSpec, change: int, keys: KeySums) -> None:
+        """Note by how much a load changed a table's number of rows; see the protocol.
+
+        One load at a time writes a table, so that nobody adds to the sums meanwhile.
+        """
+        noted = ""
+        if keys:
+            rows = session.query(f"SELECT keys FROM {TABLES} WHERE {is_of(spec)}")
+            known = KeySums.from_text(rows["keys"][0].as_py()) if rows.num_rows else None
+            sums = keys if known is None else known + keys
+            noted = f", keys = {literal(sums.to_text())}"
+        if session.execute(_counted_up(spec, change, noted)) == 0:
             session.execute(_first_count(spec, change))
+            if noted:
+                session.execute(_counted_up(spec, 0, noted))
 
 
 def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
@@ -198,8 +218,8 @@ def bury(session: Session, books: Books, statements: MergeStatements) -> None:
     session.execute(statements.write_tombstones(TOMBSTONES, text, key_hash))
 
 
-def _counted_up(spec: TableSpec, change: int) -> str:
-    return f"UPDATE {TABLES} SET rows = rows + {int(change)} WHERE {is_of(spec)}"
+def _counted_up(spec: TableSpec, change: int, noted: str = "") -> str:
+    return f"UPDATE {TABLES} SET rows = rows + {int(change)}{noted} WHERE {is_of(spec)}"
 
 
 def _first_count(spec: TableSpec, change: int) -> str:
@@ -360,8 +380,9 @@ class WarehouseBooks:
         rows = session.query(f"SELECT COUNT(*) AS found FROM {TOMBSTONES} WHERE {is_of(spec)}")
         return bool(rows["found"][0].as_py())
 
-    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
+    def note_change(self, session: Session, spec: TableSpec, change: int, keys: KeySums) -> None:
         """Note by how much a load changed a table's number of rows; see the protocol."""
+        del keys
         rows = session.query(f"SELECT COUNT(*) AS found FROM {TABLES} WHERE {is_of(spec)}")
         noted = rows["found"][0].as_py()
         session.execute(_counted_up(spec, change) if noted else _first_count(spec, change))

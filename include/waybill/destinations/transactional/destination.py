@@ -168,7 +168,7 @@ class TransactionalDestination(BaseDestination):
         return TableLoad(self._engine, batch, table, label, dict(refused))
 
     def _note_change(self, load: TableLoad) -> None:
-        self._engine.books.note_change(self._session, load.batch.spec, load.change)
+        self._engine.books.note_change(self._session, load.batch.spec, load.change, load.keys)
 
     def _forget(self) -> None:
         """Look at the catalogue again next time."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from waybill.destinations.batch import Place, TableBatch
+from waybill.destinations.key_sums import KeySums, key_hashes, key_types
 from waybill.destinations.merging import MergeStatements
 from waybill.destinations.transactional.books import Books, SqlBooks
 from waybill.destinations.transactional.session import Refused, RevertingSession, Session
@@ -21,6 +22,8 @@ class Merged:
     change: int = 0
     """Rows that the table has more."""
     refused: Refused = field(default_factory=dict)
+    keys: KeySums = field(default_factory=KeySums.none)
+    """Of the keys of these rows, where the books keep such sums."""
 
 
 class TableEngine(Protocol):
@@ -133,6 +136,12 @@ def statements_of(label: str, table: Table, spec: TableSpec, dialect: str) -> Me
     stage = f"waybill_stage_{label}"
     items = tuple(f"{stage}_items_{index}" for index in range(len(spec.children)))
     return MergeStatements(spec, stage, f"waybill_verdict_{label}", dialect, table.marked, items)
+
+
+def keys_of_stage(session: Session, statements: MergeStatements) -> KeySums:
+    """Return the keys of the target's rows whose key is in the stage."""
+    rows = session.query(statements.keys_met())
+    return KeySums.of(key_hashes(key_types(statements.spec), rows.columns))
 
 
 def merge_items(session: Session, statements: MergeStatements) -> None:

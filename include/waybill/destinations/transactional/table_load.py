@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.batch import DELIVERED, PARKED, TableBatch
+from waybill.destinations.key_sums import KeySums
 from waybill.destinations.merging import MergeStatements, quoted
 from waybill.destinations.transactional import books
-from waybill.destinations.transactional.engine import TableEngine
+from waybill.destinations.transactional.engine import Merged, TableEngine
 from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.tables import Table
 
@@ -54,6 +55,8 @@ class TableLoad:
     refused: Refused = field(default_factory=dict)
     change: int = field(default=0, init=False)
     """Rows that the table has more for this load."""
+    keys: KeySums = field(default_factory=KeySums.none, init=False)
+    """Of their keys, where the books keep such sums."""
     statements: MergeStatements = field(init=False)
     _repeats: bool = field(init=False)
 
@@ -93,7 +96,7 @@ class TableLoad:
             buried = kept.has_tombstones(session, spec)
             news = None if buried else self.engine.merge_news(statements, self.batch)
             if news is not None:
-                self.change += news.change
+                self._note(news)
                 return {}
         judged = self._judge(statements)
         if buried is None:
@@ -104,12 +107,16 @@ class TableLoad:
         if judged:
             self.engine.analyze(statements.verdict)
         merged = self.engine.merge(statements, self.batch, judged=judged > 0 or any_judged)
-        self.change += merged.change
+        self._note(merged)
         if buried:
             session.execute(statements.clear_tombstones(books.TOMBSTONES, key_hash))
         if self.batch.has_deletes:
             books.bury(session, kept, statements)
         return merged.refused
+
+    def _note(self, merged: Merged) -> None:
+        self.change += merged.change
+        self.keys += merged.keys
 
     def _judge(self, statements: MergeStatements) -> int:
         """Give verdicts within the batch and against the table; return how many."""

@@ -86,6 +86,64 @@ def test_rows_from_before_waybill_are_no_drift_and_those_of_others_are(destinati
     assert count(destination) == (0, 16, 7)
 
 
+@pytest.mark.parametrize("tells", [True, False], ids=["MERGE tells", "counted"])
+def test_what_is_missing_is_known_whatever_version_the_server_has(
+    destination, dsn, monkeypatch, tells
+):
+    if not tells:
+        monkeypatch.setattr(books, "merge_tells", lambda _session: False)
+    draw, live = random.Random(7), set(range(200))
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in live])], park)
+    assert count(destination) == (200, 200, 0)
+    for number in range(2, 40):
+        gone = draw.sample(range(200), draw.choice((0, 0, 1, 2, 5)))
+        ask(dsn, f"DELETE FROM shop.orders WHERE id = ANY(ARRAY{gone}::bigint[])")
+        if draw.random() < 0.5:
+            destination.count_rows([CountLook(SPEC)])
+        orders = [
+            Order(n, number, number, op="delete" if draw.random() < 0.1 else "upsert")
+            for n in draw.sample(range(220), draw.choice((1, 3, 40)))
+        ]
+        destination.load([commit_of(number, orders)], park)
+        for order in orders:
+            (live.discard if order.op == "delete" else live.add)(order.id)
+        there = {row[0] for row in ask(dsn, "SELECT id FROM shop.orders")}
+        found = destination.count_rows([CountLook(SPEC)])[0]
+        assert found.counted == len(there)
+        assert found.expected - found.counted == len(live - there), number
+
+
+def test_rows_that_a_constraint_refuses_bring_nothing_back(destination, dsn):
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(5)])], park)
+    assert count(destination) == (5, 5, 0)
+    ask(dsn, "ALTER TABLE shop.orders ADD CHECK (what IS DISTINCT FROM 'green')")
+    ask(dsn, "DELETE FROM shop.orders WHERE id < 3")
+    destination.load([commit_of(2, [Order(0, 2, 2, "green"), Order(1, 2, 2)])], park)
+    assert count(destination)[:2] == (3, 5)
+    destination.load([commit_of(3, [Order(0, 3, 3)])], park)
+    assert count(destination)[:2] == (4, 5)
+
+
+def test_books_of_an_older_release_learn_of_keys_once_nothing_is_missing(destination, dsn):
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(5)])], park)
+    assert count(destination) == (5, 5, 0)
+    dropped = "DROP COLUMN keys, DROP COLUMN keys_beside"
+    ask(dsn, f"ALTER TABLE waybill._waybill_row_counts {dropped}")
+    with open_destination("warehouse", DestinationSettings(dsn=dsn)) as newer:
+        assert count(newer) == (5, 5, 0)
+        ask(dsn, "DELETE FROM shop.orders WHERE id = 1")
+        newer.load([commit_of(2, [Order(1, 2, 2)])], park)
+        assert count(newer)[:2] == (5, 5)
+        ask(dsn, "DELETE FROM shop.orders WHERE id = 1")
+        noted_nothing = "UPDATE waybill._waybill_row_counts SET rows = rows + 1"
+        ask(dsn, noted_nothing)  # an older release brought it back
+        ask(dsn, "INSERT INTO shop.orders VALUES (1, 'x', 1, 'i', 1, 1, now())")
+        assert count(newer)[:2] == (5, 6), "sums that do not fit are not gone by"
+        ask(dsn, "ALTER TABLE shop.orders RENAME COLUMN _waybill_loaded_at TO mine")
+        ask(dsn, "DELETE FROM shop.orders WHERE id = 2")
+        assert count(newer)[:2] == (4, 6), "rows are counted whatever became of the columns"
+
+
 def test_a_drift_that_was_accepted_is_right_from_then_on_and_the_next_is_not(destination, dsn):
     destination.load([commit_of(1, [Order(n, 1, 1) for n in range(5)])], park)
     assert count(destination) == (5, 5, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from waybill.destinations.key_sums import Hashes, key_hashes, key_types
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.model import LoadOutcome
 from waybill.destinations.transactional.books import (
@@ -33,6 +34,8 @@ _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {TABLES} (table_schema varchar NOT NULL, "
     "table_name varchar NOT NULL, rows bigint NOT NULL, baseline bigint, gap bigint NOT NULL, "
     "looked_at timestamptz, counted_at timestamptz)",
+    f"ALTER TABLE {TABLES} ADD COLUMN IF NOT EXISTS keys varchar",
+    f"ALTER TABLE {TABLES} ADD COLUMN IF NOT EXISTS keys_beside varchar",
 )
 _BARE = ("bool", "int32", "int64")
 """Column types whose text needs no quotes."""
@@ -79,6 +82,31 @@ class DuckBooks(SqlBooks):
     def key_hash(self, spec: TableSpec) -> str:
         """Return the text itself: there is no index that it could be too long for."""
         return self.key_text(spec)
+
+    def buried(self, session: Session, spec: TableSpec) -> Hashes:
+        """Return the hashes of a table's keys that have a tombstone."""
+        types = key_types(spec)
+        texts = [f"json_extract_string(key, '$[{place}]')" for place in range(len(types))]
+        parts = [
+            f"{_read(text, kind)} AS k{n}"
+            for n, (text, kind) in enumerate(zip(texts, types, strict=True))
+        ]
+        rows = session.query(f"SELECT {', '.join(parts)} FROM {TOMBSTONES} WHERE {is_of(spec)}")
+        return key_hashes(types, rows.columns)
+
+
+_READ_AS = {
+    "bool": "boolean",
+    "float64": "double",
+    "timestamp": "timestamptz",
+    "date": "timestamptz",
+}
+
+
+def _read(text: str, kind: str) -> str:
+    if kind == "bytes":
+        return f"unhex({text})"
+    return f"CAST({text} AS {_READ_AS[kind]})" if kind in _READ_AS else text
 
 
 def rekeyed(spec: TableSpec, types: Sequence[str]) -> list[str]:

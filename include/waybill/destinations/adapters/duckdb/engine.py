@@ -24,8 +24,15 @@ from waybill.destinations.adapters.duckdb.books import DuckBooks
 from waybill.destinations.adapters.duckdb.schema import ensure_tables, look_at_tables
 from waybill.destinations.adapters.duckdb.session import DuckError, DuckSession
 from waybill.destinations.batch import Place, TableBatch
+from waybill.destinations.key_sums import change_of
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, MergeStatements, literal, quoted
-from waybill.destinations.transactional.engine import Merged, merge_items, reopened, statements_of
+from waybill.destinations.transactional.engine import (
+    Merged,
+    keys_of_stage,
+    merge_items,
+    reopened,
+    statements_of,
+)
 from waybill.destinations.transactional.session import Refused, SqlError
 from waybill.destinations.transactional.table_load import parked_verdicts
 from waybill.destinations.transactional.tables import Table
@@ -101,8 +108,10 @@ def can_replace(session: DuckSession, spec: TableSpec) -> bool:
     return set(rows["found"].to_pylist()) <= known
 
 
-def replace_rows(session: DuckSession, statements: MergeStatements, *, judged: bool) -> int:
-    """Apply what has no verdict, and the versions of touched rows; return the rows added."""
+def replace_rows(
+    session: DuckSession, statements: MergeStatements, batch: TableBatch, *, judged: bool
+) -> Merged:
+    """Apply what has no verdict, and the versions of touched rows."""
     spec = statements.spec
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
     met = quoted(f"{statements.stage}places")
@@ -123,17 +132,26 @@ def replace_rows(session: DuckSession, statements: MergeStatements, *, judged: b
         marked = f", {DELETED_AT} = CURRENT_TIMESTAMP"
         _update(session, table, met, stage, where="m.gone AND NOT m.touch", also=marked)
     kept = " AND NOT gone" if spec.soft_delete else ""
-    deleted = session.execute(
-        f"DELETE FROM {table} WHERE rowid IN (SELECT place FROM {met} WHERE NOT touch{kept})"
-    )
+    replaced = f"FROM {met} WHERE NOT touch{kept}"
+    deleted = session.execute(f"DELETE FROM {table} WHERE rowid IN (SELECT place {replaced})")
     names = [*(column.name for column in spec.columns), *_VERSIONS]
     columns = ", ".join(quoted(name) for name in names)
-    inserted = session.execute(
-        f"INSERT INTO {table} ({columns}, _waybill_loaded_at) "
-        f"SELECT {columns}, CURRENT_TIMESTAMP FROM {stage} AS s WHERE s._waybill_op = 'upsert'"
+    news = (
+        f"FROM {stage} AS s WHERE s._waybill_op = 'upsert'"
         f"{f' AND {statements.unjudged}' if judged else ''}"
     )
-    return inserted - deleted
+    inserted = session.execute(
+        f"INSERT INTO {table} ({columns}, _waybill_loaded_at) "
+        f"SELECT {columns}, CURRENT_TIMESTAMP {news}"
+    )
+    if inserted == batch.columns.num_rows and not deleted:
+        return Merged(inserted, keys=change_of(batch, None))
+    came = session.query(f"SELECT s._waybill_n AS n {news}")["n"].to_numpy()
+    went = session.query(f"SELECT n {replaced}")["n"].to_numpy()
+    size = batch.columns.num_rows
+    more = np.bincount(came, minlength=size) - np.bincount(went, minlength=size)
+    gone = np.repeat(np.arange(size), np.maximum(-more, 0))
+    return Merged(inserted - deleted, keys=change_of(batch, np.flatnonzero(more > 0), gone))
 
 
 def _update(
@@ -220,13 +238,15 @@ class DuckEngine:
             session.append(statements.verdict, parked_verdicts(refused))
         judged = judged or bool(refused)
         if can_replace(session, statements.spec):
-            change = replace_rows(session, statements, judged=judged)
+            merged = replace_rows(session, statements, batch, judged=judged)
         else:
-            change = -self._rows(statements.spec)
+            before = keys_of_stage(session, statements)
             session.execute(statements.merge(judged=judged))
-            change += self._rows(statements.spec)
+            keys = keys_of_stage(session, statements) - before
+            merged = Merged(keys.rows, keys=keys)
         merge_items(session, statements)
-        return Merged(change, refused)
+        merged.refused = refused
+        return merged
 
     def reopen(self, statements: MergeStatements) -> MergeStatements | None:
         """Stage the rows that lost only to refused ones; see the protocol."""
@@ -252,10 +272,6 @@ class DuckEngine:
     def drop(self, spec: TableSpec) -> None:
         """Drop a table."""
         self.session.execute(f"DROP TABLE {quoted(spec.schema_name)}.{quoted(spec.name)}")
-
-    def _rows(self, spec: TableSpec) -> int:
-        table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
-        return int(self.session.query(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py())
 
     def _no_json(self, batch: TableBatch) -> Refused:
         """Return the rows of which a JSON column, or an item's, holds no JSON."""

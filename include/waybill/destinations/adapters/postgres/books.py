@@ -9,8 +9,13 @@ keys are in the stage are counted before and after: an index look-up a key.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from waybill.destinations.merging import MergeStatements, literal, quoted
+import numpy as np
+
+from waybill.destinations.batch import TableBatch
+from waybill.destinations.key_sums import Hashes, KeySums, change_of, key_hashes, key_types
+from waybill.destinations.merging import literal, quoted
 from waybill.destinations.model import LoadOutcome
 from waybill.destinations.transactional.books import (
     COMMITS,
@@ -41,10 +46,14 @@ _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {TABLES} (table_schema text NOT NULL, table_name text NOT NULL, "
     "rows bigint NOT NULL, baseline bigint, gap bigint NOT NULL DEFAULT 0, "
     "looked_at timestamptz, counted_at timestamptz, PRIMARY KEY (table_schema, table_name))",
+    f"ALTER TABLE {TABLES} ADD COLUMN IF NOT EXISTS keys text, "
+    "ADD COLUMN IF NOT EXISTS keys_beside text",
 )
 _ALL_EXIST = (
     "SELECT count(*) = 3 AND bool_or(c.relname = '_waybill_commits' AND EXISTS (SELECT 1 "
     "FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'batch' "
+    "AND NOT a.attisdropped)) AND bool_or(c.relname = '_waybill_row_counts' AND EXISTS (SELECT 1 "
+    "FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'keys_beside' "
     "AND NOT a.attisdropped)) AS found FROM pg_catalog.pg_class c "
     "JOIN pg_catalog.pg_namespace n "
     f"ON n.oid = c.relnamespace WHERE n.nspname = '{SCHEMA}' "
@@ -100,6 +109,28 @@ class PostgresBooks(SqlBooks):
         """Return the expression of its hash: short enough for an index, whatever the key."""
         return _hash(self.key_text(spec))
 
+    def buried(self, session: Session, spec: TableSpec) -> Hashes:
+        """Return the hashes of a table's keys that have a tombstone."""
+        types = key_types(spec)
+        parts = [
+            f"(key::jsonb->>{n})::{_READ_AS.get(kind, 'numeric')} AS k{n}"
+            for n, kind in enumerate(types)
+        ]
+        rows = session.query(f"SELECT {', '.join(parts)} FROM {TOMBSTONES} WHERE {is_of(spec)}")
+        return key_hashes(types, rows.columns)
+
+
+_READ_AS = {
+    "bool": "boolean",
+    "float64": "double precision",
+    "string": "text",
+    "json": "text",
+    "timestamp": "timestamptz",
+    "date": "timestamptz",
+    "bytes": "bytea",
+}
+"""Types that values of tombstones' keys are read as; whole numbers may be wider than declared."""
+
 
 def rekeyed(spec: TableSpec, types: Sequence[str]) -> list[str]:
     """Return statements that spell the keys in tombstones anew, after a key column was widened.
@@ -131,21 +162,40 @@ def merge_tells(session: Session) -> bool:
     return bool(rows["version"][0].as_py() >= _MERGE_TELLS)
 
 
-def merge_counted(session: Session, merge: str) -> tuple[int, int]:
-    """Run a MERGE; return the rows that it changed, and the rows added less those taken away."""
+@dataclass(frozen=True, slots=True)
+class MergeCount:
+    """What a MERGE did."""
+
+    changed: int
+    """Rows that it added, changed or took away."""
+    change: int
+    """Rows added less those taken away."""
+    keys: KeySums
+    """Of the keys of these."""
+
+
+def merge_counted(session: Session, merge: str, batch: TableBatch) -> MergeCount:
+    """Run a MERGE of a batch.
+
+    Ordinals are asked for where some rows were added and some not; keys are hashed here, which
+    costs a tenth of what the server takes for it.
+    """
     rows = session.query(
-        f"WITH done AS ({merge} RETURNING merge_action() AS did) "
-        "SELECT count(*) AS changed, "
-        "count(*) FILTER (WHERE did = 'INSERT') - count(*) FILTER (WHERE did = 'DELETE') "
-        "AS change FROM done"
+        f"WITH done AS ({merge} RETURNING CASE merge_action() WHEN 'INSERT' THEN s._waybill_n "
+        "WHEN 'DELETE' THEN -1 - s._waybill_n END AS n) "
+        "SELECT count(*) AS changed, count(*) FILTER (WHERE n >= 0) AS added, "
+        "count(*) FILTER (WHERE n < 0) AS gone, "
+        f"CASE WHEN count(*) FILTER (WHERE n >= 0) < {batch.columns.num_rows} "
+        "THEN array_agg(n) FILTER (WHERE n IS NOT NULL) END AS moved FROM done"
     )
-    return int(rows["changed"][0].as_py()), int(rows["change"][0].as_py())
-
-
-def rows_of_stage(session: Session, statements: MergeStatements) -> int:
-    """Return how many of the target's rows have a key that is in the stage."""
-    rows = session.query(statements.count_met())
-    return int(rows["rows"][0].as_py())
+    changed, added, gone = (int(rows[name][0].as_py()) for name in ("changed", "added", "gone"))
+    if added == batch.columns.num_rows:
+        return MergeCount(changed, added, change_of(batch, None))
+    if not added and not gone:
+        return MergeCount(changed, 0, KeySums.none())
+    moved = np.asarray(rows["moved"].combine_chunks().flatten(), np.int64)
+    keys = change_of(batch, moved[moved >= 0], -1 - moved[moved < 0])
+    return MergeCount(changed, added - gone, keys)
 
 
 def estimate(session: Session, spec: TableSpec) -> int | None:

@@ -24,10 +24,17 @@ from waybill.destinations.adapters.postgres.books import PostgresBooks
 from waybill.destinations.adapters.postgres.schema import ensure_tables, look_at_tables, sql_type
 from waybill.destinations.adapters.postgres.session import PostgresError, PostgresSession
 from waybill.destinations.batch import Place, TableBatch
+from waybill.destinations.key_sums import KeySums
 from waybill.destinations.merging import MergeStatements, bounds, literal, quoted
 from waybill.destinations.specs import ITEM
 from waybill.destinations.transactional.destination import SqlDestination
-from waybill.destinations.transactional.engine import Merged, merge_items, reopened, statements_of
+from waybill.destinations.transactional.engine import (
+    Merged,
+    keys_of_stage,
+    merge_items,
+    reopened,
+    statements_of,
+)
 from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.table_load import parked_verdicts
 from waybill.destinations.transactional.tables import Table
@@ -316,8 +323,9 @@ class PostgresEngine:
             return None
 
         def merge() -> bool:
-            changed, merged.change = books.merge_counted(self.session, statements.merge_news())
-            if changed == batch.columns.num_rows:
+            done = books.merge_counted(self.session, statements.merge_news(), batch)
+            merged.change, merged.keys = done.change, done.keys
+            if done.changed == batch.columns.num_rows:
                 merge_items(self.session, statements)
                 return True
             return False
@@ -334,24 +342,27 @@ class PostgresEngine:
             self._mixed.discard((batch.spec.schema_name, batch.spec.name))
         whole = statements.merge(judged=judged)
         tells = books.merge_tells(session)
-        before = 0 if tells else books.rows_of_stage(session, statements)
+        before = KeySums.none() if tells else keys_of_stage(session, statements)
 
         def merge() -> None:
             if tells:
-                _, merged.change = books.merge_counted(session, whole)
+                done = books.merge_counted(session, whole, batch)
+                merged.change, merged.keys = done.change, done.keys
             else:
                 session.execute(whole)
             merge_items(self.session, statements)
 
         if session.attempt(merge) is None:
             if not tells:
-                merged.change = books.rows_of_stage(session, statements) - before
+                merged.keys = keys_of_stage(session, statements) - before
+                merged.change = merged.keys.rows
             return merged
-        before = books.rows_of_stage(session, statements)
+        before = keys_of_stage(session, statements)
         refused = merge_by_halves(session, statements, batch.columns.num_rows)
         if refused:
             session.append(statements.verdict, parked_verdicts(refused))
-        return Merged(books.rows_of_stage(session, statements) - before, refused)
+        keys = keys_of_stage(session, statements) - before
+        return Merged(keys.rows, refused, keys)
 
     def reopen(self, statements: MergeStatements) -> MergeStatements | None:
         """Stage the rows that lost only to refused ones; see the protocol."""
