@@ -164,7 +164,7 @@ def test_links_show_the_parked_events_and_the_breaches_of_that_pipeline(open_ove
     expect(one.frame.get_by_label("Pipeline", exact=True)).to_have_value(HOSTILE)
     expect(one.rows()).to_have_count(1)
     expect(one.rows()).to_contain_text("40")
-    one.page.go_back()
+    one.goto(hash_of(words=HOSTILE))
     one.cell(HOSTILE, "Breaches").get_by_role("link").click()
     expect(one.frame.get_by_role("heading", level=1)).to_have_text(HOSTILE)
     expect(one.frame.locator("article.finding:not(.over)")).to_have_count(2)
