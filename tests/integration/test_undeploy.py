@@ -182,8 +182,10 @@ def make_table():
     with open_destination("warehouse", settings.destinations["warehouse"], settings.s3) as found:
         found.ensure_table(spec)
         found.held(0, [])
-    warehouse("INSERT INTO shop.orders (number, note, _waybill_id, _waybill_source_version, "
-              "_waybill_intake_version) VALUES (1, 'a', 'x', 0, 0)")  # fmt: skip
+    warehouse(
+        "INSERT INTO shop.orders (number, note, _waybill_id, _waybill_source_version, "
+        "_waybill_intake_version, _waybill_loaded_at) VALUES (1, 'a', 'x', 0, 0, now())"
+    )
     for table in ("orders", "others"):
         warehouse(
             "INSERT INTO waybill._waybill_row_counts (table_schema, table_name, rows, gap) "
@@ -262,6 +264,7 @@ def run_ingest_of_nothing(folder):
     (folder / "orders.csv").write_text(rows.partition("\n")[0] + "\n")
     run_ingest(Settings(), "orders")
     tracked(
-        "INSERT INTO connector_positions (pipeline_id) VALUES ('test-orders') "
+        "INSERT INTO connector_positions (pipeline_id, sequence, cursor, rows_read) VALUES "
+        "('test-orders', 0, '{}', 0) "
         "ON CONFLICT DO NOTHING RETURNING 1"
     )
