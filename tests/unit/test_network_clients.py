@@ -71,6 +71,8 @@ def of_boto(made: Made) -> bool:
 def of_psycopg(made: Made) -> bool:
     if made.path.endswith("postgres_cdc/source_database.py"):
         return "conninfo(connection)" in made.around  # see below
+    if made.path.endswith("destinations/queries.py"):
+        return "{**LIMITS, **conninfo_to_dict(dsn)}" in made.around
     return made.has("connect_timeout", "options") or bool(made.unpacked & {"LIMITS", "_LIMITS"})
 
 

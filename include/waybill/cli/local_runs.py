@@ -193,11 +193,13 @@ def dev(
     *,
     rows: Rows = 20,
     events: Events = None,
+    as_json: AsJson = False,
 ) -> None:
     """Watch a pipeline's folder: with each change, run a sample again and show what differs.
 
     As `run --local`, until Ctrl-C. Mistakes in your files are shown, and the next change is tried.
-    The source is read again where more than the transformation changed.
+    The source is read again where more than the transformation changed. With --json each run is a
+    line: what `run --local --json` prints, or {"error": …}.
     """
     from waybill.settings import Settings
     from waybill.testing.samples import STANDARD_INPUT
@@ -205,11 +207,11 @@ def dev(
     folder = existing_folder(pipeline)
     if events == STANDARD_INPUT:
         raise InputError("--events: standard input can be read once; name a file")
-    session = _Session(Settings(), folder, rows, events)
+    session = _Session(Settings(), folder, rows, events, as_json=as_json)
     try:
         session.watch()
     except KeyboardInterrupt:
-        typer.echo("\nstopped; nothing was written")
+        typer.echo("\nstopped; nothing was written", err=as_json)
 
 
 Signature = dict[str, tuple[int, int]]
@@ -224,6 +226,7 @@ class _Session:
     folder: Path
     rows: int
     events: str | None
+    as_json: bool = False
     sample: Sample | None = None
     code_file: str = ""
     """That of the transformation, whose change does not change the sample."""
@@ -261,17 +264,23 @@ class _Session:
 
     def _run(self, changed: list[str] | None) -> None:
         """Run the sample and show it, or what is wrong; ``changed``: None at the beginning."""
-        if changed is not None:
+        if changed is not None and not self.as_json:
             names = ", ".join(map(shown_name, changed[:3]))
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""  # noqa: PLR2004
             print_folded([f"{datetime.now().astimezone():%H:%M:%S} {names}{more}"])
         try:
             pipeline, result = self._result(changed)
         except WaybillError as error:
+            if self.as_json:
+                _print_line({"error": str(error)})
+                return
             console = Console(stderr=True, highlight=False)
             for line in str(error).split("\n"):
                 console.print(Text(plain(line), "red"), soft_wrap=True)
             print_folded(["waiting for a change"], err=True)
+            return
+        if self.as_json:
+            _print_line(_json(pipeline, result))
             return
         lines = list(_lines(result))
         if self.shown is None:
@@ -292,6 +301,12 @@ class _Session:
             self.sample = read_sample(self.settings, self.folder, pipeline, self.rows, self.events)
         with user_code_printed():
             return pipeline, run_sample(self.settings, pipeline, self.sample)
+
+
+def _print_line(value: dict[str, Any]) -> None:
+    from waybill.events import dumps
+
+    typer.echo(dumps(value).decode())
 
 
 def _code_file(folder: Path) -> str:

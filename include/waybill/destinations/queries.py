@@ -14,7 +14,6 @@ from waybill.errors import AwayError, InputError
 if TYPE_CHECKING:
     from waybill.settings import DestinationSettings
 
-_CONNECT_S = 10
 _UNREACHABLE = ("08", "57P")
 """Classes of SQLSTATE: the server is not there, or not now."""
 
@@ -61,9 +60,11 @@ def _read_postgres(name: str, dsn: str, statement: str, most: int) -> QueryResul
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
+    from waybill.destinations.adapters.postgres.session import LIMITS
+
     where = f"destination {name!r}"
     try:
-        given = {"connect_timeout": _CONNECT_S, **conninfo_to_dict(dsn)}
+        given = {**LIMITS, **conninfo_to_dict(dsn)}
         with psycopg.connect(**given) as connection:  # type: ignore[arg-type]
             connection.read_only = True
             try:

@@ -21,7 +21,7 @@ from waybill.cli.command import DECLARED, DEPLOYED, DESTINATION
 from waybill.cli.exit_codes import ExitCode
 
 EVERY = dict(commands())
-_SERVICES = {"up", "demo", "collector", "capacity enhance", "traces ship", "connect"}
+_SERVICES = {"up", "demo", "collector", "capacity enhance", "traces ship", "connect", "dev"}
 """Those that start servers, go on until they are ended and wait for servers by themselves, or become
 another program."""
 _SAID_OTHERWISE = {

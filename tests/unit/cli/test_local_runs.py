@@ -128,7 +128,7 @@ def test_of_what_sends_by_itself_the_examples_are_run_or_what_is_typed(root):
 
 def test_a_source_that_cannot_be_read_says_what_can_be_run_instead(root):
     write_new(root, NewPipeline(name="shop", connector="sql"))
-    said = run("shop", "--local", code=1).stderr
+    said = run("shop", "--local", code=3).stderr
     assert "there is no connection 'shop_db' here" in said
     assert "--events examples runs the events of events.jsonl instead" in said
     assert run("shop", "--local", "--events", "examples", code=2).stdout.startswith(

@@ -350,7 +350,7 @@ def test_a_pipeline_without_anything_to_test_says_what_to_write(orders):
 
 @pytest.mark.parametrize("name", ["order", "../x", "a\0b", "🙂", "x" * 300, "{{ 1 }}", "\x1b[31m"])
 def test_a_name_that_is_no_pipeline_is_answered_with_those_there_are(orders, name):
-    said = run(name, code=1).stderr
+    said = run(name, code=3).stderr
     assert "no folder and no declared pipeline" in said
     assert "has orders" in " ".join(said.split())
     assert "\x1b" not in said
