@@ -235,7 +235,7 @@ def _float(values: np.ndarray[Any, np.dtype[np.float64]]) -> Hashes:
 
 
 def _decimal(texts: pa.ChunkedArray) -> Hashes:
-    """Whole numbers of up to 18 digits are as integers; zeros at the end do not matter."""
+    """Whole numbers of 64 bits are as integers; zeros at the end do not matter."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -246,6 +246,9 @@ def _decimal(texts: pa.ChunkedArray) -> Hashes:
     bare = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
     texts = pc.if_else(pc.match_substring(texts, "."), bare, texts)
     whole = pc.match_substring_regex(texts, r"^-?[0-9]{1,18}$")
+    for sign, largest in (("", str(2**63 - 1)), ("-", str(-(2**63)))):
+        longest = pc.match_substring_regex(texts, f"^{sign}[0-9]{{19}}$")
+        whole = pc.or_(whole, pc.and_(longest, pc.less_equal(texts, largest)))
     numbers = _whole(pc.if_else(whole, texts, "0").cast(pa.int64()))
     return np.where(np.asarray(whole), numbers, _text(texts))
 

@@ -89,6 +89,12 @@ def test_equal_keys_have_one_hash_in_wider_types_and_as_servers_give_them():
     assert as_int == hashes("decimal(22,2)", map(Decimal, numbers), pa.decimal128(22, 2))
     assert as_int == hashes("decimal(22,2)", [f"{n}.00" for n in numbers], pa.string())
     assert as_int == hashes("float64", map(float, numbers), pa.float64())
+    long = [10**18, 2**63 - 1, -(2**63)]
+    of_longs = hashes("int64", long, pa.int64())
+    assert of_longs == hashes("decimal(22,2)", map(Decimal, long), pa.decimal128(22, 2))
+    assert of_longs == hashes("int64", map(str, long), pa.string()), "as keys of tombstones are"
+    beyond = [str(2**63), str(-(2**63) - 1), "9" * 19, "1" * 20]
+    assert len({*of_longs, *hashes("decimal(22,2)", beyond, pa.string())}) == 7
     tiny = ["0.0000000012", "12345678901234567890.5", "7"]
     of_arrow = hashes("decimal(38,12)", map(Decimal, tiny), pa.decimal128(38, 12))
     assert of_arrow == hashes("decimal(38,12)", tiny, pa.string())

@@ -320,6 +320,8 @@ class LakeDestination(BaseDestination):
         if (known is None) == (counted != expected):
             return record
         there = TableKeys.read(table, spec)
+        if len(there.hashes) != counted:  # somebody wrote since, and it is no snapshot: next time
+            return record
         if known is None:
             settled = record.expecting(there.sums)
         else:

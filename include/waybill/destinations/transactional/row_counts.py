@@ -56,11 +56,13 @@ def count_rows(engine: Engine, look: CountLook) -> RowCount | None:
     if estimate is not None and not _due(look, row, estimate):
         engine.session.execute(f"UPDATE {TABLES} SET looked_at = now() WHERE {is_of(look.spec)}")
         return known
-    anew = row["first"] or row["accepted"]
+    anew = bool(row["first"] or row["accepted"])
     found = _counted(engine.session, look.spec, there=estimate is not None, anew=anew)
-    if estimate is None or found.counted > MOST_ROWS:
-        return found
-    return _settled(engine, found)
+    keys = "keys_beside = NULL" if anew else ""
+    if estimate is not None and found.counted <= MOST_ROWS:
+        found, keys = _settled(engine, found, anew=anew)
+    _write(engine.session, found, keys, row["baseline"])
+    return found
 
 
 def _state(look: CountLook) -> str:
@@ -87,50 +89,59 @@ def _counted(session: Session, spec: TableSpec, *, there: bool, anew: bool) -> R
         f"SELECT {counted} AS counted, rows, baseline FROM {TABLES} WHERE {is_of(spec)}"
     ).to_pylist()
     baseline = row["counted"] - row["rows"] if anew else row["baseline"]
-    expected = row["rows"] + baseline
-    forgotten = ", keys_beside = NULL" if anew else ""
+    return RowCount(spec, row["counted"], row["rows"] + baseline, baseline)
+
+
+def _write(session: Session, found: RowCount, keys: str, was: int | None) -> None:
+    """Note a count, unless somebody noted another baseline than ``was`` meanwhile.
+
+    It comes last: until the transaction's end it has loads of the table wait.
+    """
+    noted = f", {keys}" if keys else ""
     session.execute(
-        f"UPDATE {TABLES} SET baseline = {baseline}, gap = {expected - row['counted']}, "
-        f"looked_at = now(), counted_at = now(){forgotten} WHERE {is_of(spec)}"
+        f"UPDATE {TABLES} SET baseline = {found.beside}, gap = {found.expected - found.counted}, "
+        f"looked_at = now(), counted_at = now(){noted} WHERE {is_of(found.spec)} "
+        f"AND baseline IS NOT DISTINCT FROM {'NULL' if was is None else was}"
     )
-    return RowCount(spec, row["counted"], expected, baseline)
 
 
-def _settled(engine: Engine, found: RowCount) -> RowCount:
-    """Return a count without rows that seem missing and are not.
+def _settled(engine: Engine, found: RowCount, *, anew: bool) -> tuple[RowCount, str]:
+    """Return a count without rows that seem missing and are not, and what to note of their keys.
 
-    Loads change the sums of what they put, counts those of what was there beside: neither waits.
+    Loads change the sums of what they put, counts those of what was there beside: loads go on
+    while the keys are read.
     """
     session, spec = engine.session, found.spec
-    sums = f"SELECT keys, keys_beside, rows + baseline AS expected FROM {TABLES}"
+    sums = f"SELECT rows, keys, keys_beside FROM {TABLES}"
     [row] = session.query(f"{sums} WHERE {is_of(spec)}").to_pylist()
-    known = _expected_sums(row) is not None
+    known = not anew and _expected_sums(row, found.beside) is not None
+    forgotten = "keys_beside = NULL" if anew else ""
     if known == (found.expected == found.counted) or not _has_columns(session, spec):
-        return found
+        return found, forgotten
     rows = session.query(_keys_and_books(spec))
-    [row] = rows.filter(rows["expected"].is_valid()).to_pylist()
-    rows = rows.filter(rows["expected"].is_null())
+    [row] = rows.filter(rows["rows"].is_valid()).to_pylist()
+    rows = rows.filter(rows["rows"].is_null())
     types = key_types(spec)
     hashes = key_hashes(types, [rows[f"k{place}"] for place in range(len(types))])
     there = KeySums.of(hashes)
-    gap = row["expected"] - len(hashes)
-    expected = _expected_sums(row)
+    expected = None if anew else _expected_sums(row, found.beside)
     if expected is None:
-        if not gap:  # in books of an older release, and at the first count
+        if row["rows"] + found.beside == len(hashes):  # of an older release, and at first
             put = KeySums.from_text(row["keys"]) or KeySums.none()
-            _write_beside(session, spec, there - put, fewer=0, gap=0)
-        return found
+            forgotten = f"keys_beside = {literal((there - put).to_text())}"
+        return found, forgotten
     less = not_missing(
         expected - there, hashes, moments(rows["at"]), lambda: engine.books.buried(session, spec)
     )
-    fewer = less.rows
-    if fewer:
-        beside = KeySums.from_text(row["keys_beside"]) or KeySums.none()
-        _write_beside(session, spec, beside - less, fewer=fewer, gap=gap - fewer)
-    return RowCount(spec, len(hashes), row["expected"] - fewer, found.beside - fewer)
+    beside = found.beside - less.rows
+    found = RowCount(spec, len(hashes), row["rows"] + beside, beside)
+    if not less.rows:
+        return found, ""
+    left = (KeySums.from_text(row["keys_beside"]) or KeySums.none()) - less
+    return found, f"keys_beside = {literal(left.to_text())}"
 
 
-def _expected_sums(row: dict[str, Any]) -> KeySums | None:
+def _expected_sums(row: dict[str, Any], baseline: int) -> KeySums | None:
     """Return the sums over all rows that must be there; None: not known.
 
     They are not while an older release loads beside this one: it notes numbers, and no sums.
@@ -140,7 +151,7 @@ def _expected_sums(row: dict[str, Any]) -> KeySums | None:
     if put is None or beside is None:
         return None
     both = put + beside
-    return both if both.rows == row["expected"] else None
+    return both if both.rows == row["rows"] + baseline else None
 
 
 def _has_columns(session: Session, spec: TableSpec) -> bool:
@@ -157,20 +168,11 @@ def _keys_and_books(spec: TableSpec) -> str:
     places = range(len(spec.key))
     keys = ", ".join(f"t.{quoted(name)} AS k{n}" for n, name in enumerate(spec.key))
     return (
-        f"SELECT {keys}, t._waybill_loaded_at AS at, CAST(NULL AS bigint) AS expected, "
+        f"SELECT {keys}, t._waybill_loaded_at AS at, CAST(NULL AS bigint) AS rows, "
         "CAST(NULL AS text) AS keys, CAST(NULL AS text) AS keys_beside "
         f"FROM {quoted(spec.schema_name)}.{quoted(spec.name)} AS t UNION ALL "
-        f"SELECT {', '.join('NULL' for _ in places)}, NULL, rows + baseline, keys, keys_beside "
+        f"SELECT {', '.join('NULL' for _ in places)}, NULL, rows, keys, keys_beside "
         f"FROM {TABLES} WHERE {is_of(spec)}"
-    )
-
-
-def _write_beside(
-    session: Session, spec: TableSpec, beside: KeySums, *, fewer: int, gap: int
-) -> None:
-    session.execute(
-        f"UPDATE {TABLES} SET keys_beside = {literal(beside.to_text())}, "
-        f"baseline = baseline - {fewer}, gap = {gap} WHERE {is_of(spec)}"
     )
 
 

@@ -18,6 +18,7 @@ from tests.unit.destinations.orders import (
 
 from waybill.destinations import CountLook, open_destination
 from waybill.destinations.adapters.postgres import books
+from waybill.destinations.transactional import row_counts
 from waybill.settings import DestinationSettings
 
 pytestmark = pytest.mark.serves
@@ -194,3 +195,31 @@ def test_tables_are_counted_each_for_itself(destination, dsn):
     ask(dsn, "DELETE FROM shop.parcels")
     found = destination.count_rows([CountLook(SPEC), CountLook(other), CountLook(spec_of("none"))])
     assert [(one.spec.name, one.counted) for one in found] == [("orders", 1), ("parcels", 0)]
+
+
+def test_loads_go_on_while_the_keys_of_a_table_are_read(destination, dsn, monkeypatch):
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(5)])], park)
+    assert count(destination) == (5, 5, 0)
+    ask(dsn, "DELETE FROM shop.orders WHERE id < 3")
+    destination.load([commit_of(2, [Order(0, 2, 2)])], park)
+    hashed = row_counts.key_hashes
+
+    def load_meanwhile(types, columns):
+        ask(dsn, "SELECT FROM waybill._waybill_row_counts FOR UPDATE NOWAIT")
+        with open_destination("warehouse", DestinationSettings(dsn=dsn)) as other:
+            other.load([commit_of(3, [Order(1, 3, 3), Order(9, 3, 3)])], park)
+        return hashed(types, columns)
+
+    monkeypatch.setattr(row_counts, "key_hashes", load_meanwhile)
+    assert count(destination)[:2] == (3, 5), "as it was when it was counted"
+    monkeypatch.undo()
+    assert count(destination)[:2] == (5, 6)
+
+
+def test_a_key_of_19_digits_that_the_source_deleted_as_well_is_missed_by_nobody(destination, dsn):
+    first = 1_800_000_000_000_000_000
+    destination.load([commit_of(1, [Order(first + n, 1, 1) for n in range(5)])], park)
+    assert count(destination) == (5, 5, 0)
+    ask(dsn, f"DELETE FROM shop.orders WHERE id < {first + 2}")
+    destination.load([commit_of(2, [Order(first, 2, 2, op="delete")])], park)
+    assert count(destination)[:2] == (3, 4)
