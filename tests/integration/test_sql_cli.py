@@ -77,3 +77,10 @@ def test_psql_is_the_shell_of_a_warehouse(dsn: str) -> None:
     told = json.loads(done.stdout)
     assert told["program"].endswith("psql")
     assert told["arguments"] == []
+
+
+def test_times_that_python_has_none_for_are_shown(dsn: str) -> None:
+    asked = "SELECT 'infinity'::date AS d, '24:00:00'::time AS t, '20000-01-01'::timestamp AS s"
+    done = run("sql", asked, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rows"] == [["infinity", "24:00:00", "20000-01-01 00:00:00"]]

@@ -92,7 +92,7 @@ def flat(text):
 def test_a_pipeline_is_undeployed_and_deployed_again(folder, tmp_path):
     deploy(folder)
     assert "no pipeline 'others' is deployed" in flat(
-        run("undeploy", "others", "--why", "x", code=1).stderr
+        run("undeploy", "others", "--why", "x", code=3).stderr
     )
     asked = undeploy(code=1, given="n\n")
     assert "shop.orders stay as they are" in flat(asked.stderr)

@@ -1,7 +1,8 @@
 """What every command has besides its own: ``--no-color``, ``-p``, and the only choice there is.
 
 An argument with one of the metavars below means a pipeline or a destination. A pipeline can be
-given as ``-p`` as well. What is needed and left out is the only one there is, and that is said.
+given as ``-p`` as well. What is needed and left out is the only one there is, and that is said; but
+for a few commands that have to be told.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Command(TyperCommand):
                 self.params = everything
             ctx.params[subject.name] = subject.process_value(ctx, named)
         if self._is_needed and ctx.params[subject.name] is None and not ctx.resilient_parsing:
-            only = _only(str(subject.metavar))
+            only = _only(str(subject.metavar), is_taken=self.name not in _NAMED)
             ctx.params[subject.name] = subject.process_value(ctx, only)
         return rest
 
@@ -98,23 +99,27 @@ def _set_no_color(*, given: bool) -> bool:
     return given
 
 
-def _only(kind: str) -> str:
+def _only(kind: str, *, is_taken: bool) -> str:
     """Return the only choice, and say so on standard error.
 
+    Args:
+        kind: metavar of the argument.
+        is_taken: False: it has to be named, also where there is only one.
+
     Raises:
-        InputError: there is none, or more than one; says which.
+        InputError: there is none, or more than one, or it has to be named; says which there are.
     """
     from waybill.errors import InputError
     from waybill.nearest_name import shown_name
 
     noun = "destination" if kind == DESTINATION else "pipeline"
     choices = _CHOICES[kind]()
-    if len(choices) == 1:
+    if len(choices) == 1 and is_taken:
         sys.stderr.write(f"{noun}: {shown_name(choices[0])}, the only one\n")
         return choices[0]
     listed = ", ".join(map(shown_name, choices[:_MOST_LISTED]))
     more = f" and {len(choices) - _MOST_LISTED:,} more" if len(choices) > _MOST_LISTED else ""
-    there = f"; there are {listed}{more}" if choices else ""
+    there = f"; there {'is' if len(choices) == 1 else 'are'} {listed}{more}" if choices else ""
     raise InputError(f"no {noun} was given: name one{there}")
 
 
@@ -148,6 +153,8 @@ def _destinations() -> list[str]:
 
 
 _MOST_LISTED = 10
+_NAMED = frozenset({"undeploy", "rollback", "replay", "reread", "settle", "settle-lost"})
+"""Commands that are told which: what they do to a wrong one cannot be taken back."""
 _CHOICES: Mapping[str, Callable[[], list[str]]] = {
     DEPLOYED: _deployed,
     DECLARED: _declared,

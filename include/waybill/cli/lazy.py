@@ -233,9 +233,10 @@ def _print_wait(words: str) -> None:
 
 
 def _print_error(words: str) -> None:
-    from waybill.cli.output import terminal
+    from waybill.cli.output import plain, terminal
 
     console = terminal(err=True)
+    words = "\n".join(map(plain, words.split("\n")))  # a server's may quote a value
     console.print("[bold red]Error:[/]", end=" ")
     console.print(words, markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()

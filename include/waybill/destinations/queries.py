@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _UNREACHABLE = ("08", "57P")
 """Classes of SQLSTATE: the server is not there, or not now."""
+_BEYOND_PYTHON = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
+"""Types with values that Python's have not, as ``infinity``: read as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ def read_rows(
         InputError: it is no statement that reads, it is wrong, or the kind has no such reader.
         RetryError: the destination does not answer; a DuckDB file is held by a load.
     """
+    if not statement.isascii() and statement != statement.encode(errors="replace").decode():
+        raise InputError("the statement holds bytes that are no UTF-8")
     if "\0" in statement or not statement.strip():
         raise InputError("the statement is empty, or holds a NUL character; give one SELECT")
     if settings.kind == "postgres":
@@ -59,6 +63,7 @@ def read_rows(
 def _read_postgres(name: str, dsn: str, statement: str, most: int) -> QueryResult:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
+    from psycopg.types.string import TextLoader
 
     from waybill.destinations.adapters.postgres.session import LIMITS
 
@@ -67,6 +72,8 @@ def _read_postgres(name: str, dsn: str, statement: str, most: int) -> QueryResul
         given = {**LIMITS, **conninfo_to_dict(dsn)}
         with psycopg.connect(**given) as connection:  # type: ignore[arg-type]
             connection.read_only = True
+            for kind in _BEYOND_PYTHON:
+                connection.adapters.register_loader(kind, TextLoader)
             try:
                 with connection.cursor("waybill_sql") as cursor:
                     cursor.execute(statement.encode())
@@ -77,7 +84,8 @@ def _read_postgres(name: str, dsn: str, statement: str, most: int) -> QueryResul
                     connection.rollback()
     except psycopg.Error as error:
         said = str(error).strip()
-        if error.sqlstate is None or error.sqlstate.startswith(_UNREACHABLE):
+        is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        if error.sqlstate.startswith(_UNREACHABLE) if error.sqlstate else is_lost:
             setting = f"WAYBILL_DESTINATIONS__{name.upper()}"
             raise AwayError(f"{where} did not answer: {said}", setting=setting) from error
         raise InputError(f"{where} refused the statement: {said}") from error

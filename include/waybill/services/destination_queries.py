@@ -118,7 +118,7 @@ def _duckdb(name: str, path: str) -> Shell:
         return Shell(program, ("-readonly", file), {}, note)
     return Shell(
         sys.executable,
-        ("-i", "-c", _PYTHON_SHELL),
+        ("-P", "-i", "-c", _PYTHON_SHELL),  # -P: no module of the folder that it is started in
         {"WAYBILL_SHELL_FILE": file},
         f"{note}; DuckDB's own shell is not installed (program duckdb), so this is Python's",
     )

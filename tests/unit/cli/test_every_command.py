@@ -139,3 +139,25 @@ def test_a_server_that_is_away_and_was_asked_ends_it_with_4(
 def test_most_commands_ask_a_server(trap: Trap) -> None:
     assert run("parked", "list").exit_code == ExitCode.AWAY
     assert trap.asked == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "pipelines undeploy",
+        "pipelines rollback",
+        "pipelines reread",
+        "parked replay",
+        "destination settle",
+        "destination settle-lost",
+    ],
+)
+def test_what_cannot_be_taken_back_is_told_which(
+    path: str, trap: Trap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = {kind: lambda: ["warehouse"] for kind in (DEPLOYED, DESTINATION)}
+    monkeypatch.setattr("waybill.cli.command._CHOICES", only)
+    yes = ["--yes"] if "--yes" in flags(EVERY[path]) else []
+    given = words(EVERY[path], {"int": "1"}, other="something")
+    done = run(*path.split(), *[one for one in given if one != "something"], *yes)
+    assert (done.exit_code, trap.asked) == (ExitCode.INPUT, 0), done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,38 @@ def test_another_kind_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> Non
     for words in (["sql", "SELECT 1"], ["connect", "house"]):
         done = run(*words)
         assert (done.exit_code, "a client of its own" in done.output) == (1, True)
+
+
+def test_control_characters_in_the_words_of_an_error_do_not_reach_a_terminal(file: Path) -> None:
+    done = run("sql", "SELECT CAST(chr(27) || '[31m' AS INTEGER)")
+    assert done.exit_code == 1
+    assert "\x1b" not in done.stderr
+    assert "\\x1b[31m" in done.stderr
+
+
+def test_a_statement_that_is_no_text_is_wrong_input(file: Path) -> None:
+    done = run("sql", "SELECT '\udcff'")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no UTF-8" in done.stderr
+
+
+def test_pythons_shell_imports_nothing_of_the_folder_it_is_started_in(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shell = json.loads(run("connect", "house", "--json").stdout)
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    (hostile / "duckdb.py").write_text("print('hostile')")
+    done = subprocess.run(
+        [shell["program"], *shell["arguments"]],
+        cwd=hostile,
+        env={"WAYBILL_SHELL_FILE": str(file)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Ctrl-D ends" in done.stdout, done.stderr
+    assert "hostile" not in done.stdout
