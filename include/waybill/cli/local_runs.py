@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import SequenceMatcher
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,7 +36,10 @@ _FOUND_PARKED = 2
 _VALUE_CHARS = 200
 _MESSAGE_CHARS = 400
 _POLL_S = 0.3
+_SETTLE_S = 3.0
+"""So long at most a change is waited for to be whole; a file may be written to for ever."""
 _MOST_ROWS = 10_000
+_DECLARATION_BYTES = 16 * 1024**2
 _PASSED_OVER = frozenset({"__pycache__", "node_modules"})
 
 Folder = Annotated[
@@ -243,7 +248,8 @@ class _Session:
             now = self._look()
             if now == self.seen:
                 continue
-            while True:
+            end = time.monotonic() + _SETTLE_S
+            while time.monotonic() < end:
                 time.sleep(_POLL_S)
                 settled, now = now, self._look()
                 if settled == now:
@@ -257,9 +263,10 @@ class _Session:
 
     def _look(self) -> Signature:
         found = dict(_signature(self.folder))
-        if self.events and os.path.isfile(self.events):  # noqa: PTH113 - a name may be too long
-            stat = Path(self.events).stat()
-            found[self.events] = (stat.st_mtime_ns, stat.st_size)
+        with suppress(OSError, ValueError):  # it is not there now, or is no name of a file
+            stat = Path(self.events or "").stat()
+            if S_ISREG(stat.st_mode):
+                found[self.events or ""] = (stat.st_mtime_ns, stat.st_size)
         return found
 
     def _run(self, changed: list[str] | None) -> None:
@@ -311,9 +318,10 @@ def _print_line(value: dict[str, Any]) -> None:
 
 def _code_file(folder: Path) -> str:
     """Return the name of the transformation's file, as the declaration gives it."""
-    from waybill.pipelines import read_document
+    from waybill.pipelines import read_document, read_inside
 
-    value = read_document((folder / "pipeline.yaml").read_text("utf-8-sig")).value
+    text, _ = read_inside(folder, "pipeline.yaml", _DECLARATION_BYTES)  # None: gone since
+    value = read_document(text or "").value
     name = value.get("transformation") if isinstance(value, dict) else None
     return name if isinstance(name, str) else "transformation.py"
 

@@ -230,12 +230,13 @@ def _masked(pipeline: Pipeline, event: SampleEvent, result: EventResult) -> Even
         replace(
             one,
             message=masked_words(content, one.message, personal),
+            where=_masked_place(content, one.where, event.place, personal),
             others=tuple(masked_words(content, list(one.others), personal)),
         )
         for one in result.parked
     ]
     hidden = {
-        table: [_same(decode_path(path)) for path in one.personal]
+        table: [_same(p) for path in one.personal for p in (decode_path(path), (path,))]
         for one in pipeline.events.values()
         for table in (one.table.name, *(child.name for child in one.table.children))
     }
@@ -245,6 +246,11 @@ def _masked(pipeline: Pipeline, event: SampleEvent, result: EventResult) -> Even
         deleted=_masked_rows(result.deleted, result.sources, hidden),
         parked=parked,
     )
+
+
+def _masked_place(content: bytes, where: str, place: str, personal: Sequence[str] | None) -> str:
+    """Return where a record fails, which its code may say by a value; its own place stays."""
+    return where if where in ("", place) else str(masked_words(content, where, personal))
 
 
 def _content(given: Record | BadRow) -> bytes:

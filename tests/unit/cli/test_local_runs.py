@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -13,8 +15,9 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from waybill.cli import app
+from waybill.cli import app, local_runs
 from waybill.pipelines import NewPipeline, write_new
+from waybill.settings import Settings
 
 PERSONAL = """\
 id: team-people
@@ -176,6 +179,61 @@ def test_personal_fields_are_masked_in_rows_and_messages(root):
     shown = result.stdout + run("people", "--local", code=2).stdout
     assert "home.example" not in shown
     assert "Elm" not in shown
+
+
+def test_personal_values_are_masked_where_a_name_has_a_dot_and_where_code_names_a_place(root):
+    folder = root / "people"
+    folder.mkdir()
+    declared = PERSONAL.replace("[email, address.street]", "[contact.email]")
+    declared = declared.replace("from: email", "from: contact.email")
+    declared = declared.replace("email: string", "contact.email: string")
+    (folder / "pipeline.yaml").write_text(declared)
+    (folder / "transformation.py").write_text(
+        "from waybill.errors import ParkError\ndef transform(event):\n"
+        "    if event.data['id'] == 2:\n"
+        "        raise ParkError('record_invalid', 'no', where='at ' + event.data['contact.email'])\n"
+        "    event.data['address'] = None\n    return event\n"
+    )
+    (folder / "people.csv").write_text(
+        "id,contact.email,address\n1,mia@home.example,x\n2,leo@home.example,x\n"
+    )
+    value = json.loads(run("people", "--local", "--json", code=2).stdout)
+    assert value["rows"]["people"][0]["mail"] == "•••"
+    [parked] = value["parked"]
+    assert (parked["at"], parked["where"]) == ("record 2", "at •••")
+
+
+def test_dev_bears_with_files_that_vanish_while_it_looks(orders, monkeypatch):
+    monkeypatch.setattr(os.path, "isfile", lambda _: True)
+    session = local_runs._Session(Settings(), orders, 20, str(orders / "gone.jsonl"))
+    assert "records.csv" in session._look()
+    (orders / "pipeline.yaml").unlink()
+    assert local_runs._code_file(orders) == "transformation.py"
+
+
+def test_dev_does_not_wait_for_ever_for_a_file_that_grows_on_and_on(orders, monkeypatch):
+    session = local_runs._Session(Settings(), orders, 20, None)
+    looks = itertools.count()
+    monkeypatch.setattr(session, "_look", lambda: {"log": (next(looks), 1)})
+    monkeypatch.setattr(local_runs, "_POLL_S", 0.01)
+    monkeypatch.setattr(local_runs, "_SETTLE_S", 0.1, raising=False)
+    told = []
+
+    def run_once(changed):
+        told.append(changed)
+        if changed is not None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "_run", run_once)
+    watching = threading.Thread(target=lambda: _until_interrupted(session), daemon=True)
+    watching.start()
+    watching.join(20)
+    assert told == [None, ["log"]]
+
+
+def _until_interrupted(session):
+    with contextlib.suppress(KeyboardInterrupt):
+        session.watch()
 
 
 INTERRUPTED = """\
