@@ -123,7 +123,7 @@ def deploy(lot, pipeline_id, name, team):
     )  # fmt: skip
     lot.sql(
         "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
-        "VALUES (:id, 1, 'v1', '{\"destination\": \"warehouse\"}', 'test')",
+        "VALUES (:id, 1, 'v1', '{\"events\": {}, \"destination\": \"warehouse\"}', 'test')",
         id=pipeline_id,
     )
 
@@ -185,7 +185,8 @@ def test_the_last_run_is_opened_in_airflow(open_overview):
     one.expected.append("404")  # Airflow of this test has no such DAG
 
 
-def test_a_run_that_airflow_does_not_have_is_said(open_overview):
+def test_a_run_that_airflow_does_not_have_is_said(open_overview, lines):
+    lines.sql("UPDATE source_runs SET told_at = now() WHERE pipeline_id = 'pl-li-002'")
     one = open_overview(hash_of(words="li-00"))
     one.expected.append("404")
     expect(one.cell("li-002", "State")).to_contain_text("running")
@@ -194,7 +195,11 @@ def test_a_run_that_airflow_does_not_have_is_said(open_overview):
     expect(one.frame.locator(".notice")).to_contain_text("ingest_li-002")
 
 
-def test_a_lag_says_how_old_it_is(open_overview):
+def test_a_lag_says_how_old_it_is(open_overview, lines):
+    lines.sql(
+        "UPDATE topic_looks SET at = now() - interval '20 minutes' "
+        "WHERE topic = 'events.li-team.warehouse'"
+    )
     one = open_overview(hash_of(words="li-000"))
     expect(one.cell("li-000", "Lag")).to_contain_text("1 h 6 min")
     expect(one.cell("li-000", "Lag")).to_contain_text("as of 20 minutes ago")
