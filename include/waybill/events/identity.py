@@ -22,14 +22,16 @@ def ordering_key(data: Mapping[str, Any], fields: Sequence[str]) -> str:
     Raises:
         ParkError: a key field is missing or null, or has no JSON form.
     """
+    if len(fields) == 1:
+        value = data.get(fields[0])
+        if type(value) is int and -_INT64 <= value < _INT64:
+            return f"[{value}]"  # what dumps writes
     values = []
     for field in fields:
         value = data.get(field)
         if value is None:
             raise ParkError("key_missing", f"key field {field!r} is missing or null", where=field)
         values.append(value)
-    if len(values) == 1 and type(value) is int and -_INT64 <= value < _INT64:
-        return f"[{value}]"  # what dumps writes
     try:
         return dumps(values).decode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -200,8 +202,8 @@ class IntakeClock:
         self._taken = max(self._taken, self._now_us())
         return self._taken // (60 * _MICROS)
 
-    def stamp(self) -> Stamp:
-        """Return the next version, and the time.
+    def stamp(self, count: int = 1) -> Stamp:
+        """Return the next version, and the time; and give the ``count - 1`` versions behind it.
 
         Raises:
             Exception: what ``reserve`` raises; no version was given.
@@ -212,9 +214,10 @@ class IntakeClock:
         else:
             taken = self._taken
         version = taken if taken > self._last else self._last + 1
-        if version > self.reserved and self._reserve is not None:
-            self.reserved = self._reserve(version)
-        self._last = version
+        last = version + count - 1
+        if last > self.reserved and self._reserve is not None:
+            self.reserved = self._reserve(last)
+        self._last = last
         return _made(Stamp, (version, taken // (60 * _MICROS), taken))
 
 

@@ -574,13 +574,14 @@ class _Run:
         packer: Packer,
     ) -> None:
         """Take a page's rows in, and park those that are no events."""
-        finite = page.finite
-        for index, row in enumerate(page.rows):
-            refused = self._row(row, passed, unfinished, finite=finite)
-            if refused is not None:
-                where = refused.where if page.place is None else page.place(index)
+        for index, taken in enumerate(self._rows.take_all(page.rows, finite=page.finite)):
+            if isinstance(taken, ParkError):
+                where = taken.where if page.place is None else page.place(index)
                 known_by = where if page.origin is None else page.origin
-                self._park_row(row, refused, where, known_by, counts, packer)
+                self._park_row(page.rows[index], taken, where, known_by, counts, packer)
+            elif not (self._elsewhere or unfinished) or self._is_new(taken, passed, unfinished):
+                lsn = self._produce(self._message(taken), taken.key.encode())
+                passed[taken.name].add(taken.id, taken.key, taken.minute, lsn, taken.taken_us)
         for bad in page.bad:
             known_by = bad.place if page.origin is None else page.origin
             self._bad(bad, known_by, counts, packer)
@@ -628,26 +629,18 @@ class _Run:
         if not self._elsewhere:
             self._sent_again.clear()
 
-    def _row(
-        self, row: Row, passed: TracesByName, unfinished: _Unfinished, *, finite: bool
-    ) -> ParkError | None:
-        """Take a row in; return why it is no event."""
-        try:
-            taken = self._rows.take(row, finite=finite)
-        except ParkError as error:
-            return error
+    def _is_new(self, taken: TakenRow, passed: TracesByName, unfinished: _Unfinished) -> bool:
+        """Tell whether an event is to be sent: neither another log has sent it, nor this one."""
         if self._elsewhere and self._is_elsewhere(taken):
             self._known += 1
-            return None
-        found = unfinished.get(taken.id) if unfinished else None
-        if found:
-            left = found.popleft()
-            passed[taken.name].add(taken.id, taken.key, left.minute, left.lsn, left.taken_us)
-            self._resumed += 1
-        else:
-            lsn = self._produce(self._message(taken), taken.key.encode())
-            passed[taken.name].add(taken.id, taken.key, taken.minute, lsn, taken.taken_us)
-        return None
+            return False
+        found = unfinished.get(taken.id)
+        if not found:
+            return True
+        left = found.popleft()
+        passed[taken.name].add(taken.id, taken.key, left.minute, left.lsn, left.taken_us)
+        self._resumed += 1
+        return False
 
     def _message(self, taken: TakenRow) -> bytes:
         """Return an event's message; a payload that is too large to travel goes into the store."""

@@ -27,6 +27,40 @@ from waybill.pipelines import Source
 from waybill.processing.sandbox import Limits
 from waybill.settings import EgressSettings, Settings
 
+MANY = """
+import enum
+import uuid
+from datetime import datetime
+from decimal import Decimal
+
+class Colour(enum.Enum):
+    RED = "red"
+    NONE = float("nan")
+
+class Text(str):
+    pass
+
+STRANGE = {
+    100: Colour.RED,
+    151: {7: (1, datetime(2024, 1, 1))},
+    250: float("nan"),
+    302: 2**70,
+    353: "\\ud800",
+    404: (1, [2.5]),
+    451: [{"deep": float("inf")}],
+    505: uuid.UUID(int=5),
+    556: Decimal("1.50"),
+    607: "x" * 2_000_000,
+    652: Colour.NONE,
+    708: Text("text"),
+}
+
+def many():
+    plain = [{"id": number, "a": None} for number in range(950)]
+    for number, value in STRANGE.items():
+        plain[number] = {"id": number, "v": value}
+    yield plain
+"""
 SHOP = """
 import dlt
 from datetime import date, datetime, timedelta, timezone
@@ -135,8 +169,14 @@ def answered(asked: Order) -> list[dict[str, Any]]:
     return frames
 
 
+def told_of(frames: list[dict[str, Any]]) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return (table, operation, row) of all rows."""
+    runs = [run for frame in frames if frame["kind"] == "page" for run in frame["runs"]]
+    return [(table, op, row) for table, _, op, rows in runs for row in rows]
+
+
 def rows_of(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row for frame in frames if frame["kind"] == "page" for *_, row in frame["rows"]]
+    return [row for *_, row in told_of(frames)]
 
 
 def state_of(frame: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +222,7 @@ def test_a_run_that_ends_between_resources_goes_on_with_the_next(shop):
     assert "not now" in failed["message"]
     assert state_of(pages[-1])["done"] == ["first"]
     again = answered(order(shop, "both", state=state_of(pages[-1])))
-    assert {table for frame in again[:-1] for table, *_ in frame["rows"]} == {"second"}
+    assert {table for table, *_ in told_of(again)} == {"second"}
 
 
 def test_a_run_that_goes_on_reads_again_what_may_have_grown_since(shop):
@@ -191,8 +231,7 @@ def test_a_run_that_goes_on_reads_again_what_may_have_grown_since(shop):
     (shop / "is_back").touch()
     *again, end = answered(order(shop, "both", state=state_of(pages[-1])))
     assert end == {"kind": "end"}
-    tables = [table for frame in again for table, *_ in frame["rows"]]
-    assert tables == ["second", "second", "first"]
+    assert [table for table, *_ in told_of(again)] == ["second", "second", "first"]
     assert rows_of(again)[-1] == {"id": 2}
     assert state_of(again[-1])["done"] == []
 
@@ -207,14 +246,13 @@ def test_a_round_that_is_over_begins_anew_with_the_state_of_the_resources(shop):
 
 def test_a_tree_of_resources_gives_the_rows_of_each_under_its_name(shop):
     frames = answered(order(shop, "tree"))
-    found = {(table, row["id"]) for frame in frames[:-1] for table, _, _, row in frame["rows"]}
+    found = {(table, row["id"]) for table, _, row in told_of(frames)}
     assert found == {("parents", 1), ("parents", 2), ("children", 10), ("children", 20)}
 
 
 def test_a_row_that_the_hint_marks_as_deleted_is_a_delete(shop):
     frames = answered(order(shop, "deleting"))
-    ops = [op for frame in frames[:-1] for _, _, op, _ in frame["rows"]]
-    assert ops == ["upsert", "delete", "upsert"]
+    assert [op for _, op, _ in told_of(frames)] == ["upsert", "delete", "upsert"]
 
 
 def test_values_keep_their_digits_and_a_row_without_a_form_parks_alone(shop):
@@ -230,6 +268,31 @@ def test_values_keep_their_digits_and_a_row_without_a_form_parks_alone(shop):
     assert [one["number"] for one in bad] == [2, 3]
     assert "nan" in bad[0]["message"]
     assert "object" in bad[1]["message"]
+
+
+def test_many_rows_are_written_as_each_is_alone(shop):
+    """Rows of strange values among many plain ones: in their order, with their numbers."""
+    (shop / "many.py").write_text(MANY)
+    frames = answered(order(shop, "many", page_rows=1_000, resource="many:many"))
+    runs = [run for frame in frames[:-1] for run in frame["runs"]]
+    bad = [one for frame in frames[:-1] for one in frame["bad"]]
+    rows = {number + index: row for _, number, _, found in runs for index, row in enumerate(found)}
+    assert len(runs) < 250, "plain rows go together"
+    assert sorted([*rows, *(one["number"] for one in bad)]) == list(range(1, 951))
+    assert [one["number"] for one in bad] == [251, 452, 653]
+    assert {
+        number: row for number, row in rows.items() if row != {"id": number - 1, "a": None}
+    } == {
+        101: {"id": 100, "v": "red"},
+        152: {"id": 151, "v": {"7": [1, "2024-01-01T00:00:00Z"]}},
+        303: {"id": 302, "v": 2**70},
+        354: {"id": 353, "v": "\ud800"},
+        405: {"id": 404, "v": [1, [2.5]]},
+        506: {"id": 505, "v": "00000000-0000-0000-0000-000000000005"},
+        557: {"id": 556, "v": "1.50"},
+        608: {"id": 607, "v": "x" * 2_000_000},
+        709: {"id": 708, "v": "text"},
+    }
 
 
 def test_code_that_fails_is_named_with_its_line_and_a_peer_that_is_away_is_tried_again(shop):
@@ -262,11 +325,11 @@ def test_hints_of_the_declaration_make_a_resource_incremental(shop):
 
 def test_a_page_ends_where_an_item_does_and_an_item_beyond_a_page_makes_several(shop):
     frames = answered(order(shop, "ascending", page_rows=3))
-    assert [len(frame["rows"]) for frame in frames[:-1]] == [2] * 5
+    assert [len(rows_of([frame])) for frame in frames[:-1]] == [2] * 5
     states = [frame["dlt"] for frame in frames[:-1]]
     assert all(one != other for one, other in itertools.pairwise(states))
     frames = answered(order(shop, "ascending", page_rows=1))
-    assert [len(frame["rows"]) for frame in frames[:10]] == [1] * 10
+    assert [len(rows_of([frame])) for frame in frames[:10]] == [1] * 10
     again = answered(order(shop, "ascending", page_rows=1, state=state_of(frames[4])))
     assert rows_of(again) == rows_of(frames[4:])
 

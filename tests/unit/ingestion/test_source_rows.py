@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from decimal import Decimal
-from itertools import count
+from itertools import count, pairwise
 from types import SimpleNamespace
 
 import pytest
 
-from waybill.errors import ParkError
+from waybill.errors import ParkError, RetryError
 from waybill.events import (
     Event,
     IntakeClock,
@@ -129,6 +129,46 @@ def test_what_is_no_event_says_why_and_takes_no_version(row, code):
         rows.take(row)
     assert caught.value.code == code
     assert stamps.last == 0
+
+
+def test_rows_of_a_page_are_what_each_is_alone_some_taken_in_at_one_time():
+    shop = pipeline(order=declared("order", version="at"))
+    page = [{"id": None if number % 50 == 7 else number, "at": number} for number in range(500)]
+    page[100] = Record({"id": 100}, "order", "delete", 5)
+    found = list(IntakeRows(shop, clock()).take_all(page))
+    alone = IntakeRows(shop, clock())
+    for row, taken in zip(page, found, strict=True):
+        if isinstance(taken, ParkError):
+            with pytest.raises(ParkError, match="key field 'id'"):
+                alone.take(row)
+        else:
+            one = alone.take(row)
+            assert (taken.id, taken.key, taken.content) == (one.id, one.key, one.content)
+            assert decode(taken.message).time == rfc3339_us(taken.taken_us)
+    events = [one for one in found if not isinstance(one, ParkError)]
+    assert len(events) == 490
+    assert all(one.intake_version < two.intake_version for one, two in pairwise(events))
+    assert all(one.taken_us <= two.taken_us for one, two in pairwise(events))
+    assert all(one.minute == one.taken_us // 60_000_000 for one in events)
+    assert len({one.taken_us for one in events}) == 8
+
+
+def test_a_page_gives_no_version_that_was_not_reserved():
+    """Whoever took the source over begins above what was reserved."""
+    asked: list[int] = []
+
+    def reserve(version):
+        asked.append(version)
+        if len(asked) > 1:
+            raise RetryError("fenced")
+        return version + 36
+
+    stamps = IntakeClock(reserve=reserve, now_us=lambda: 0)
+    found = []
+    with pytest.raises(RetryError, match="fenced"):
+        found.extend(IntakeRows(pipeline(), stamps).take_all([{"id": n} for n in range(200)]))
+    assert asked == [64, 128]
+    assert stamps.last == 64
 
 
 def test_the_event_of_a_large_payload_is_the_one_that_travels():

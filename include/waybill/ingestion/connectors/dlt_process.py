@@ -14,6 +14,7 @@ yields at once, such as the rows of an answer) of more rows than a page takes ma
 from __future__ import annotations
 
 import base64
+import gc
 import importlib
 import importlib.util
 import math
@@ -31,6 +32,7 @@ from typing import Any, BinaryIO, NoReturn
 from uuid import UUID
 
 import msgspec
+import orjson
 
 from waybill.egress import EgressGuard, ForbiddenAddressError, guard_process
 from waybill.errors import InputError
@@ -40,6 +42,10 @@ from waybill.processing.sandbox import Confinement, Limits
 LENGTH_BYTES = 4
 _FLUSH_BYTES = 8 * 1024**2
 _MOST_STATE_BYTES = 4 * 1024**2
+_TOGETHER, _TOGETHER_BYTES = 20, 1024**2
+"""Rows that are written at once, if they are no larger."""
+_YOUNG_OBJECTS = 100_000
+"""So many more of them than went have Python look for cycles of garbage: rows are none."""
 _PLAIN = (str, int, bool, type(None))
 _PLAIN_KINDS, _TEXT_ONLY = frozenset({*_PLAIN, float}), frozenset({str})
 _SERVER_ERRORS = 500
@@ -78,6 +84,7 @@ class Order(msgspec.Struct, frozen=True):
 
 def main() -> NoReturn:
     """Confine this process, and answer the order that stands on standard input."""
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the source prints is its log
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
@@ -315,8 +322,10 @@ def _iterated(source: Any, state: dict[str, Any]) -> closing[_Iterated]:
 class _Page:
     """What goes into the next frame, already as JSON."""
 
-    rows: list[bytes]
+    runs: list[bytes]
+    """Of rows: their table, the first one's number, their operation, and a list of them."""
     bad: list[dict[str, Any]]
+    rows: int = 0
     bytes: int = 0
 
 
@@ -379,32 +388,44 @@ class _Reading:
                 self._flush_full()
 
     def _add_all(self, name: str, rows: Sequence[Any], deleting: tuple[str, bool] | None) -> None:
-        most = self._order.page_rows
-        page = self._page
-        for row in rows:
-            if page.bytes >= _FLUSH_BYTES or len(page.rows) + len(page.bad) >= most:
-                self._flush()
-                page = self._page
-            self._add(name, row, deleting)
+        at = 0
+        while at < len(rows):
+            self._flush_full()
+            room = self._order.page_rows - self._count()
+            some = rows[at : at + min(room, _TOGETHER)]
+            at += len(some)
+            text = _together(some) if deleting is None else None
+            if text is not None:
+                self._put(name, "upsert", len(some), text)
+                continue
+            for row in some:
+                self._flush_full()
+                self._add(name, row, deleting)
 
     def _add(self, name: str, row: Any, deleting: tuple[str, bool] | None) -> None:
-        number = self._numbers[name] = self._numbers.get(name, 0) + 1
         row = row if isinstance(row, dict) else _as_dict(row)
         try:
             is_delete = deleting is not None and _is_deleted(row, deleting[0], is_bool=deleting[1])
-            values = row if _is_plain(row) else plain(row)
-            body = dumps([name, number, "delete" if is_delete else "upsert", values])
+            text = dumps([row if _is_plain(row) else plain(row)])
         except (TypeError, ValueError, RecursionError) as error:
+            number = self._numbers[name] = self._numbers.get(name, 0) + 1
             raw = base64.b64encode(repr(row).encode("utf-8", "backslashreplace")).decode()
             bad = {"table": name, "number": number, "message": str(error)[:1000], "raw": raw}
             self._page.bad.append(bad)
             self._page.bytes += len(raw)
             return
-        self._page.rows.append(body)
-        self._page.bytes += len(body)
+        self._put(name, "delete" if is_delete else "upsert", 1, text)
+
+    def _put(self, name: str, op: str, count: int, text: bytes) -> None:
+        """Add rows of one table and operation to the page; ``text``: a list of them as JSON."""
+        page, before = self._page, self._numbers.get(name, 0)
+        self._numbers[name] = before + count
+        page.runs.append(b"%b,%b]" % (dumps([name, before + 1, op])[:-1], text))
+        page.rows += count
+        page.bytes += len(text)
 
     def _count(self) -> int:
-        return len(self._page.rows) + len(self._page.bad)
+        return self._page.rows + len(self._page.bad)
 
     def _flush_full(self) -> None:
         """Send a page that is full."""
@@ -415,12 +436,12 @@ class _Reading:
         """Send what there is, and the state; nothing, if there is neither a row nor a new state."""
         page, self._page = self._page, _Page([], [])
         state = (_canonical(self._told), self._done)
-        if not page.rows and not page.bad and state == self._sent:
+        if not page.runs and not page.bad and state == self._sent:
             return
         self._sent = state
         head = dumps({"kind": "page", "bad": page.bad, "done": self._done})[:-1]
-        rows = b",".join(page.rows)
-        body = b'%b,"dlt":%b,"rows":[%b]}' % (head, state[0], rows)
+        runs = b",".join(page.runs)
+        body = b'%b,"dlt":%b,"runs":[%b]}' % (head, state[0], runs)
         self._output.write(len(body).to_bytes(LENGTH_BYTES, "big"))
         self._output.write(body)
         self._output.flush()
@@ -508,6 +529,29 @@ def _is_plain(row: Mapping[Any, Any]) -> bool:
     return float not in kinds or all(
         math.isfinite(value) for value in row.values() if type(value) is float
     )
+
+
+def _together(rows: Sequence[Any]) -> bytes | None:
+    """Return rows as one list of JSON, each as ``plain`` gives it; None: they go one by one.
+
+    What JSON does not have goes through ``plain``; but orjson writes NaN as null.
+    """
+    if not all(type(row) is dict for row in rows):
+        return None
+    try:
+        text = orjson.dumps(rows, default=plain, option=_ONLY_JSON)
+        if b"null" in text and not all(map(_is_plain, rows)):
+            text = orjson.dumps(list(map(plain, rows)), option=_ONLY_JSON)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return text if len(text) <= _TOGETHER_BYTES else None
+
+
+_ONLY_JSON = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
 
 
 def plain(value: Any) -> Any:

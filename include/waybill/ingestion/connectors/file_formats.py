@@ -215,6 +215,8 @@ class CsvFormat(_TextFormat):
 
     _more_lines = MAX_LINES
     _names: list[str]
+    _ends_with_lines = False
+    """Each record of the piece is a line."""
 
     def _look(self, position: Position) -> Position:
         lines = self._head()
@@ -263,7 +265,8 @@ class CsvFormat(_TextFormat):
     def _whole(self, lines: list[bytes], rows: int, first: int, *, final: bool) -> int:
         """Return how many lines there are up to the end of a record, ``rows`` of them or more."""
         wanted = min(rows, len(lines))
-        if not any(line.count(b'"') % 2 for line in lines[:wanted]):
+        self._ends_with_lines = not any(line.count(b'"') % 2 for line in lines[:wanted])
+        if self._ends_with_lines:
             return wanted
         begin = 0
         for record in self._read(lines, first):
@@ -309,7 +312,7 @@ class CsvFormat(_TextFormat):
 
     def _fast(self, content: bytes, lines: list[bytes]) -> pa.Table | None:
         """Return columns of text, or None when the lines must be looked at one by one."""
-        if b'"' in content and any(line.count(b'"') % 2 for line in lines):
+        if not self._ends_with_lines:
             return None
         try:
             table = arrow_csv.read_csv(
