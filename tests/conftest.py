@@ -6,6 +6,7 @@ have failed before that, the next test finds it started again all the same.
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -104,16 +105,25 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each worker whole files, long ones first; a worker has servers of its own.
 
-    Tests of the page share one worker: each other one would have to start Airflow's web server.
+    Tests of the page and of the REST API share one worker: each other one would have to make
+    Airflow's metadata database, and to start its web server or to have it in its own process.
     """
     from xdist.scheduler import LoadFileScheduling
 
     class FilesOnce(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            path = super()._split_scope(nodeid)
-            return "tests/ui" if path.startswith("tests/ui/") else str(path)
+            path = str(super()._split_scope(nodeid))
+            return "web server" if _needs_web_server(path) else path
 
     return FilesOnce(config, log) if config.option.dist == "loadfile" else None
+
+
+@functools.cache
+def _needs_web_server(path: str) -> bool:
+    file = servers.CHECKOUT / path
+    return path.startswith("tests/ui/") or (
+        path.startswith("tests/integration/") and "web_app" in file.read_text(encoding="utf-8")
+    )
 
 
 def pytest_sessionstart() -> None:
@@ -128,14 +138,24 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that no worker is left with it at the end."""
-    order = ("tests/faults", "tests/ui", "tests/integration", "tests/dags", "tests/unit")
-    folders = {folder: place for place, folder in enumerate(order)}
+    """Begin with what takes longest, so that no worker is left with it at the end.
 
-    def place(item: pytest.Item) -> int:
-        return folders.get("/".join(item.nodeid.split("/")[:2]), len(order))
-
-    items.sort(key=place)
+    Files that wait for servers are mixed with files that only compute: who waits leaves the
+    processor to another worker. The last tenth only computes.
+    """
+    first = ("tests/faults", "tests/ui")
+    files = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
+    waits = [file for file in files if file.startswith("tests/integration")]
+    computes = [file for file in files if not file.startswith((*first, "tests/integration"))]
+    places = {
+        file: first.index(folder) - 2.0
+        for folder in first
+        for file in files
+        if file.startswith(folder)
+    }
+    places |= {file: place / len(waits) for place, file in enumerate(waits)}
+    places |= {file: 0.1 + place / len(computes) for place, file in enumerate(computes)}
+    items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
 
 
 _DATABASES: list[servers.PostgresServer] = []

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import pytest
 from tests.integration.parking_lot import ParkingLot, make_event
 from tests.integration.parking_lot import _open as open_lot
+from tests.support import emptied
 from tests.support.airflow_metadata import options
-
-from waybill.storage.tracker.tables import METADATA
 
 if "AIRFLOW_HOME" not in os.environ:  # read once, when Airflow is first imported
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="waybill-airflow-")
@@ -188,8 +187,7 @@ def web(airflow_app, _web_lot, monkeypatch, tmp_path):
     }.items():
         monkeypatch.setenv(name, value)
     own = {"deployment", "virtual_clusters"}  # one row each, made by the migrations
-    names = ", ".join(f'"{name}"' for name in METADATA.tables if name not in own)
-    _web_lot.sql(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
+    emptied.empty(_web_lot.sql, but=own)
     OPENED.close()
     yield Web(airflow_app[0], _web_lot, airflow_app[1], monkeypatch)
     OPENED.close()

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -43,15 +44,20 @@ class LazyCommand:
     more: Mapping[str, str] = field(default_factory=dict)
 
     def load(self, name: str) -> Any:
-        """Import it and return typer's command."""
-        found = _import(self.target)
-        if isinstance(found, typer.Typer):
-            for word, target in self.more.items():
-                found.command(word)(_import(target))
-            return _with_joined_help(typer.main.get_group(found))
-        alone = typer.Typer(add_completion=False)
-        alone.command(name)(found)
-        return _with_joined_help(typer.main.get_command(alone))
+        """Import it and return typer's command; made once in a process."""
+        return _made(name, self.target, tuple(self.more.items()))
+
+
+@cache
+def _made(name: str, target: str, more: tuple[tuple[str, str], ...]) -> Any:
+    found = _import(target)
+    if isinstance(found, typer.Typer):
+        for word, function in more:
+            found.command(word)(_import(function))
+        return _with_joined_help(typer.main.get_group(found))
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(found)
+    return _with_joined_help(typer.main.get_command(alone))
 
 
 def _with_joined_help(command: Any) -> Any:

@@ -26,3 +26,15 @@ def test_a_command_does_not_load_what_it_does_not_use(code, unused):
     shown = f"import sys; {code}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
     assert set(run.stdout.split()) & unused == set()
+
+
+def test_a_command_that_is_called_again_in_a_process_is_not_made_again():
+    """Groups took their members anew at each call: each took longer than the one before."""
+    from waybill.cli import COMMANDS
+    from waybill.cli.pipelines import app
+
+    made = COMMANDS["pipelines"].load("pipelines")
+    members = len(app.registered_commands)
+    assert COMMANDS["pipelines"].load("pipelines") is made
+    assert len(app.registered_commands) == members
+    assert {"list", "deploy", "new"} <= made.commands.keys()
