@@ -312,7 +312,7 @@ def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVer
         InputError: there is none, or several begin so; says which there are.
     """
     found = [one for one in versions if given == str(one.number)]
-    if not found and len(given) >= (_DIGITS if given.isdigit() else _FEWEST_DIGITS):
+    if not found and len(given) >= (_FEWEST_FIGURES if given.isdigit() else _FEWEST_DIGITS):
         found = [one for one in versions if one.version.startswith(given.lower())]
     if len({one.version for one in found}) == 1:
         return found[0]
@@ -607,9 +607,8 @@ class ActivePipelines:
 
 _MOST_NAMED = 20
 """Pipelines, or versions of one, that an error lists."""
-_DIGITS, _FEWEST_DIGITS = 12, 4
-"""Of a digest: all of what is kept of it, and its beginning where it is named by that; figures
-alone are a number, unless they are all of it."""
+_FEWEST_DIGITS, _FEWEST_FIGURES = 4, 6
+"""Of a digest's beginning that names it; where it has figures alone, fewer are a number."""
 _MARK = text("SELECT count(*), sum(hashtextextended(pipeline_id, number)) FROM pipeline_versions")
 """Versions are written once. Cost: 1 ms for 5,000 versions; it reads the index only."""
 _WANTED = """FROM pipeline_versions
