@@ -17,6 +17,7 @@ from waybill import services
 from waybill.access import Decision
 from waybill.errors import InputError, StopError
 from waybill.events import decode
+from waybill.ingestion import source_rows
 from waybill.ingestion.refused_messages import Undeliverable
 from waybill.parking import ParkedGroupFilter, Parking
 from waybill.producer import LosslessProducer
@@ -116,8 +117,12 @@ def test_only_what_a_replay_had_left_to_send_is_taken_for_sent(world: World) -> 
     assert report.sent_unmarked == 0
 
 
-def test_a_mark_that_is_settled_late_finds_what_was_cut_since(world: World) -> None:
-    parked_children(world)
+def test_a_mark_that_is_settled_late_finds_what_was_cut_since(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(source_rows, "_AT_ONE_TIME", 1)  # so that their times differ
+        parked_children(world)
     killed_replay(world, "r1", BEFORE_THE_TRACKER_KNOWS, enter=None)
     cancel(world)
     sent = {event.id for event in world.sent_back()}
