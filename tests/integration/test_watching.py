@@ -86,7 +86,7 @@ def tracker(opened: TrackerStore) -> TrackerStore:
             text(
                 "TRUNCATE pipelines, pipeline_versions, ledger, ledger_minutes, breaches, notices, "
                 "batches, load_positions, commit_sequences, consumers, topic_offsets, "
-                "staged_objects, connector_positions"
+                "staged_objects, connector_positions, undeployments"
             )
         )
     deploy(opened, declared())

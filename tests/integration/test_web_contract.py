@@ -25,7 +25,7 @@ airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
         ("/partitions?order=drop", "did you mean 'sort'?"),
         ("/partitions/{}/download?format=csv", "did you mean 'kind'?"),
         ("/partitions/{}?verbose=1", "this address takes none"),
-        ("/audit?zzz=1", "there are: limit"),
+        ("/audit?zzz=1", "there are: 'limit'"),
     ],
 )
 def test_an_unknown_parameter_is_refused_with_the_nearest_known_one(web, path, words):
