@@ -8,13 +8,16 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_LEAST_WIDTH = 40
+_NO_WIDTH = 1_000_000
 
 
 def terminal(*, err: bool = False) -> Console:
@@ -26,7 +29,57 @@ def terminal(*, err: bool = False) -> Console:
     from rich.console import Console
 
     plainly = bool(os.environ.get("NO_COLOR"))
-    return Console(stderr=err, highlight=False, color_system=None if plainly else "auto")
+    return Console(
+        stderr=err,
+        highlight=False,
+        color_system=None if plainly else "auto",
+        width=screen_width(err=err) or _NO_WIDTH,
+    )
+
+
+def screen_width(*, err: bool = False) -> int | None:
+    """Return how many columns a line may have: COLUMNS, else the terminal's.
+
+    Returns:
+        None where what is printed goes into a file or a pipe, and COLUMNS is not set: any number.
+    """
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return max(_LEAST_WIDTH, int(given))
+    if not (sys.stderr if err else sys.stdout).isatty():
+        return None
+    return max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
+
+
+def cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def folded(text: str, width: int | None, set_in: str = "") -> list[str]:
+    """Return the lines of a text, broken between words only: a longer word is longer than a line.
+
+    Args:
+        text: without line breaks; what it begins with is kept.
+        width: columns of a line; None: as many as it takes.
+        set_in: what all lines but the first begin with.
+    """
+    words = text.split()
+    if width is None or not words or cells(text) <= width:
+        return [text]
+    line = text[: len(text) - len(text.lstrip())] + words[0]
+    lines = []
+    for word in words[1:]:
+        if cells(line) + 1 + cells(word) <= width:
+            line += f" {word}"
+        else:
+            lines.append(line)
+            line = set_in + word
+    return [*lines, line]
 
 
 def counted(number: int, noun: str) -> str:
@@ -44,13 +97,29 @@ def print_line(text: str) -> None:
     typer.echo(plain(text))
 
 
-def print_folded(lines: Iterable[str], *, err: bool = False) -> None:
-    """Print lines, each folded to the terminal's width; what goes on is set in."""
-    width = max(40, shutil.get_terminal_size().columns)
-    for line in map(plain, lines):
-        set_in = " " * (len(line) - len(line.lstrip()) + 2)
-        for part in wrap(line, width, subsequent_indent=set_in):
+def print_folded(lines: Iterable[str], *, err: bool = False, style: str = "") -> None:
+    """Print lines, each folded to the terminal's width; what goes on is set in.
+
+    Args:
+        lines: may have control characters, which are written out.
+        err: on standard error.
+        style: rich's name of one.
+    """
+    width = screen_width(err=err)
+    parts = [
+        part
+        for line in map(plain, lines)
+        for part in folded(line, width, " " * (len(line) - len(line.lstrip()) + 2))
+    ]
+    if not style:
+        for part in parts:
             typer.echo(part, err=err)
+        return
+    from rich.text import Text
+
+    console = terminal(err=err)
+    for part in parts:
+        console.print(Text(part, style), soft_wrap=True)
 
 
 @contextmanager

@@ -13,15 +13,14 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
-from waybill.cli.output import counted, plain, print_json, terminal
+from waybill.cli.output import counted, plain, print_folded, print_json, terminal
 from waybill.cli.promises import tell_hindrances
+from waybill.cli.tables import Column, Styled, Table, print_table
 from waybill.parking import ParkedGroupRequest
 from waybill.replay import DryRunRequest, ReplayRequest
 
@@ -277,7 +276,7 @@ def show_dry_run(report: DryRunReport, request: DryRunRequest) -> None:
     for line in _ends(report, request.stage):
         _say(console, Text(line), indent=2)
     if len(report.by_fingerprint) > 1:
-        _groups(console, report)
+        _print_groups(report)
     if report.good.tried or report.good.examples:
         _good(console, report.good)
     console.print(Text("nothing was written", "dim"))
@@ -321,27 +320,34 @@ def _ends(report: DryRunReport, stage: str) -> Iterator[str]:
         yield "the destination was not asked: it may refuse some of these again"
 
 
-def _groups(console: Console, report: DryRunReport) -> None:
-    """Print a group a row: its numbers and fingerprint, and its message below that."""
-    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("events", "tried", "would pass"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    grid.add_column("fingerprint, message")
-    rows = list(report.by_fingerprint.items())
-    for fingerprint, row in rows[:_MOST_GROUPS]:
+def _print_groups(report: DryRunReport) -> None:
+    left = len(report.by_fingerprint) - _MOST_GROUPS
+    print_folded([""])
+    print_table(_group_table(report))
+    if left > 0:
+        words = f"{counted(left, 'smaller group')} not shown; --json has all"
+        print_folded([words], style="dim")
+    print_folded([""])
+
+
+def _group_table(report: DryRunReport) -> Table:
+    """Return a line a group of one fingerprint: its numbers, and its message."""
+    rows = []
+    for fingerprint, row in list(report.by_fingerprint.items())[:_MOST_GROUPS]:
         share = row["would_pass"] / row["tried"]
         style = {_ALL: "green", _NONE: "red"}.get(share, "yellow")
-        message = plain(row["message"])[:_MESSAGE_CHARS]
-        grid.add_row(
-            Text(f"{row['events']:,}"),
-            Text(f"{row['tried']:,}"),
-            Text(_percent(share), style),
-            Text(f"{plain(fingerprint)}\n{message}"),
-        )
-    console.print(grid)
-    if len(rows) > _MOST_GROUPS:
-        left = f"{counted(len(rows) - _MOST_GROUPS, 'smaller group')} not shown; --json has all"
-        console.print(Text(left, "dim"))
+        message = row["message"][:_MESSAGE_CHARS]
+        passes = Styled(_percent(share), style)
+        rows.append((row["events"], row["tried"], passes, fingerprint, message))
+    return Table(
+        (
+            *(Column(head, "number") for head in ("events", "tried", "would pass")),
+            Column("fingerprint"),
+            Column("message", "words"),
+        ),
+        rows,
+        "nothing was tried",
+    )
 
 
 def _good(console: Console, good: GoodReport) -> None:
@@ -364,9 +370,10 @@ def _good(console: Console, good: GoodReport) -> None:
 
 def _say(console: Console, words: Text, indent: int = 0) -> None:
     """Print a sentence, broken between words; what is broken off stands two columns further in."""
-    for number, line in enumerate(words.wrap(console, console.width - indent - 2)):
+    lines = words.wrap(console, console.width - indent - 2, overflow="ignore")
+    for number, line in enumerate(lines):
         line.rstrip()
-        console.print(Text(" " * (indent + 2 * bool(number))).append_text(line))
+        console.print(Text(" " * (indent + 2 * bool(number))).append_text(line), soft_wrap=True)
 
 
 def _example(found: dict[str, Any]) -> Iterator[str]:

@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import plain, print_json, terminal
+from waybill.cli.output import plain, print_folded, print_json, terminal
+from waybill.cli.tables import Column, Styled, Table, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,7 +140,7 @@ def status(*, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
-        terminal().print(_status_table(lines))
+        print_table(_status_table(lines))
         if not runs:
             _say("nothing runs; `waybill up` starts the stack")
         elif ill:
@@ -287,32 +287,38 @@ def _show_waiting() -> None:
 
 def _say(words: str) -> None:
     """Print a sentence, broken between words, with what is not printable written out."""
-    terminal().print(Text(plain(words)))
+    print_folded([words])
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:
-    """Return a line a service; 80 columns hold it, with two ports a line."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("service", overflow="fold")
-    for head in ("state", "pid", "memory", "up for", "ports"):
-        right = head in {"pid", "memory", "up for"}
-        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    """Return a line a service; a service that is down has its state only."""
+    rows = []
     for line in lines:
         ill = "suspended" if line.suspended else "no answer"
-        state = "[green]healthy[/]" if line.healthy else f"[red]{ill}[/]"
+        state = Styled("healthy", "green") if line.healthy else Styled(ill, "red")
         if line.pid is None or line.up_since is None:
-            table.add_row(line.name, "[dim]down[/]")
+            rows.append([line.name, Styled("down", "dim"), *(None,) * 4])
             continue
-        ports = [str(port) for port in line.ports]
-        table.add_row(
-            line.name,
-            state,
-            str(line.pid),
-            f"{line.memory_bytes / 1024**2:,.0f} MiB",
-            _span(time.time() - line.up_since),
-            "\n".join(" ".join(ports[at : at + 2]) for at in range(0, len(ports), 2)),
+        rows.append(
+            [
+                line.name,
+                state,
+                str(line.pid),
+                f"{line.memory_bytes / 1024**2:,.0f} MiB",
+                _span(time.time() - line.up_since),
+                " ".join(map(str, line.ports)) or None,
+            ]
         )
-    return table
+    return Table(
+        (
+            Column("service"),
+            Column("state"),
+            *(Column(head, "number") for head in ("pid", "memory", "up for")),
+            Column("ports", "words", least=11),
+        ),
+        rows,
+        "the stack has no service",
+    )
 
 
 def _span(seconds: float) -> str:
@@ -341,14 +347,17 @@ def doctor(*, as_json: AsJson = False) -> None:
 
 def _show_checks(checks: Sequence[Check]) -> None:
     """Print what was found as a table, and below it what to do: commands are never broken."""
+    print_table(_check_table(checks))
     console = terminal()
-    table = Table(box=None)
-    for head in ("", "what", "found"):
-        table.add_column(head, overflow="fold")
-    for check in checks:
-        mark = "[green]ok[/]" if check.ok else "[red]to do[/]"
-        table.add_row(mark, Text(check.name), Text(check.found))
-    console.print(table)
     for check in checks:
         if check.remedy:
-            console.print(Text(f"{check.name}: {check.remedy}"), soft_wrap=True)
+            console.print(Text(plain(f"{check.name}: {check.remedy}")), soft_wrap=True)
+
+
+def _check_table(checks: Sequence[Check]) -> Table:
+    ok, ill = Styled("ok", "green"), Styled("to do", "red")
+    return Table(
+        (Column("result"), Column("what"), Column("found", "words")),
+        [(ok if check.ok else ill, check.name, check.found) for check in checks],
+        "nothing was checked",
+    )
