@@ -30,7 +30,7 @@ from waybill.cli.output import (
 )
 from waybill.cli.pipelines import existing_folder
 from waybill.cli.tables import Column, Table, kind_of, print_table
-from waybill.errors import InputError, RetryError, WaybillError
+from waybill.errors import InputError, NotFoundError, RetryError, WaybillError
 from waybill.nearest_name import shown_name
 from waybill.pipelines import load_pipeline
 
@@ -109,7 +109,11 @@ def _advised(error: WaybillError, folder: Path, events: str | None) -> WaybillEr
     """Return the error of a source, with what can be run without it."""
     from waybill.pipelines import EXAMPLES
 
-    if events is None and type(error) in (InputError, RetryError) and (folder / EXAMPLES).exists():
+    if (
+        events is None
+        and type(error) in (InputError, NotFoundError, RetryError)
+        and (folder / EXAMPLES).exists()
+    ):
         return type(error)(f"{error}\n--events examples runs the events of {EXAMPLES} instead")
     return error
 

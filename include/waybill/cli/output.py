@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 
 _LEAST_WIDTH = 40
@@ -68,18 +71,36 @@ def folded(text: str, width: int | None, set_in: str = "") -> list[str]:
         width: columns of a line; None: as many as it takes.
         set_in: what all lines but the first begin with.
     """
-    words = text.split()
-    if width is None or not words or cells(text) <= width:
-        return [text]
-    line = text[: len(text) - len(text.lstrip())] + words[0]
-    lines = []
-    for word in words[1:]:
-        if cells(line) + 1 + cells(word) <= width:
-            line += f" {word}"
-        else:
-            lines.append(line)
-            line = set_in + word
-    return [*lines, line]
+    ends = _breaks(text, width, cells(set_in))
+    parts = [text[at:end] for at, end in pairwise([0, *ends, len(text)])]
+    first, *rest = (part.rstrip() for part in parts) if ends else parts
+    return [first, *(set_in + part for part in rest)]
+
+
+def folded_text(text: Text, width: int | None, set_in: str = "") -> list[Text]:
+    """Return the lines of a styled text as `folded` does."""
+    from rich.text import Text
+
+    first, *rest = text.divide(_breaks(text.plain, width, cells(set_in)))
+    lines = [first, *(Text(set_in).append_text(part) for part in rest)]
+    for line in lines[:-1]:
+        line.rstrip()
+    return lines
+
+
+def _breaks(text: str, width: int | None, set_in: int) -> list[int]:
+    """Return where lines but the first begin: at words that do not fit on the line before."""
+    if width is None or cells(text) <= width:
+        return []
+    found: list[int] = []
+    begins, has_word = 0, False
+    for word in re.finditer(r"\S+", text):
+        room = width - (set_in if found else 0)
+        if has_word and cells(text[begins : word.end()]) > room:
+            found.append(word.start())
+            begins = word.start()
+        has_word = True
+    return found
 
 
 def counted(number: int, noun: str) -> str:

@@ -18,7 +18,15 @@ from rich.text import Text
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
-from waybill.cli.output import counted, plain, print_folded, print_json, terminal
+from waybill.cli.output import (
+    counted,
+    folded_text,
+    plain,
+    print_folded,
+    print_json,
+    screen_width,
+    terminal,
+)
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, print_table
 from waybill.parking import ParkedGroupRequest
@@ -158,7 +166,7 @@ def _tell(
     typer.echo(f"replay run {run_id}: {state}")
     if outcome is not None:
         for line in _outcome_lines(outcome):
-            console.print(f"  {line}", markup=False, soft_wrap=True)
+            print_folded([f"  {line}"])
     names = f"{quote(partition.pipeline)} --event-name {quote(partition.event_name)}"
     looks = [f"run: {settings.airflow.url}/dags/replay/runs/{run_id}"]
     if outcome is not None:
@@ -370,10 +378,9 @@ def _good(console: Console, good: GoodReport) -> None:
 
 def _say(console: Console, words: Text, indent: int = 0) -> None:
     """Print a sentence, broken between words; what is broken off stands two columns further in."""
-    lines = words.wrap(console, console.width - indent - 2, overflow="ignore")
-    for number, line in enumerate(lines):
-        line.rstrip()
-        console.print(Text(" " * (indent + 2 * bool(number))).append_text(line), soft_wrap=True)
+    line = Text(" " * indent).append_text(words)
+    for part in folded_text(line, screen_width(), " " * (indent + 2)):
+        console.print(part, soft_wrap=True)
 
 
 def _example(found: dict[str, Any]) -> Iterator[str]:

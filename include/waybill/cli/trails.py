@@ -17,7 +17,14 @@ from rich.text import Text
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import counted, plain, print_json, terminal
+from waybill.cli.output import (
+    counted,
+    folded_text,
+    plain,
+    print_json,
+    screen_width,
+    terminal,
+)
 from waybill.cli.tables import Column, Table, print_table
 from waybill.trails import TrailRequest
 
@@ -166,9 +173,11 @@ def _refuse_both(ids: list[str] | None, file: str | None) -> None:
 
 def _print_answer(question: Question, answer: Mapping[str, Any]) -> None:
     """Print what was found, and of what was not, what is known near it."""
-    console = terminal()
+    console, width = terminal(), screen_width()
     for line in _lines(question, answer):
-        console.print(line, overflow="ignore", crop=False)
+        indent = " " * (len(line.plain) - len(line.plain.lstrip()) + 2)
+        for part in folded_text(line, width, indent):
+            console.print(part, soft_wrap=True)
 
 
 def _lines(question: Question, answer: Mapping[str, Any]) -> Iterator[Text]:

