@@ -159,7 +159,7 @@ def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
     listed = run("list")
     assert f"topic {topic_of('red')} did not answer" in listed
     assert max(len(line) for line in listed.splitlines() if line[:5] != "topic") <= 80
-    [line] = [line.split() for line in listed.splitlines() if line.startswith(" default")]
+    [line] = [line.split() for line in listed.splitlines() if line.startswith("default ")]
     assert line[1].startswith("active")
     assert line[-6:-4] == ["2", "2"]
     assert line[-1] == "12/60"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.command import DESTINATION
+from waybill.cli.command import DESTINATION, tell_taken
 from waybill.cli.options import AsJson
 from waybill.cli.output import counted, plain, print_folded, print_json
 from waybill.cli.tables import Column, Styled, Table, kind_of, print_table
@@ -100,17 +100,17 @@ def connect(
 
 
 def _default(names: list[str]) -> str:
-    """Return the destination that is meant where none is given.
+    """Return the destination that is meant where none is given, and say so on standard error.
 
     Raises:
         InputError: there is none, or more than one and none is called `warehouse`.
     """
     from waybill.errors import InputError
 
-    if "warehouse" in names:
-        return "warehouse"
-    if len(names) == 1:
-        return names[0]
+    if "warehouse" in names or len(names) == 1:
+        name = "warehouse" if "warehouse" in names else names[0]
+        tell_taken("destination", name, "the only one" if len(names) == 1 else "the default")
+        return name
     there = f"there are {', '.join(sorted(names))}" if names else "WAYBILL_DESTINATIONS names none"
     raise InputError(f"--destination: say which; {there}")
 

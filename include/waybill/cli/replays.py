@@ -7,7 +7,8 @@ shown, not sent.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from waybill.cli.command import tell_taken
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
 from waybill.cli.output import (
@@ -29,6 +31,8 @@ from waybill.cli.output import (
 )
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, print_table
+from waybill.errors import InputError
+from waybill.nearest_name import shown_name
 from waybill.parking import ParkedGroupRequest
 from waybill.replay import DryRunRequest, ReplayRequest
 
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from waybill.replay import DryRunReport, GoodReport, ReplayOutcome
     from waybill.settings import Settings
 _FOLLOW_S = 3600.0
+_GROUP_NAMES = ("event_name", "stage", "error_type")
 _INTERRUPTED = 130
 _MOST_GROUPS = 12
 _MESSAGE_CHARS = 200
@@ -49,6 +54,58 @@ _WAY_OUT = (
 )
 
 
+def _names_of_group(
+    values: Mapping[str, Any], *, is_taken: bool = True, **_own: Any
+) -> dict[str, Any]:
+    """Return the fields of a request; names that were left out are those of the only group.
+
+    Args:
+        values: what was given of the fields.
+        is_taken: False: they have to be given, also where there is one group only.
+
+    Raises:
+        InputError: no group holds events, or more than one does, or they have to be given; says
+            which there are.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    missing = [name for name in _GROUP_NAMES if name not in given]
+    if not missing:
+        return given
+    groups = _held_groups(given)
+    for name in missing:
+        noun = name.replace("_", " ")
+        choices = sorted({getattr(one, name) for one in groups})
+        if len(choices) != 1 or not is_taken:
+            listed = ", ".join(shown_name(one) or "(empty)" for one in choices)
+            raise InputError(f"no {noun} was given: name one; there are {listed}")
+        given[name] = choices[0]
+        tell_taken(noun, choices[0])
+    return given
+
+
+def _held_groups(given: Mapping[str, Any]) -> list[ParkedGroup]:
+    """Return the groups of a pipeline that hold events and have the names that were given.
+
+    Raises:
+        InputError: there is none.
+    """
+    from waybill.parking import ParkedGroupFilter
+    from waybill.services import opened_parking
+    from waybill.settings import Settings
+
+    names = {name: given[name] for name in _GROUP_NAMES if name in given}
+    with opened_parking(Settings()) as parking:
+        parking.require_names(names.get("stage"), names.get("error_type"))
+        pipeline_id = parking.pipeline_id(given["pipeline"])
+        found = parking.partitions(ParkedGroupFilter(pipeline_id=pipeline_id, held=True, **names))
+    if not found:
+        raise InputError(
+            f"nothing of {shown_name(given['pipeline'])} is parked that matches; `waybill parked"
+            " list --all` shows what there is"
+        )
+    return found
+
+
 @takes(
     ReplayRequest,
     flags={
@@ -57,6 +114,7 @@ _WAY_OUT = (
         "max_events": ("--limit",),
     },
     without=("governed", "sample"),
+    complete=partial(_names_of_group, is_taken=False),
 )
 def replay(
     request: ReplayRequest,
@@ -76,7 +134,6 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Replay a parked partition by an Airflow run, or dry-run it (see also `dry-run`)."""
-    from waybill.errors import InputError
     from waybill.services import replayable
     from waybill.settings import Settings
 
@@ -129,7 +186,6 @@ def _outcome(
     settings: Settings, partition: ParkedGroup, run_id: str, state: str, *, wait_s: float
 ) -> ReplayOutcome | None:
     """Return what became of what a run has sent; ``None``: it goes on, or it had not begun."""
-    from waybill.errors import InputError
     from waybill.services import replay_outcome
 
     if state not in {"success", "failed"}:
@@ -201,6 +257,7 @@ def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
 @takes(
     ParkedGroupRequest,
     flags=PARTITION_FLAGS,
+    complete=_names_of_group,
 )
 def auto_replay(
     request: ParkedGroupRequest,
@@ -252,6 +309,7 @@ def auto_replay(
         **PARTITION_FLAGS,
         "max_events": ("--limit",),
     },
+    complete=_names_of_group,
 )
 def dry_run(
     request: DryRunRequest,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from waybill.cli.command import DEPLOYED, only_choice
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, takes
 from waybill.cli.output import (
@@ -116,9 +117,9 @@ def _of_key(trails: TrailService, request: TrailRequest) -> Question:
     from waybill.errors import NotFoundError
     from waybill.trails import ask_for_key
 
-    pipeline, key = request.pipeline, request.key
-    if pipeline is None or not key:
-        raise _needs_key("--key" if pipeline is None else "--pipeline")
+    pipeline, key = request.pipeline or only_choice(DEPLOYED), request.key
+    if not key:
+        raise _needs_key("--pipeline")
     found = trails.pipeline(pipeline)
     if found is None:
         raise NotFoundError(

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from tests.support.tables import MADE, facts
+from tests.support.tables import MADE, Made, facts
 
 from waybill.cli.output import folded, plain, print_folded
 from waybill.cli.tables import (
@@ -151,7 +151,7 @@ def left_out(lines: Sequence[str]) -> set[str]:
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("made", MADE, ids=IDS)
-def test_a_table_keeps_to_the_terminal_and_breaks_no_name(made, width: int) -> None:
+def test_a_table_keeps_to_the_terminal_and_breaks_no_name(made: Made, width: int) -> None:
     check(made.table, width)
     check(long_named(made.table), width)
     check(hostile(made.table), width)
@@ -160,7 +160,7 @@ def test_a_table_keeps_to_the_terminal_and_breaks_no_name(made, width: int) -> N
 
 @pytest.mark.parametrize("made", MADE, ids=IDS)
 def test_into_a_pipe_a_row_is_a_line_and_nothing_is_left_out(
-    made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     for table in (made.table, replace(hostile(made.table), title="")):
@@ -178,7 +178,7 @@ def test_into_a_pipe_a_row_is_a_line_and_nothing_is_left_out(
 
 @pytest.mark.parametrize("made", MADE, ids=IDS)
 def test_a_table_without_rows_is_a_sentence(
-    made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     print_table(replace(made.table, rows=[]))
@@ -189,7 +189,7 @@ def test_a_table_without_rows_is_a_sentence(
 
 
 @pytest.mark.parametrize("made", MADE, ids=IDS)
-def test_heads_say_times_and_spare_columns_are_dropped_in_one_order(made) -> None:
+def test_heads_say_times_and_spare_columns_are_dropped_in_one_order(made: Made) -> None:
     table = made.table
     for at, column in enumerate(table.columns):
         if any(isinstance(row[at], datetime) for row in table.rows):
