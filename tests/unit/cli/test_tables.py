@@ -47,7 +47,16 @@ NAMES: tuple[Cell, ...] = (
     "",
     None,
 )
-SHORT: tuple[Cell, ...] = ("東京", "e\u0301te\u0301", "\x1b[2J", "\u202e", "a b", "👩", "", None)
+SHORT: tuple[Cell, ...] = (
+    "東京",
+    "e\u0301te\u0301",
+    "\x1b[2J",
+    "\u202e",
+    "a name with blanks, more and more of them",
+    "👩",
+    "",
+    None,
+)
 NUMBERS: tuple[Cell, ...] = (0, 10**18, -1, None, "12.5 %", Styled(7, "red"))
 TEXTS: tuple[Cell, ...] = (
     "words " * 90,
