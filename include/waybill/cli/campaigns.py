@@ -12,8 +12,6 @@ from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from waybill.replay import Campaign, CampaignGroup
 
 app = typer.Typer(no_args_is_help=True, help="Replays of many parked groups, by one request.")
@@ -152,7 +150,7 @@ def _lines(found: Campaign) -> list[str]:
         for name, value in found.request.items()
         if value not in (None, False) and name not in _SHOWN_APART
     ]
-    changed = f" by {found.changed_by}, {_at(found.changed_at)}" if found.changed_by else ""
+    changed = f" by {found.changed_by}, {clock(found.changed_at)}" if found.changed_by else ""
     lines = [
         f"campaign {found.id}: {found.state}{changed}",
         f"  asked by {found.asked_by}, {clock(found.asked_at)} (UTC)",
@@ -207,10 +205,6 @@ def _group_table(rows: list[CampaignGroup], state: str) -> Table:
         f"no group of it is {state.replace('_', ' ')}; --groups lists those in another state",
         f"groups: {state.replace('_', ' ')}",
     )
-
-
-def _at(moment: datetime | None) -> str:
-    return "" if moment is None else clock(moment)
 
 
 def _duration(seconds: float | None) -> str:

@@ -10,7 +10,7 @@ import typer
 from waybill.capacity import SimulationRequest
 from waybill.cli.options import AsJson, takes
 from waybill.cli.output import counted, plain, print_folded, print_json, print_line
-from waybill.cli.tables import Column, Table, print_table
+from waybill.cli.tables import Column, Table, clock, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ def show(*, as_json: AsJson = False) -> None:
     _show_waits(found.waits)
     _show_thresholds(found.thresholds)
     for kind, one in found.last.items():
-        print_folded([f"{kind}, {one['at']:%H:%M} UTC: {_words(one)}"])
+        print_folded([f"{kind}, {clock(one['at'])} UTC: {_words(one)}"])
 
 
 @app.command()
@@ -56,7 +56,7 @@ def decisions(
         print_json(found.to_json()["decisions"])
         return
     for one in found.decisions:
-        print_folded([f"{one['at']:%Y-%m-%d %H:%M} UTC  {one['kind']}: {_words(one)}"])
+        print_folded([f"{clock(one['at'])} UTC  {one['kind']}: {_words(one)}"])
     if not found.decisions:
         print_line("nothing was decided yet that changes the number of nodes")
 

@@ -9,7 +9,7 @@ import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision, takes
 from waybill.cli.output import counted, plain, print_folded, print_json, print_line
-from waybill.cli.tables import Column, Table, print_table
+from waybill.cli.tables import Column, Table, clock, print_table
 from waybill.clusters import (
     SET_BY_WAYBILL,
     ClusterRequest,
@@ -387,7 +387,7 @@ def _end_of(one: Application) -> list[str]:
     if end is None or (application_state(one) == "at work" and not one.failures):
         return []
     at = datetime.fromtimestamp(end.at_s, UTC)
-    return [f"{one.kind}: start {end.epoch} ended {at:%Y-%m-%d %H:%M} UTC: {end.why}"]
+    return [f"{one.kind}: start {end.epoch} ended {clock(at)} UTC: {end.why}"]
 
 
 def _print_hot(clusters: Sequence[ClusterLine]) -> None:
@@ -405,4 +405,4 @@ def _print_decisions(found: ClusterStatus) -> None:
     for one in found.decisions[:10]:
         moved = f"{one.team} from {one.old or 'nowhere'} to {one.new}"
         words = f"team {one.team}" if one.kind == "grow" else moved
-        print_line(f"{one.at:%Y-%m-%d %H:%M} UTC, {one.made_by}: {words}: {one.reason}")
+        print_line(f"{clock(one.at)} UTC, {one.made_by}: {words}: {one.reason}")

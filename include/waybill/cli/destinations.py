@@ -10,7 +10,7 @@ from waybill.cli.command import DESTINATION
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import counted, print_json, print_line
-from waybill.cli.tables import Column, Styled, Table, print_table
+from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +128,7 @@ def waits(one: Waiting) -> str:
     """Return one line: since when a destination is waited for, and what is done about it."""
     from waybill.reconciliation.checks import span
 
-    words = f"waits since {one.since:%Y-%m-%d %H:%M} UTC ({span(one.waited_s)})"
+    words = f"waits since {clock(one.since)} UTC ({span(one.waited_s)})"
     if one.parked_from is not None:
         return f"{words}; parked from commit {one.parked_from:,} on"
     return f"{words}; to be parked" if one.asked_at is not None else words
@@ -148,7 +148,7 @@ def _waits(one: DestinationLine) -> list[str]:
     tries = f"{found.attempts:,} {'try' if found.attempts == 1 else 'tries'}"
     lines = ["", f"{one.name}: {waits(found)}", f"  {tries}, {found.code}: {found.error}"]
     if found.asked_at is not None:
-        moment = f"{found.asked_at:%Y-%m-%d %H:%M} UTC"
+        moment = f"{clock(found.asked_at)} UTC"
         lines.append(f"  parking ordered by {found.asked_by} at {moment}: {found.reason}")
     return lines
 

@@ -25,6 +25,7 @@ from waybill.cli.output import (
     plain,
     print_folded,
     print_json,
+    screen_width,
     terminal,
     user_code_printed,
 )
@@ -174,9 +175,13 @@ def _row_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as people read it: null is empty, text is itself, all else is JSON."""
+    """Return a value as people read it: null is empty, text is itself, all else is JSON.
+
+    A long one is shortened on a terminal, and whole in a file or a pipe.
+    """
     text = "" if value is None else _text(value)
-    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
+    is_whole = len(text) <= _VALUE_CHARS or screen_width() is None
+    return text if is_whole else f"{text[:_VALUE_CHARS]}…"
 
 
 def _text(value: Any) -> str:

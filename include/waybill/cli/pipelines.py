@@ -23,7 +23,7 @@ from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Why, decision
 from waybill.cli.output import counted, plain, print_folded, print_json, terminal
 from waybill.cli.pipeline_versions import ActiveVersions, active_versions
-from waybill.cli.tables import Cell, Column, Table, print_facts, print_table
+from waybill.cli.tables import Cell, Column, Table, clock, print_facts, print_table
 from waybill.errors import InputError, NotFoundError, RetryError
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
@@ -598,12 +598,12 @@ def _goes_back() -> list[str]:
 
 
 def _show_hold(one: Hold) -> None:
-    lines = [f"{one.pipeline}: held since {one.held_at:%Y-%m-%d %H:%M} by {one.held_by}"]
+    lines = [f"{one.pipeline}: held since {clock(one.held_at)} UTC by {one.held_by}"]
     lines += _hold_reason(one)
     if one.last_probe is not None:
         lines.append(f"  probe {one.probes}: {_probed(one.last_probe)}")
     if one.released_at is not None:
-        lines.append(f"  released {one.released_at:%Y-%m-%d %H:%M} by {one.released_by}")
+        lines.append(f"  released {clock(one.released_at)} UTC by {one.released_by}")
     print_folded(lines)
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
 from waybill.cli.output import plain, print_folded, print_json, terminal
-from waybill.cli.tables import Column, Styled, Table, print_table
+from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -280,7 +280,7 @@ def _show_waiting() -> None:
     if found:
         _say("`waybill destination list` shows why")
     for stop in stopped:
-        _say(f"topic {stop.topic} is not read since {stop.found_at:%Y-%m-%d %H:%M} UTC")
+        _say(f"topic {stop.topic} is not read since {clock(stop.found_at)} UTC")
     if stopped:
         _say("`waybill topics list` shows why; `waybill topics settle` resumes it")
 

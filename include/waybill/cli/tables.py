@@ -80,9 +80,9 @@ class _Shown(NamedTuple):
 _Fact = tuple[str, _Shown, Kind]
 
 
-def clock(moment: datetime) -> str:
-    """Return a time as tables have it: UTC, to the minute."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
+def clock(moment: datetime | None) -> str:
+    """Return a time as tables have it: UTC, to the minute; "" for None."""
+    return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def ago(moment: datetime | None) -> str:

@@ -10,7 +10,7 @@ from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, Yes, decision, takes
 from waybill.cli.output import counted, print_folded, print_json, print_line
-from waybill.cli.tables import Column, Table, print_table
+from waybill.cli.tables import Column, Table, clock, print_table
 from waybill.topics import GrowRequest, SettleRequest
 
 if TYPE_CHECKING:
@@ -61,9 +61,7 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
     _print_troubles(found)
     for stop in found.settled:
         print_line("")
-        print_line(
-            f"settled {stop.settled_at:%Y-%m-%d %H:%M} UTC by {stop.settled_by}: {stop.words}"
-        )
+        print_line(f"settled {clock(stop.settled_at)} UTC by {stop.settled_by}: {stop.words}")
         print_line(f"  {stop.settlement.get('words', '')} ({stop.settlement.get('why', '')})")
 
 
@@ -255,7 +253,7 @@ def _print_generation(line: TopicLine) -> None:
     if line.waits_for:
         since = line.generation.draining_since
         print_line("")
-        print_line(f"{line.topic}: it drains since {since:%Y-%m-%d %H:%M} UTC, and the next")
+        print_line(f"{line.topic}: it drains since {clock(since)} UTC, and the next")
         print_line("  generation waits, until these end:")
         for log in line.waits_for:
             print_line(f"  {log}")
@@ -269,7 +267,7 @@ def _print_generation(line: TopicLine) -> None:
 
 
 def _stopped(stop: TopicStop) -> str:
-    return f"{stop.topic}: stopped since {stop.found_at:%Y-%m-%d %H:%M} UTC: {stop.words}"
+    return f"{stop.topic}: stopped since {clock(stop.found_at)} UTC: {stop.words}"
 
 
 def _topic_table(found: Sequence[TopicLine]) -> Table:

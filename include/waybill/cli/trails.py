@@ -176,8 +176,9 @@ def _print_answer(question: Question, answer: Mapping[str, Any]) -> None:
     """Print what was found, and of what was not, what is known near it."""
     console, width = terminal(), screen_width()
     for line in _lines(question, answer):
-        indent = " " * (len(line.plain) - len(line.plain.lstrip()) + 2)
-        for part in folded_text(line, width, indent):
+        begins = line.plain[: len(line.plain) - len(line.plain.lstrip(" │"))]
+        set_in = begins if "│" in begins else f"{begins}  "
+        for part in folded_text(line, width, set_in):
             console.print(part, soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import plain, print_folded, print_json
 from waybill.cli.promises import tell_hindrances
-from waybill.cli.tables import Column, Styled, Table, ago, print_table
+from waybill.cli.tables import Column, Styled, Table, ago, clock, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,7 +81,7 @@ def _told(found: JobRecord, *, as_json: bool) -> None:
     if as_json:
         print_json(found.to_json())
     elif found.paused_at is not None:
-        since = f"{found.paused_at:%Y-%m-%d %H:%M} UTC by {found.paused_by}"
+        since = f"{clock(found.paused_at)} UTC by {found.paused_by}"
         by_hand = f"a run of the DAG {found.job} by hand still runs it"
         print_folded([f"{found.job} is paused, since {since}; {by_hand}"])
     else:
