@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-_LEAST_WIDTH = 40
-_NO_WIDTH = 1_000_000
+_LEAST_WIDTH, _USUAL_WIDTH, _NO_WIDTH = 40, 80, 1_000_000
+_WORD = re.compile(r"(?:`[^`]{1,60}`|\S)+")
+"""What is not broken: a word, or a command between backticks, which is to be copied."""
 
 
 def terminal(*, err: bool = False) -> Console:
@@ -46,12 +46,22 @@ def screen_width(*, err: bool = False) -> int | None:
     Returns:
         None where what is printed goes into a file or a pipe, and COLUMNS is not set: any number.
     """
-    given = os.environ.get("COLUMNS", "")
+    given = os.environ.get("COLUMNS", "")[:6]
     if given.isdecimal() and int(given):
         return max(_LEAST_WIDTH, int(given))
-    if not (sys.stderr if err else sys.stdout).isatty():
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty():
         return None
-    return max(_LEAST_WIDTH, shutil.get_terminal_size().columns)
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        columns = 0
+    return max(_LEAST_WIDTH, columns or _USUAL_WIDTH)
+
+
+def words_of(text: str) -> Iterator[re.Match[str]]:
+    """Yield the words of a text; a command between backticks is one."""
+    return _WORD.finditer(text)
 
 
 def cells(text: str) -> int:
@@ -65,6 +75,8 @@ def cells(text: str) -> int:
 
 def folded(text: str, width: int | None, set_in: str = "") -> list[str]:
     """Return the lines of a text, broken between words only: a longer word is longer than a line.
+
+    A command between backticks is not broken.
 
     Args:
         text: without line breaks; what it begins with is kept.
@@ -94,7 +106,7 @@ def _breaks(text: str, width: int | None, set_in: int) -> list[int]:
         return []
     found: list[int] = []
     begins, has_word = 0, False
-    for word in re.finditer(r"\S+", text):
+    for word in words_of(text):
         room = width - (set_in if found else 0)
         if has_word and cells(text[begins : word.end()]) > room:
             found.append(word.start())
@@ -110,12 +122,14 @@ def counted(number: int, noun: str) -> str:
 
 def plain(text: str) -> str:
     """Return a text with what is not printable written out: no terminal command gets through."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def print_line(text: str) -> None:
-    """Print one line, with what is not printable written out."""
-    typer.echo(plain(text))
+    """Print one line, folded as `print_folded` does."""
+    print_folded([text])
 
 
 def print_folded(lines: Iterable[str], *, err: bool = False, style: str = "") -> None:

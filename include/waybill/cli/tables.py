@@ -18,7 +18,15 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from waybill.cli.output import cells, folded, plain, print_folded, screen_width, terminal
+from waybill.cli.output import (
+    cells,
+    folded,
+    plain,
+    print_folded,
+    screen_width,
+    terminal,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -226,7 +234,7 @@ def _widths(
 def _least(column: Column, head: int, place: int, rows: Sequence[Sequence[_Shown]]) -> int:
     if column.kind == "text":
         return max(head, column.least or _LEAST_TEXT)
-    words = (cells(word) for row in rows for word in row[place].text.split())
+    words = (cells(word[0]) for row in rows for word in words_of(row[place].text))
     return max(head, column.least or _LEAST_WORDS, max(words, default=0))
 
 

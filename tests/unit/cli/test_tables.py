@@ -65,6 +65,7 @@ TEXTS: tuple[Cell, ...] = (
     "\x1b]0;title\x07 and \x9b31m and \r\n",
     "",
     None,
+    "`a command of many words, which is to be copied` and " * 3,
     f"an id {'0' * 64} within words that go on and on until there is no room any more",
 )
 IDS = [f"{number} {made.command}" for number, made in enumerate(MADE)]
@@ -331,6 +332,15 @@ def test_a_table_for_an_ascii_terminal_is_drawn_in_ascii() -> None:
     assert lines == ["said", "-" * 20, "some words that..."]
 
 
+@pytest.mark.parametrize("columns", ["0", "-80", "wide", "9" * 5_000, "²", ""])
+def test_a_width_that_is_none_is_not_taken(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    print_folded(["words " * 60])
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
 def test_notes_follow_a_table_and_are_folded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -358,6 +368,8 @@ def test_notes_follow_a_table_and_are_folded(
         ("  set in and on", 10, ["  set in", "and on"]),
         ("東京 東京", 5, ["東京", "東京"]),
         ("   ", 2, ["   "]),
+        ("say `a b c` now", 6, ["say", "`a b c`", "now"]),
+        ("an open ` is a word", 9, ["an open `", "is a word"]),
         ("", 2, [""]),
         ("any width", None, ["any width"]),
     ],
