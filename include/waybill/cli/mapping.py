@@ -31,6 +31,7 @@ app = typer.Typer(
 
 _SAMPLE = 1_000
 _MOST_SAMPLE = 100_000
+_SHARE_HEAD = "in"
 _NAME_INDENT, _EVENT_INDENT = 2, 4
 _DECLARATION = "pipeline.yaml"
 
@@ -163,7 +164,7 @@ def show_proposal(proposal: Proposal, *, pasted: bool) -> None:
     print_folded(_proposed_words(proposal))
     known = set() if proposal.declared is None else _columns_of(proposal.declared)
     notes = {column.name: _share(proposal, column) for column in found.table.columns}
-    _print_columns(found, {"in": notes}, new=known)
+    _print_columns(found, {_SHARE_HEAD: notes}, new=known)
     if not pasted:
         return
     if proposal.declared == found:
@@ -287,9 +288,9 @@ def _column_table(
         null = "key" if column.name in key else "yes" if column.nullable else "no"
         row = [Styled(column.name, style), column.type, null, column.source or "(the item)"]
         rows.append([*row, Styled(mark, style)] if head else row)
-    heads = ("column", "type", "null", "from", *([head] if head else []))
-    empty = "no column yet: events bring them"
-    return Table([Column(one) for one in heads], rows, empty)
+    shown = [Column(one) for one in ("column", "type", "null", "from")]
+    more = [Column(head, "number" if head == _SHARE_HEAD else "name")] if head else []
+    return Table(shown + more, rows, "no column yet: events bring them")
 
 
 def _difference_lines(one: MappingDifference) -> Iterator[Text]:

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
@@ -141,6 +140,8 @@ def status(*, as_json: AsJson = False) -> None:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
         print_table(_status_table(lines))
+        if not runs or ill or suspended:
+            print_folded([""])
         if not runs:
             _say("nothing runs; `waybill up` starts the stack")
         elif ill:
@@ -348,10 +349,9 @@ def doctor(*, as_json: AsJson = False) -> None:
 def _show_checks(checks: Sequence[Check]) -> None:
     """Print what was found as a table, and below it what to do: commands are never broken."""
     print_table(_check_table(checks))
-    console = terminal()
-    for check in checks:
-        if check.remedy:
-            console.print(Text(plain(f"{check.name}: {check.remedy}")), soft_wrap=True)
+    remedies = [plain(f"{check.name}: {check.remedy}") for check in checks if check.remedy]
+    for line in ["", *remedies] if remedies else []:
+        typer.echo(line)
 
 
 def _check_table(checks: Sequence[Check]) -> Table:
