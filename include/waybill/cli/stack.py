@@ -14,7 +14,7 @@ from waybill.cli.output import plain, print_folded, print_json, terminal
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from waybill.settings import Settings
     from waybill.stack import Check, ServiceStatus
@@ -134,29 +134,34 @@ def status(*, as_json: AsJson = False) -> None:
 
     lines = Stack(Settings()).status()
     runs = any(line.pid for line in lines)
-    ill = [line.name for line in lines if not line.healthy and not line.suspended]
-    suspended = [line for line in lines if line.suspended]
     if as_json:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
-        print_table(_status_table(lines))
-        if not runs or ill or suspended:
-            print_folded([""])
-        if not runs:
-            _say("nothing runs; `waybill up` starts the stack")
-        elif ill:
-            _say(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
-        for line in suspended:
-            _say(f"{line.name} was suspended by a signal; `{line.resume}` resumes it")
-        _show_restarts(lines)
+        print_table(_status_table(lines), _troubles(lines))
         _show_ways_in(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
             _show_jobs()
         if any(line.name == _API_SERVER and line.healthy for line in lines):
             _show_paused()
-    if runs and (ill or suspended):
+    if runs and not all(line.healthy and not line.suspended for line in lines):
         raise typer.Exit(ExitCode.AWAY)
+
+
+def _troubles(lines: Sequence[ServiceStatus]) -> list[str]:
+    """Return what is to be said of services that are not as they should be."""
+    ill = [line.name for line in lines if not line.healthy and not line.suspended]
+    said = []
+    if not any(line.pid for line in lines):
+        said.append("nothing runs; `waybill up` starts the stack")
+    elif ill:
+        said.append(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
+    said += [
+        f"{line.name} was suspended by a signal; `{line.resume}` resumes it"
+        for line in lines
+        if line.suspended
+    ]
+    return [*said, *(words for line in lines for words in _restarts(line))]
 
 
 def _show_ways_in(lines: Sequence[ServiceStatus]) -> None:
@@ -178,14 +183,13 @@ def _who_starts(lines: Sequence[ServiceStatus]) -> str:
     return "`waybill up` starts them again"
 
 
-def _show_restarts(lines: Sequence[ServiceStatus]) -> None:
-    """Print a line for each service that the supervisor started again."""
-    for line in lines:
-        if line.restarts:
-            times = "once" if line.restarts == 1 else f"{line.restarts} times"
-            _say(f"{line.name} was started again {times}; last at {line.last_exit}")
-        if line.problem:
-            _say(f"{line.name} did not come up: {line.problem}")
+def _restarts(line: ServiceStatus) -> Iterator[str]:
+    """Yield whether the supervisor started a service again, and how that went."""
+    if line.restarts:
+        times = "once" if line.restarts == 1 else f"{line.restarts} times"
+        yield f"{line.name} was started again {times}; last at {line.last_exit}"
+    if line.problem:
+        yield f"{line.name} did not come up: {line.problem}"
 
 
 def _show_paused() -> None:
