@@ -410,9 +410,9 @@ def _print_group(
             f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"
             f"{_quarantined(partition)}; {_size(partition.bytes)}",
         ),
-        ("first event (UTC)", partition.first_event_at),
-        ("last event (UTC)", partition.last_event_at),
-        ("last parked (UTC)", partition.last_parked_at),
+        ("first (UTC)", partition.first_event_at),
+        ("last (UTC)", partition.last_event_at),
+        ("parked (UTC)", partition.last_parked_at),
         ("last message", Styled(partition.last_message, "yellow")),
         *_causes(causes),
         *_objects(keys),
