@@ -238,6 +238,19 @@ def test_a_name_cannot_command_the_terminal(lot, run, spool, flights):
 
 
 def test_the_only_pipeline_is_meant_where_a_key_is_given_alone(lot, run, flights):
+    head = {
+        "id": "pl-1",
+        "name": "flights",
+        "team": "aviation",
+        "owner": "ann@example.org",
+        "source": {"connector": "csv", "path": "flights.csv"},
+        "destination": "warehouse",
+        "schema_name": "aviation",
+    }
+    lot.sql(
+        "UPDATE pipeline_versions SET declaration = declaration || CAST(:head AS jsonb)",
+        head=json.dumps(head),
+    )
     said = flat(run("trail", "--key", "1", exit_code=3))
     assert said.startswith("pipeline: flights, the only one")
     assert "No event has this key." in said
