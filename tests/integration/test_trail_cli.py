@@ -243,7 +243,7 @@ def test_the_only_pipeline_is_meant_where_a_key_is_given_alone(lot, run, flights
         "name": "flights",
         "team": "aviation",
         "owner": "ann@example.org",
-        "source": {"connector": "csv", "path": "flights.csv"},
+        "source": {"connector": "csv", "path": "flights.csv", "event": "flight"},
         "destination": "warehouse",
         "schema_name": "aviation",
     }
