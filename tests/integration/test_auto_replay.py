@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -268,3 +269,34 @@ def test_whether_a_destination_answers_is_asked_of_the_real_one(postgres: Any) -
     gone = DestinationSettings(dsn="postgresql://127.0.0.1:1/none?connect_timeout=1")
     ask = answering({"here": here, "gone": gone})
     assert (ask("here"), ask("gone"), ask("unknown")) == (True, False, False)
+
+
+def test_names_that_are_left_out_are_those_of_the_only_group(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in world.settings.to_env().items():
+        monkeypatch.setenv(name, value)
+
+    def run(*words: str, code: int) -> Any:
+        done = CliRunner().invoke(app, ["parked", *words])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done
+
+    only = run("auto-replay", "orders", "--on", "version", "--json", code=0)
+    assert only.stderr.splitlines()[:3] == [
+        "event name: order, the only one",
+        "stage: transformation, the only one",
+        "error type: null_value, the only one",
+    ]
+    assert json.loads(only.stdout)["on_change"] == "version"
+    world.park("mapping", "type_mismatch")
+    several = run("auto-replay", "orders", code=1)
+    assert "no stage was given: name one; there are mapping, transformation" in several.stderr
+    marked = run("auto-replay", "orders", "-s", "mapping", "--json", code=0)
+    assert json.loads(marked.stdout)["on_change"] == "any"
+    assert "error type: type_mismatch, the only one" in marked.stderr
+    refused = run("replay", "orders", "-s", "mapping", "-e", "order", code=1)
+    assert "no error type was given: name one; there are type_mismatch" in refused.stderr
+    nothing = run("dry-run", "orders", "-s", "ingestion", code=1)
+    assert "nothing of orders is parked that matches" in nothing.stderr
+    assert "did you mean 'orders'" in run("dry-run", "order", code=3).stderr

@@ -184,7 +184,7 @@ def test_the_command_shows_and_takes_over(ours, theirs, monkeypatch):
     for name, value in theirs.to_env().items():
         monkeypatch.setenv(name, value)
     shown = CliRunner().invoke(app, ["bucket", "show"])
-    assert (shown.exit_code, f"belongs to       {mine}" in shown.output) == (2, True)
+    assert (shown.exit_code, f"belongs to:      {mine}" in shown.output) == (2, True)
     assert max(map(len, shown.output.splitlines())) <= 80
     words = ["bucket", "claim", mine, "--why", "gone"]
     refused = CliRunner().invoke(app, words, input="n\n")

@@ -58,7 +58,7 @@ def test_a_list_says_how_far_each_is_and_why_one_waits(loads, run):
     code, text = run("list")
     assert code == 0
     assert max(map(len, text.partition("\n\n")[0].splitlines())) <= 80
-    warehouse = next(line for line in text.splitlines() if line.startswith(" warehouse "))
+    warehouse = next(line for line in text.splitlines() if line.startswith("warehouse "))
     assert warehouse.split() == ["warehouse", "postgres", "1", "2", "1,200", "waits"]
     assert "snowflake" in text
     assert "(experimental)" in text

@@ -78,7 +78,7 @@ def test_list_and_show_tell_what_is_active_and_what_the_folder_has(home, tmp_pat
     assert "the folder's version" in flat(text)
     assert "is number 1, which was active before. Active is number 2" in flat(text)
     shown = flat(run("show", "orders").stdout)
-    assert f"active │ {fixed['version']}" in shown
+    assert f"active: {fixed['version']}" in shown
     assert "waybill pipelines diff orders" in shown
     (home / "transformation.py").write_text(orders.FIRST + "\n# mine\n")
     assert listed()["orders"]["state"] == "changed"
@@ -146,7 +146,7 @@ def test_history_names_each_version_with_who_when_and_from_where(home, tmp_path,
     assert "\x1b[2J" not in text
     monkeypatch.setenv("COLUMNS", "250")
     wide = flat(run("history", "orders").stdout)
-    assert "ann\\x1b[2J rollback to 1: wrong sums, active" in wide
+    assert "ann\\x1b[2J active, rollback to 1: wrong sums" in wide
     assert f":{home}" in wide
     assert first["version"] in text
     assert "did you mean 'orders'?" in run("history", "order", code=3).output

@@ -237,11 +237,29 @@ def test_a_name_cannot_command_the_terminal(lot, run, spool, flights):
     assert r"e\x1b[2J[red]  flights / [bold]\x1b[1m" in shown
 
 
+def test_the_only_pipeline_is_meant_where_a_key_is_given_alone(lot, run, flights):
+    head = {
+        "id": "pl-1",
+        "name": "flights",
+        "team": "aviation",
+        "owner": "ann@example.org",
+        "source": {"connector": "csv", "path": "flights.csv", "event": "flight"},
+        "destination": "warehouse",
+        "schema_name": "aviation",
+    }
+    lot.sql(
+        "UPDATE pipeline_versions SET declaration = declaration || CAST(:head AS jsonb)",
+        head=json.dumps(head),
+    )
+    said = flat(run("trail", "--key", "1", exit_code=3))
+    assert "pipeline: flights, the only one" in said
+    assert "No event has this key." in said
+
+
 def test_what_cannot_be_asked_is_refused_with_words(lot, run, flights, tmp_path):
     for words, said in (
         ((), "no event id was given"),
         (("--pipeline", "flights"), "--pipeline says nothing alone"),
-        (("--key", "1"), "--key says nothing alone"),
         (("a", "--pipeline", "flights", "--key", "1"), "not both"),
         (("--pipeline", "nope", "--key", "1"), "there is no pipeline 'nope'"),
         (("--file", tmp_path / "none"), "No such file"),

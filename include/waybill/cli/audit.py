@@ -11,8 +11,11 @@ from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PIPELINE_FLAGS, AsJson, Who, Why, decision
 from waybill.cli.output import print_json, print_line
 from waybill.cli.promises import tell_hindrances
+from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from waybill.reconciliation import Breach
 
 app = typer.Typer(
@@ -65,11 +68,7 @@ def breaches_(
     if as_json:
         print_json([one.to_json() for one in found])
     else:
-        for one in found:
-            print_line(f"{one.id:>6}  {one.state:<9}  {one.pipeline} / {_place(one)}")
-            print_line(f"        {one.words}")
-        if not found:
-            typer.echo("No breach is open." if not everything else "There was no breach.")
+        print_table(_breach_table(found, everything=everything))
         tell_hindrances(settings, "nobody looks for breaches now", jobs=["audit"])
     if any(one.state == "open" for one in found):
         raise typer.Exit(ExitCode.FOUND)
@@ -116,6 +115,34 @@ def _show_round(report: dict[str, Any]) -> None:
         print_line(f"  not named: {problem}")
 
 
+def _breach_table(found: Sequence[Breach], *, everything: bool = False) -> Table:
+    style = {"open": "bold red"}
+    return Table(
+        (
+            Column("id", "number"),
+            Column("state"),
+            Column("pipeline"),
+            Column("event", spare=1),
+            Column("stage", spare=2),
+            Column("kind", spare=3),
+            Column("what", "words", least=40),
+        ),
+        [
+            (
+                str(one.id),
+                Styled(one.state, style.get(one.state, "")),
+                one.pipeline,
+                one.key.event_name or None,
+                one.key.stage or None,
+                one.key.kind,
+                one.words,
+            )
+            for one in found
+        ],
+        "There was no breach." if everything else "No breach is open.",
+    )
+
+
 def _show(one: Breach) -> None:
     print_line(f"breach {one.id}, {one.state}: {one.pipeline} / {_place(one)}")
     print_line(f"  {one.words}")
@@ -137,4 +164,4 @@ def _place(one: Breach) -> str:
 
 
 def _time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{clock(moment)} UTC"

@@ -11,12 +11,10 @@ import typer
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import plain, print_json, terminal
+from waybill.cli.output import print_folded, print_json
+from waybill.cli.tables import Cell, Column, Styled, Table, print_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from waybill.reconciliation import BalanceReport, PipelineBalance
 
 _STAGES = ("ingestion", "transformation", "mapping", "destination")
@@ -43,7 +41,7 @@ _ENDS = (
     "in_flight",
 )
 _ALWAYS = ("in_first", "passed", "parked")
-_UNLIMITED = 10_000
+_ALARM = "bold red"
 _VERDICTS = ("balanced", "moving", "breach")
 _MOST_BREACHES = 10
 
@@ -74,27 +72,25 @@ def balance(
 
 
 def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> None:
-
-    console = terminal()
     if not report.pipelines:
-        console.print(f"Nothing was taken in{' that matches' if narrowed else ' yet'}.")
+        print_folded([f"Nothing was taken in{' that matches' if narrowed else ' yet'}."])
         return
-    alarm = "bold red"
     for group in report.pipelines:
-        _print_whole(console, _stage_table(group, alarm))
+        print_table(_stage_table(group))
+        print_folded([""])
     if minutes:
-        _print_whole(console, _minute_table(report, alarm))
-    console.print(_equation(report))
-    for line in _notes(report):
-        console.print(line, markup=False, soft_wrap=True)
+        print_table(_minute_table(report))
+        print_folded([""])
+    print_folded([_equation(report), *_notes(report)])
     if not report.unaccounted and (report.quarantined or report.unrecoverable):
-        console.print(f"in balance; {_lost(report)}", style="yellow")
+        print_folded([f"in balance; {_lost(report)}"], style="yellow")
     elif report.unaccounted:
-        console.print(f"{report.unaccounted:,} unaccounted for", style=alarm)
+        print_folded([f"{report.unaccounted:,} unaccounted for"], style=_ALARM)
     elif report.accounted:
-        console.print("in balance but for what was explained or closed by name", style="green")
+        words = "in balance but for what was explained or closed by name"
+        print_folded([words], style="green")
     else:
-        console.print("in balance", style="bold green")
+        print_folded(["in balance"], style="bold green")
 
 
 def _lost(report: BalanceReport) -> str:
@@ -119,50 +115,34 @@ def _notes(report: BalanceReport) -> Iterator[str]:
         said = [f"{report.verdicts.get(name, 0):,} {name}" for name in _VERDICTS]
         yield f"stages of intake minutes: {', '.join(said)}"
     for pipeline, why in report.settling.items():
-        yield plain(f"moving: {pipeline}: {why}")
+        yield f"moving: {pipeline}: {why}"
     if report.accounted:
         yield f"{report.accounted:,} explained or closed by name: `waybill audit breaches --all`"
     for one in report.open_breaches[:_MOST_BREACHES]:
-        yield plain(f"breach {one['id']}: {one['pipeline']} / {one['event_name']}: {one['words']}")
+        yield f"breach {one['id']}: {one['pipeline']} / {one['event_name']}: {one['words']}"
     if len(report.open_breaches) > _MOST_BREACHES:
         yield f"and {len(report.open_breaches) - _MOST_BREACHES:,} more: `waybill audit breaches`"
 
 
-def _print_whole(console: Console, table: Table) -> None:
-    """Print a table as wide as its numbers, even where the terminal is narrower: none is cut."""
-    from rich.measure import Measurement
-
-    unlimited = console.options.update(max_width=_UNLIMITED)
-    least, most = Measurement.get(console, unlimited, table)
-    table.width = min(max(least, console.width), most)
-    console.print(table, crop=False)
-
-
-def _stage_table(group: PipelineBalance, alarm: str) -> Table:
+def _stage_table(group: PipelineBalance) -> Table:
     """Return one event name's books: a column for each stage, a line for each counter in use."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(plain(f"{group.pipeline} / {group.event_name}")),
-        title_justify="left",
-        title_style="bold",
-        header_style="bold",
-    )
-    table.add_column("", no_wrap=True)
-    for stage in _STAGES:
-        table.add_column(stage, justify="right", no_wrap=True)
+    rows: list[list[Cell]] = []
     for name, title in _COUNTERS:
         numbers = [_count(group, stage, name) for stage in _STAGES]
         if name == "unaccounted":
-            table.add_row(title, *(_gap(number, alarm) for number in numbers), end_section=True)
+            rows.append([title, *map(_gap, numbers)])
         elif any(numbers) or name in _ALWAYS:
-            table.add_row(title, *(f"{number:,}" if number else "·" for number in numbers))
-    return table
+            rows.append([title, *(Styled(n, "" if n else "dim") for n in numbers)])
+    return Table(
+        (Column("events"), *(Column(stage, "number") for stage in _STAGES)),
+        rows,
+        "nothing was counted",
+        f"{group.pipeline} / {group.event_name}",
+    )
 
 
-def _gap(number: int, alarm: str) -> str:
-    return f"[{alarm}]{number:,}[/]" if number else "[green]0[/]"
+def _gap(number: int) -> Styled:
+    return Styled(number, _ALARM if number else "green")
 
 
 def _equation(report: BalanceReport) -> str:
@@ -200,23 +180,26 @@ def _count(group: PipelineBalance, stage: str, name: str) -> int:
     return int(getattr(counts, name))
 
 
-def _minute_table(report: BalanceReport, alarm: str) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
+def _minute_table(report: BalanceReport) -> Table:
     names = {group.pipeline_id: group.pipeline for group in report.pipelines}
-    table = Table(title="By intake minute (UTC)", title_justify="left", header_style="bold")
-    table.add_column("minute", no_wrap=True)
-    table.add_column("pipeline / event", overflow="fold")
-    for name in ("taken in", "delivered", "unaccounted"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in report.minutes:
-        moment = datetime.fromtimestamp(row.minute * 60, UTC)
-        table.add_row(
-            f"{moment:%Y-%m-%d %H:%M}",
-            Text(plain(f"{names.get(row.pipeline_id, row.pipeline_id)} / {row.event_name}")),
-            f"{row.stage('ingestion').in_first:,}",
-            f"{row.stage('destination').passed:,}",
-            _gap(sum(map(abs, row.breaches().values())), alarm),
-        )
-    return table
+    return Table(
+        (
+            Column("minute (UTC)"),
+            Column("pipeline"),
+            Column("event"),
+            *(Column(head, "number") for head in ("taken in", "delivered", "unaccounted")),
+        ),
+        [
+            (
+                datetime.fromtimestamp(row.minute * 60, UTC),
+                names.get(row.pipeline_id, row.pipeline_id),
+                row.event_name,
+                row.stage("ingestion").in_first,
+                row.stage("destination").passed,
+                _gap(sum(map(abs, row.breaches().values()))),
+            )
+            for row in report.minutes
+        ],
+        "no intake minute has counts of its own",
+        "By intake minute",
+    )

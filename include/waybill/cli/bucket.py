@@ -9,6 +9,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Why, decision
+from waybill.cli.tables import Cell, print_facts
 
 if TYPE_CHECKING:
     from waybill.services import BucketReport
@@ -62,11 +63,14 @@ def _print(report: BucketReport, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report.to_json()))
         return
-    typer.echo(f"bucket           {report.bucket} ({report.server})")
-    typer.echo(f"this deployment  {report.deployment}")
+    facts: list[tuple[str, Cell]] = [
+        ("bucket", f"{report.bucket} ({report.server})"),
+        ("this deployment", report.deployment),
+    ]
     owner = report.owner
     if owner is None:
-        typer.echo("belongs to       nobody: the first process that writes claims it")
-        return
-    typer.echo(f"belongs to       {'this one' if report.is_ours else owner.deployment}")
-    typer.echo(f"claimed          {owner.claimed_at} by {owner.claimed_by}")
+        facts.append(("belongs to", "nobody: the first process that writes claims it"))
+    else:
+        facts.append(("belongs to", "this one" if report.is_ours else owner.deployment))
+        facts.append(("claimed", f"{owner.claimed_at} by {owner.claimed_by}"))
+    print_facts(facts)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_folded, print_json, print_line, terminal
+from waybill.cli.output import counted, print_folded, print_json, print_line
 from waybill.cli.promises import tell_hindrances
+from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
     from waybill.replay import Campaign, CampaignGroup
@@ -36,10 +36,8 @@ def list_(
     found = replay_campaigns(Settings(), limit=limit)
     if as_json:
         print_json([campaign.to_json() for campaign in found])
-    elif found:
-        _show_list(found)
     else:
-        typer.echo("there is no campaign; trigger the DAG replay_parked_partitions to begin one")
+        print_table(_campaign_table(found))
 
 
 @app.command()
@@ -69,7 +67,8 @@ def show(
     print_folded(_lines(found))
     print_line(f"  {settings.airflow.url}/dags/replay_parked_partitions/runs/{found.run_id}")
     if rows or groups:
-        _show_groups(rows, state)
+        print_folded([""])
+        print_table(_group_table(rows, state))
 
 
 @app.command()
@@ -112,29 +111,35 @@ def _told(found: Campaign, *, as_json: bool) -> None:
     print_folded([f"campaign {found.id} is {found.state}: {_progress(found)}{goes_on}"])
 
 
-def _show_list(found: list[Campaign]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column("id", justify="right", no_wrap=True)
-    grid.add_column("state", no_wrap=True)
-    grid.add_column("asked by", overflow="fold")
-    for name in ("groups", "launched", "ended", "failed", "a minute", "left"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    for campaign in found:
-        numbers = (campaign.groups, campaign.launched, campaign.ended)
-        grid.add_row(
-            str(campaign.id),
-            campaign.state,
-            Text(plain(campaign.asked_by)),
-            *[f"{number:,}" for number in numbers],
-            Text(f"{campaign.failed:,}", "bold red" if campaign.failed else ""),
-            f"{campaign.rate_per_min:.1f}",
-            _duration(campaign.eta_s),
-        )
-    terminal().print(grid)
+def _campaign_table(found: list[Campaign]) -> Table:
+    return Table(
+        (
+            Column("id", "number"),
+            Column("state"),
+            Column("asked by"),
+            Column("groups", "number"),
+            Column("launched", "number", spare=1),
+            Column("ended", "number"),
+            Column("failed", "number"),
+            Column("a minute", "number", spare=2),
+            Column("left", "number"),
+        ),
+        [
+            (
+                str(one.id),
+                one.state,
+                one.asked_by,
+                one.groups,
+                one.launched,
+                one.ended,
+                Styled(one.failed, "bold red" if one.failed else ""),
+                f"{one.rate_per_min:.1f}",
+                _duration(one.eta_s) or None,
+            )
+            for one in found
+        ],
+        "there is no campaign; trigger the DAG replay_parked_partitions to begin one",
+    )
 
 
 def _lines(found: Campaign) -> list[str]:
@@ -145,10 +150,10 @@ def _lines(found: Campaign) -> list[str]:
         for name, value in found.request.items()
         if value not in (None, False) and name not in _SHOWN_APART
     ]
-    changed = f" by {found.changed_by}, {_clock(found.changed_at)}" if found.changed_by else ""
+    changed = f" by {found.changed_by}, {clock(found.changed_at)}" if found.changed_by else ""
     lines = [
         f"campaign {found.id}: {found.state}{changed}",
-        f"  asked by {found.asked_by}, {_clock(found.asked_at)} (UTC)",
+        f"  asked by {found.asked_by}, {clock(found.asked_at)} (UTC)",
         f"  request: {', '.join(asked)}",
         f"  {_progress(found)}",
     ]
@@ -165,9 +170,9 @@ def _lines(found: Campaign) -> list[str]:
         )
         lines += [f"  {words}" for words in [proposal_words(found)] if words]
     else:
-        lines.append(f"  ended {_clock(found.ended_at)}; {found.rate_per_min:.1f} groups a minute")
+        lines.append(f"  ended {clock(found.ended_at)}; {found.rate_per_min:.1f} groups a minute")
     lines += [f"  {words}" for words in left_out_words(found.left_out)]
-    looked = f", at work on it last {_clock(found.looked_at)}" if found.looked_at else ""
+    looked = f", at work on it last {clock(found.looked_at)}" if found.looked_at else ""
     return [*lines, f"  its run{looked}:"]
 
 
@@ -182,31 +187,24 @@ def _progress(found: Campaign) -> str:
     return ", ".join(parts + ([f"{cancelled:,} cancelled"] if cancelled else []))
 
 
-def _show_groups(rows: list[CampaignGroup], state: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(
-        title=f"groups: {state}",
-        title_justify="left",
-        header_style="bold",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-    )
-    for name in ("parked group", "outcome", "run"):
-        grid.add_column(name, overflow="fold")
+def _group_table(rows: list[CampaignGroup], state: str) -> Table:
+    shown = []
     for row in rows:
-        name = f"{row.pipeline}/{row.event_name}/{row.stage}/{row.error_type}"
         report = row.report or {}
         why = str(report.get("error") or report.get("problem") or "")
         outcome = f"{row.outcome}: {why}" if why else row.outcome
-        grid.add_row(*(Text(plain(words)) for words in (name, outcome, row.run_id)))
-    terminal().print(grid)
-
-
-def _clock(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
+        names = (row.pipeline, row.event_name or "(empty)", row.stage, row.error_type)
+        shown.append((*names, outcome or None, row.run_id or None))
+    return Table(
+        (
+            *(Column(name) for name in ("pipeline", "event", "stage", "error type")),
+            Column("outcome", "words"),
+            Column("run", spare=1),
+        ),
+        shown,
+        f"no group of it is {state.replace('_', ' ')}; --groups lists those in another state",
+        f"groups: {state.replace('_', ' ')}",
+    )
 
 
 def _duration(seconds: float | None) -> str:

@@ -9,7 +9,8 @@ import typer
 
 from waybill.capacity import SimulationRequest
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import counted, plain, print_folded, print_json, print_line, terminal
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.tables import Column, Table, clock, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ def show(*, as_json: AsJson = False) -> None:
     _show_waits(found.waits)
     _show_thresholds(found.thresholds)
     for kind, one in found.last.items():
-        print_folded([f"{kind}, {one['at']:%H:%M} UTC: {_words(one)}"])
+        print_folded([f"{kind}, {clock(one['at'])} UTC: {_words(one)}"])
 
 
 @app.command()
@@ -55,7 +56,7 @@ def decisions(
         print_json(found.to_json()["decisions"])
         return
     for one in found.decisions:
-        print_folded([f"{one['at']:%Y-%m-%d %H:%M} UTC  {one['kind']}: {_words(one)}"])
+        print_folded([f"{clock(one['at'])} UTC  {one['kind']}: {_words(one)}"])
     if not found.decisions:
         print_line("nothing was decided yet that changes the number of nodes")
 
@@ -179,6 +180,15 @@ def _write(path: Path, drawn: bytes) -> None:
 
 
 def _show_nodes(found: CapacityStatus) -> None:
+    behind, known = found.behind, len(found.followers)
+    words = f"version {found.version} is announced; acknowledged by "
+    words += f"{known - len(behind)} of {known} applications"
+    if behind:
+        words += f"; not by {', '.join(map(_behind, behind))}"
+    print_table(_node_table(found), [words] if found.nodes else [])
+
+
+def _node_table(found: CapacityStatus) -> Table:
     rows = []
     for node in found.nodes:
         report = node.report if node.is_heard else None
@@ -187,26 +197,29 @@ def _show_nodes(found: CapacityStatus) -> None:
             (report.workers, report.running, f"{report.cpu:.0%}", f"{report.io_wait:.0%}",
              f"{report.memory:.0%}")
             if report
-            else ("", "", "", "", "")
+            else (None,) * 5
         )  # fmt: skip
         rows.append((node.name, node.kind, state, node.units, *seen))
-    if not rows:
-        print_line("no node has declared its capacity: `waybill capacity enhance` does, on a node")
-        return
-    heads = ("node", "kind", "state", "units", "workers", "running", "CPU", "I/O wait", "memory")
-    _print_table(heads, rows)
-    behind = found.behind
-    known = len(found.followers)
-    words = f"version {found.version} is announced; acknowledged by "
-    words += f"{known - len(behind)} of {known} applications"
-    if behind:
-        words += f"; not by {', '.join(map(_behind, behind))}"
-    print_folded([words])
+    return Table(
+        (
+            Column("node"),
+            Column("kind"),
+            Column("state", "words", least=8),
+            Column("units", "number"),
+            Column("workers", "number"),
+            Column("running", "number"),
+            Column("CPU", "number", spare=1),
+            Column("I/O wait", "number", spare=2),
+            Column("memory", "number", spare=3),
+        ),
+        rows,
+        "no node has declared its capacity: `waybill capacity enhance` does, on a node",
+    )
 
 
 def _behind(one: Follower) -> str:
     late = f", late: {one.waits_s:,.0f} s" if one.is_late else ""
-    return f"{plain(one.name)} (version {one.version}{late})"
+    return f"{one.name} (version {one.version}{late})"
 
 
 def _show_thresholds(found: Mapping[str, Mapping[str, Any]]) -> None:
@@ -234,18 +247,31 @@ def _show_waits(waits: Mapping[str, Any] | None) -> None:
             f"{waits['oldest_s']:.0f} s"
         ]
     )
-    rows = [
+    if waits["groups"]:
+        print_table(_wait_table(waits["groups"]))
+
+
+def _wait_table(groups: Sequence[Mapping[str, Any]]) -> Table:
+    times = ("p50_s", "p95_s", "oldest_s")
+    return Table(
         (
-            one["team"] or "-",
-            one["connector"],
-            one["queue"],
-            one["waiting"],
-            *(f"{one[name]:.0f}" for name in ("p50_s", "p95_s", "oldest_s")),
-        )
-        for one in waits["groups"][:_GROUPS]
-    ]
-    if rows:
-        _print_table(("team", "connector", "queue", "waiting", "p50 s", "p95 s", "oldest s"), rows)
+            Column("team"),
+            Column("connector"),
+            Column("queue"),
+            *(Column(head, "number") for head in ("waiting", "p50 s", "p95 s", "oldest s")),
+        ),
+        [
+            (
+                one["team"] or None,
+                one["connector"],
+                one["queue"],
+                one["waiting"],
+                *(round(one[name]) for name in times),
+            )
+            for one in groups[:_GROUPS]
+        ],
+        "no task waits",
+    )
 
 
 def _words(one: Mapping[str, Any]) -> str:
@@ -253,17 +279,3 @@ def _words(one: Mapping[str, Any]) -> str:
     if one["action"] == "hold":
         return f"{one['before']} nodes stay: {reasons}"
     return f"{one['before']} -> {one['after']} nodes: {reasons}"
-
-
-def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
-    for row in rows:
-        cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
-        table.add_row(*map(Text, cells))
-    terminal().print(table)

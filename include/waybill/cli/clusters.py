@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waybill.cli.options import AsJson, Reason, Who, decision, takes
-from waybill.cli.output import counted, plain, print_folded, print_json, print_line, terminal
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.tables import Column, Table, clock, print_table
 from waybill.clusters import (
     SET_BY_WAYBILL,
     ClusterRequest,
@@ -48,10 +49,7 @@ def list_(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found.to_json())
         return
-    _print_table(
-        ("cluster", "state", "teams", "topics", "busy", "cores", "needs", "lag s"),
-        [_cluster_row(one) for one in found.clusters],
-    )
+    print_table(_cluster_table(found.clusters))
     for one in found.clusters:
         for application in one.applications:
             if application.serving and application.serving.held:
@@ -77,22 +75,8 @@ def show(name: Cluster, *, as_json: AsJson = False) -> None:
     for application in one.applications:
         print_line(_application(application))
         print_folded([*_serving(application), *_followed(application), *_end_of(application)])
-    _print_table(
-        ("team", "topics", "in/s", "out/s", "cores", "waiting", "lag s", "pinned"),
-        [
-            (
-                team.load.team,
-                team.load.consumers,
-                round(team.load.arrival_per_s),
-                round(team.processed_per_s),
-                f"{team.load.demand_cores:.2f}",
-                team.load.waiting,
-                f"{team.load.lag_s:.0f}",
-                team.pin.who if team.pin else "",
-            )
-            for team in one.teams
-        ],
-    )
+    print_folded([""])
+    print_table(_team_table(one))
     _print_hot(found.clusters)
     _print_decisions(found)
 
@@ -281,18 +265,60 @@ def _place(after: Assignment, team: str) -> str:
     return "in no cluster" if at is None else f"in cluster {at.cluster}"
 
 
-def _cluster_row(one: ClusterLine) -> tuple[object, ...]:
-    cluster = one.cluster
-    limit = "" if cluster.max_consumers is None else f"/{cluster.max_consumers}"
-    return (
-        cluster.name,
-        cluster.state if cluster.is_served else f"{cluster.state}, {_unserved(one)}",
-        len(one.teams),
-        f"{one.consumers}{limit}",
-        f"{one.demand_cores:.1f}",
-        "-" if cluster.cores is None else cluster.cores,
-        "-" if one.needed_cores is None else one.needed_cores,
-        f"{one.lag_s:.0f}/{cluster.lag_objective_s:.0f}",
+def _cluster_table(clusters: Sequence[ClusterLine]) -> Table:
+    rows = []
+    for one in clusters:
+        cluster = one.cluster
+        limit = "" if cluster.max_consumers is None else f"/{cluster.max_consumers:,}"
+        rows.append(
+            (
+                cluster.name,
+                cluster.state if cluster.is_served else f"{cluster.state}, {_unserved(one)}",
+                len(one.teams),
+                f"{one.consumers:,}{limit}",
+                f"{one.demand_cores:,.1f}",
+                cluster.cores,
+                one.needed_cores,
+                f"{one.lag_s:,.0f}/{cluster.lag_objective_s:,.0f}",
+            )
+        )
+    return Table(
+        (
+            Column("cluster"),
+            Column("state", "words", least=14),
+            *(Column(head, "number") for head in ("teams", "topics")),
+            Column("busy", "number", spare=1),
+            *(Column(head, "number") for head in ("cores", "needs", "lag s")),
+        ),
+        rows,
+        "there is no cluster: `waybill clusters create` makes one",
+    )
+
+
+def _team_table(one: ClusterLine) -> Table:
+    return Table(
+        (
+            Column("team"),
+            *(Column(head, "number") for head in ("topics", "in/s", "out/s")),
+            Column("cores", "number", spare=1),
+            *(Column(head, "number") for head in ("waiting", "lag s")),
+            Column("pinned by", spare=2),
+        ),
+        [
+            (
+                team.load.team,
+                team.load.consumers,
+                round(team.load.arrival_per_s),
+                round(team.processed_per_s),
+                f"{team.load.demand_cores:.2f}",
+                team.load.waiting,
+                round(team.load.lag_s),
+                team.pin.who if team.pin else None,
+            )
+            for team in one.teams
+        ],
+        "no team is in it: the coordinator moves teams into it as they need it, `waybill clusters "
+        "move` at once",
     )
 
 
@@ -361,7 +387,7 @@ def _end_of(one: Application) -> list[str]:
     if end is None or (application_state(one) == "at work" and not one.failures):
         return []
     at = datetime.fromtimestamp(end.at_s, UTC)
-    return [f"{one.kind}: start {end.epoch} ended {at:%Y-%m-%d %H:%M} UTC: {end.why}"]
+    return [f"{one.kind}: start {end.epoch} ended {clock(at)} UTC: {end.why}"]
 
 
 def _print_hot(clusters: Sequence[ClusterLine]) -> None:
@@ -379,18 +405,4 @@ def _print_decisions(found: ClusterStatus) -> None:
     for one in found.decisions[:10]:
         moved = f"{one.team} from {one.old or 'nowhere'} to {one.new}"
         words = f"team {one.team}" if one.kind == "grow" else moved
-        print_line(f"{one.at:%Y-%m-%d %H:%M} UTC, {one.made_by}: {words}: {one.reason}")
-
-
-def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
-    for row in rows:
-        cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
-        table.add_row(*map(Text, cells))
-    terminal().print(table)
+        print_line(f"{clock(one.at)} UTC, {one.made_by}: {words}: {one.reason}")

@@ -66,7 +66,7 @@ class Command(TyperCommand):
                 self.params = everything
             ctx.params[subject.name] = subject.process_value(ctx, named)
         if self._is_needed and ctx.params[subject.name] is None and not ctx.resilient_parsing:
-            only = _only(str(subject.metavar), is_taken=self.name not in _NAMED)
+            only = only_choice(str(subject.metavar), is_taken=self.name not in _NAMED)
             ctx.params[subject.name] = subject.process_value(ctx, only)
         return rest
 
@@ -99,7 +99,7 @@ def _set_no_color(*, given: bool) -> bool:
     return given
 
 
-def _only(kind: str, *, is_taken: bool) -> str:
+def only_choice(kind: str, *, is_taken: bool = True) -> str:
     """Return the only choice, and say so on standard error.
 
     Args:
@@ -115,12 +115,19 @@ def _only(kind: str, *, is_taken: bool) -> str:
     noun = "destination" if kind == DESTINATION else "pipeline"
     choices = _CHOICES[kind]()
     if len(choices) == 1 and is_taken:
-        sys.stderr.write(f"{noun}: {shown_name(choices[0])}, the only one\n")
+        tell_taken(noun, choices[0])
         return choices[0]
     listed = ", ".join(map(shown_name, choices[:_MOST_LISTED]))
     more = f" and {len(choices) - _MOST_LISTED:,} more" if len(choices) > _MOST_LISTED else ""
     there = f"; there {'is' if len(choices) == 1 else 'are'} {listed}{more}" if choices else ""
     raise InputError(f"no {noun} was given: name one{there}")
+
+
+def tell_taken(noun: str, choice: str, why: str = "the only one") -> None:
+    """Say on standard error what was taken where nothing was given."""
+    from waybill.nearest_name import shown_name
+
+    sys.stderr.write(f"{noun}: {shown_name(choice) or '(empty)'}, {why}\n")
 
 
 def _deployed() -> list[str]:

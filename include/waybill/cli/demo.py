@@ -23,16 +23,16 @@ from urllib.parse import urlencode
 
 import orjson
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.exit_codes import exit_code
 from waybill.cli.lazy import AWAY_ADVICE
 from waybill.cli.options import AsJson
+from waybill.cli.output import plain
+from waybill.cli.tables import Column, Table, table_lines
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.services import balance, deployed_pipeline, deployed_pipelines, parked_partitions
 from waybill.services.airflow_client import END_STATES, AirflowClient
@@ -712,7 +712,7 @@ def follow(
             began = time.monotonic()
             figures = answered(lambda: _figures(settings, names), kind=RetryError)
             if console.is_terminal:
-                live.update(table(figures), refresh=True)
+                live.update(table(figures, console.width), refresh=True)
             elif began - said > _SAY_S:
                 said = began
                 console.print(str(figures), highlight=False)
@@ -757,28 +757,33 @@ def _ended(airflow: AirflowClient, dag_id: str) -> bool:
     return newest["state"] in END_STATES
 
 
-def table(figures: Figures) -> Table:
+def table(figures: Figures, width: int | None = None) -> Text:
     """Return the live view: a line a pipeline, and below them what is wrong with their sums."""
-    grid = Table(
-        header_style="bold", title="Events", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
-    )
-    grid.caption_style, grid.caption_justify, wrong = "bold red", "left", list[str]()
-    grid.add_column("pipeline", overflow="fold")
-    for name in ("taken\nin", "transformed", "mapped", "delivered", "parked", "on the\nway"):
-        grid.add_column(name, justify="right", no_wrap=True)
+    wrong = []
     for group in figures.groups:
-        theirs = [p for p in figures.partitions if p.pipeline == group.pipeline]
-        its = Figures([group], theirs)
-        grid.add_row(
-            Text(group.pipeline),
-            f"{its.ingested:,}",
-            f"{group.stages['transformation'].passed:,}",
-            f"{group.stages['mapping'].passed:,}",
-            f"{its.delivered:,}",
-            f"{its.parked:,}",
-            f"{its.in_flight:,}",
-        )
-        if its.unaccounted:
-            wrong.append(f"{group.pipeline}: {its.unaccounted}; see waybill balance")
-    grid.caption = Text("\n".join(wrong)) if wrong else None
-    return grid
+        if its := _figures_of(group, figures).unaccounted:
+            wrong.append(f"{group.pipeline}: {its}; see waybill balance")
+    shown = _event_table(figures)
+    lines = table_lines(shown, width) if shown.rows else [Text(shown.empty)]
+    return Text("\n").join([*lines, *(Text(plain(line), "bold red") for line in wrong)])
+
+
+def _event_table(figures: Figures) -> Table:
+    rows = []
+    for group in figures.groups:
+        its = _figures_of(group, figures)
+        passed = (group.stages[stage].passed for stage in ("transformation", "mapping"))
+        ends = (its.delivered, its.parked, its.in_flight)
+        rows.append((group.pipeline, its.ingested, *passed, *ends))
+    heads = ("taken in", "transformed", "mapped", "delivered", "parked", "on the way")
+    return Table(
+        (Column("pipeline"), *(Column(head, "number") for head in heads)),
+        rows,
+        "no event was taken in yet",
+        "Events",
+    )
+
+
+def _figures_of(group: PipelineBalance, figures: Figures) -> Figures:
+    theirs = [one for one in figures.partitions if one.pipeline == group.pipeline]
+    return Figures([group], theirs)

@@ -9,7 +9,8 @@ import typer
 from waybill.cli.command import DESTINATION
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_json, print_line, terminal
+from waybill.cli.output import counted, print_json, print_line
+from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,10 +35,7 @@ def list_(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json([one.to_json() for one in found])
         return
-    if not found:
-        typer.echo("No destination: neither WAYBILL_DESTINATIONS nor a deployed pipeline names one")
-        return
-    _print_table(found)
+    print_table(_destination_table(found))
     for one in found:
         for line in _troubles(one):
             print_line(line)
@@ -63,7 +61,7 @@ def check(
         steps = [{"step": one.step, "ok": one.ok, "words": one.words} for one in found]
         print_json({"destination": name, "ok": ok, "steps": steps})
     else:
-        _print_steps(found)
+        print_table(_step_table(found))
         typer.echo(f"{name}: {'can be loaded' if ok else 'cannot be loaded as it is'}")
     if not ok:
         raise typer.Exit(ExitCode.FOUND)
@@ -130,7 +128,7 @@ def waits(one: Waiting) -> str:
     """Return one line: since when a destination is waited for, and what is done about it."""
     from waybill.reconciliation.checks import span
 
-    words = f"waits since {one.since:%Y-%m-%d %H:%M} UTC ({span(one.waited_s)})"
+    words = f"waits since {clock(one.since)} UTC ({span(one.waited_s)})"
     if one.parked_from is not None:
         return f"{words}; parked from commit {one.parked_from:,} on"
     return f"{words}; to be parked" if one.asked_at is not None else words
@@ -150,33 +148,32 @@ def _waits(one: DestinationLine) -> list[str]:
     tries = f"{found.attempts:,} {'try' if found.attempts == 1 else 'tries'}"
     lines = ["", f"{one.name}: {waits(found)}", f"  {tries}, {found.code}: {found.error}"]
     if found.asked_at is not None:
-        moment = f"{found.asked_at:%Y-%m-%d %H:%M} UTC"
+        moment = f"{clock(found.asked_at)} UTC"
         lines.append(f"  parking ordered by {found.asked_by} at {moment}: {found.reason}")
     return lines
 
 
-def _print_table(found: Sequence[DestinationLine]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in ("destination", "kind"):
-        table.add_column(name, overflow="fold")
-    for name in ("loaded to", "of", "rows waiting"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", overflow="fold")
-    for one in found:
-        kind = one.kind or "-"
-        table.add_row(
-            Text(plain(one.name)),
-            f"{kind} (experimental)" if one.experimental else kind,
-            f"{one.loaded:,}",
-            f"{one.last_commit:,}",
-            f"{one.rows:,}",
-            _state(one),
-        )
-    terminal().print(table)
+def _destination_table(found: Sequence[DestinationLine]) -> Table:
+    return Table(
+        (
+            Column("destination"),
+            Column("kind", "words", spare=1, least=14),
+            *(Column(head, "number") for head in ("loaded to", "of", "rows waiting")),
+            Column("state"),
+        ),
+        [
+            (
+                one.name,
+                f"{one.kind} (experimental)" if one.experimental else one.kind or None,
+                one.loaded,
+                one.last_commit,
+                one.rows,
+                _state(one),
+            )
+            for one in found
+        ],
+        "No destination: neither WAYBILL_DESTINATIONS nor a deployed pipeline names one",
+    )
 
 
 def _state(one: DestinationLine) -> str:
@@ -190,15 +187,10 @@ def _state(one: DestinationLine) -> str:
     return "up to date" if not one.behind else f"{counted(one.behind, 'commit')} behind"
 
 
-def _print_steps(found: Sequence[Finding]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    for _ in range(2):
-        table.add_column(overflow="fold")
-    for one in found:
-        mark = Text("ok", style="green") if one.ok else Text("failed", style="red")
-        table.add_row(mark, Text(plain(one.step)), Text(plain(one.words)))
-    terminal().print(table)
+def _step_table(found: Sequence[Finding]) -> Table:
+    ok, failed = Styled("ok", "green"), Styled("failed", "red")
+    return Table(
+        (Column("result"), Column("step"), Column("found", "words")),
+        [(ok if one.ok else failed, one.step, one.words) for one in found],
+        "no step was tried",
+    )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waybill.cli.options import AsJson
-from waybill.cli.output import print_json, terminal
+from waybill.cli.output import print_json
+from waybill.cli.tables import Cell, Column, Table, clock, print_facts, print_table
 
 if TYPE_CHECKING:
     from waybill.tracing.files import FileReader, FileRecord
@@ -74,8 +75,7 @@ def show(
     if as_json:
         print_json(found)
         return
-    for name, value in _lines(found):
-        typer.echo(f"{name + ':':<16}{value}")
+    print_facts(_facts(found))
 
 
 @app.command()
@@ -155,58 +155,67 @@ def _print_json(books: FileReader, found: Iterable[FileRecord]) -> None:
 
 
 def _show(books: FileReader, newest: list[FileRecord], directory: Path, limit: int) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = terminal()
-    table = Table(title=f"Files of {escape(str(directory))}", title_justify="left")
-    for name in ("created (UTC)", "id", "state", "bytes", "objects", "failed tries", "why"):
-        table.add_column(
-            name,
-            justify="right" if name in {"bytes", "objects"} else "left",
-            overflow="fold",  # an id that is cut short cannot be asked for
-        )
-    for record in reversed(newest[:limit]):
-        shipment = None if record.shipment is None else books.shipment(record.shipment)
-        table.add_row(
-            _clock(record.created_us),
-            escape(record.id),
-            record.state,
-            f"{record.size_bytes:,}",
-            "" if shipment is None else str(len(shipment.keys)),
-            "" if shipment is None else str(shipment.attempts),
-            escape(record.error or ("" if shipment is None else shipment.error)),
-        )
-    console.print(table)
-    if len(newest) > limit:
-        console.print(f"There are older files; --limit shows more than {limit:,}, --json all.")
     totals = books.totals().items()
-    console.print(
-        "All files: "
-        + ", ".join(f"{name} {t.files:,} ({t.size_bytes:,} bytes)" for name, t in totals)
+    notes = []
+    if len(newest) > limit:
+        notes.append(f"There are older files; --limit shows more than {limit:,}, --json all.")
+    if totals:
+        shown = (f"{name} {one.files:,} ({one.size_bytes:,} bytes)" for name, one in totals)
+        notes.append(f"All files: {', '.join(shown)}")
+    print_table(_file_table(books, list(reversed(newest[:limit])), directory), notes)
+
+
+def _file_table(books: FileReader, found: list[FileRecord], directory: Path) -> Table:
+    rows = []
+    for record in found:
+        shipment = None if record.shipment is None else books.shipment(record.shipment)
+        rows.append(
+            (
+                _time(record.created_us),
+                record.id,
+                record.state,
+                record.size_bytes,
+                None if shipment is None else len(shipment.keys),
+                None if shipment is None else shipment.attempts,
+                record.error or ("" if shipment is None else shipment.error) or None,
+            )
+        )
+    return Table(
+        (
+            Column("created (UTC)", spare=2),
+            Column("id"),
+            Column("state"),
+            Column("bytes", "number"),
+            Column("objects", "number", spare=3),
+            Column("failed tries", "number", spare=4),
+            Column("why", "text", spare=1),
+        ),
+        rows,
+        "no such file: `waybill files list` without options shows all that there are",
+        f"Files of {directory}",
     )
 
 
-def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(found: dict[str, Any]) -> Iterator[tuple[str, Cell]]:
     """Yield what is known of a file, for people."""
     yield "file", found["id"]
-    yield "created (UTC)", _clock(found["created_us"])
-    since = f" since {_clock(found['changed_us'])}" if found["changed_us"] else ""
+    yield "created (UTC)", _time(found["created_us"])
+    since = f" since {clock(_time(found['changed_us']))}" if found["changed_us"] else ""
     yield "state", found["state"] + since
-    yield "bytes", f"{found['size_bytes']:,}"
+    yield "bytes", found["size_bytes"]
     for name in ("error", "note"):
         if found[name]:
             yield name, found[name]
     if shipment := found["shipment"]:
         yield "shipment", f"{shipment['id']}, {len(shipment['files']):,} files"
-        yield "failed tries", str(shipment["attempts"])
+        yield "failed tries", shipment["attempts"]
         if shipment["error"]:
             yield "last error", shipment["error"]
         if not shipment["done"] and shipment["next_attempt_us"]:
-            yield "next try (UTC)", _clock(shipment["next_attempt_us"])
+            yield "next try (UTC)", _time(shipment["next_attempt_us"])
         for number, key in enumerate(shipment["keys"]):
             yield "" if number else "objects", key
 
 
-def _clock(moment_us: int) -> str:
-    return f"{datetime.fromtimestamp(moment_us / 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"
+def _time(moment_us: int) -> datetime:
+    return datetime.fromtimestamp(moment_us / 1_000_000, UTC)

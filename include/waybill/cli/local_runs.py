@@ -17,13 +17,21 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_folded, print_json, user_code_printed
+from waybill.cli.output import (
+    counted,
+    plain,
+    print_folded,
+    print_json,
+    screen_width,
+    terminal,
+    user_code_printed,
+)
 from waybill.cli.pipelines import existing_folder
-from waybill.errors import InputError, RetryError, WaybillError
+from waybill.cli.tables import Column, Table, kind_of, print_table
+from waybill.errors import InputError, NotFoundError, RetryError, WaybillError
 from waybill.nearest_name import shown_name
 from waybill.pipelines import load_pipeline
 
@@ -102,7 +110,11 @@ def _advised(error: WaybillError, folder: Path, events: str | None) -> WaybillEr
     """Return the error of a source, with what can be run without it."""
     from waybill.pipelines import EXAMPLES
 
-    if events is None and type(error) in (InputError, RetryError) and (folder / EXAMPLES).exists():
+    if (
+        events is None
+        and type(error) in (InputError, NotFoundError, RetryError)
+        and (folder / EXAMPLES).exists()
+    ):
         return type(error)(f"{error}\n--events examples runs the events of {EXAMPLES} instead")
     return error
 
@@ -135,43 +147,41 @@ def _json(pipeline: Pipeline, result: SampleResult) -> dict[str, Any]:
 
 
 def _show(pipeline: Pipeline, result: SampleResult) -> None:
-    console, sample = Console(highlight=False), result.sample
+    sample = result.sample
     print_folded([f"{pipeline.name}: {counted(len(sample.events), 'record')} of {sample.origin}"])
     if not sample.events:
         print_folded(["  nothing is there to be read: no record yet, or none that is selected"])
     for table in result.tables:
-        _show_rows(console, table, result.rows(table))
+        print_table(_row_table(table, result.rows(table)))
         if deleted := result.deleted(table):
-            _show_rows(console, f"{table}, deleted", deleted)
+            print_table(_row_table(f"{table}, deleted", deleted))
     if result.filtered:
         print_folded([f"filtered on purpose: {counted(result.filtered, 'record')}"])
     if result.parked:
-        console.print(Text(f"would be parked: {counted(result.parked, 'record')}", "bold red"))
+        print_folded([f"would be parked: {counted(result.parked, 'record')}"], style="bold red")
         print_folded(line for pair in result.events for line in _parked_lines(*pair))
     print_folded(sample.notes)
     print_folded(["nothing was written"])
 
 
-def _show_rows(console: Console, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    heading = f"{plain(title)}: {counted(len(rows), 'row')}"
-    console.print(Text(heading, "bold"), soft_wrap=True)
+def _row_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [[plain(name) for name in names]]
-    lines += [[_cell(row[name]) if name in row else "" for name in names] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    if sum(widths) + 2 * len(widths) <= console.width:
-        for line in lines if rows else ():
-            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-            typer.echo(f"  {'  '.join(cells)}".rstrip())
-        return
-    for number, row in enumerate(rows, 1):
-        print_folded([f"  row {number}", *(f"    {n}: {_cell(v)}" for n, v in row.items())])
+    return Table(
+        [Column(name, kind_of(row.get(name) for row in rows)) for name in names],
+        [[_cell(row[name]) if name in row else "" for name in names] for row in rows],
+        "  no record became one of its rows",
+        f"{title}: {counted(len(rows), 'row')}",
+    )
 
 
 def _cell(value: Any) -> str:
-    """Return a value as people read it: null is empty, text is itself, all else is JSON."""
+    """Return a value as people read it: null is empty, text is itself, all else is JSON.
+
+    A long one is shortened on a terminal, and whole in a file or a pipe.
+    """
     text = "" if value is None else _text(value)
-    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
+    is_whole = len(text) <= _VALUE_CHARS or screen_width() is None
+    return text if is_whole else f"{text[:_VALUE_CHARS]}…"
 
 
 def _text(value: Any) -> str:
@@ -281,7 +291,7 @@ class _Session:
             if self.as_json:
                 _print_line({"error": str(error)})
                 return
-            console = Console(stderr=True, highlight=False)
+            console = terminal(err=True)
             for line in str(error).split("\n"):
                 console.print(Text(plain(line), "red"), soft_wrap=True)
             print_folded(["waiting for a change"], err=True)
@@ -358,7 +368,7 @@ def _show_difference(before: list[str], after: list[str]) -> None:
     if before == after:
         print_folded(["no row differs"])
         return
-    console = Console(highlight=False)
+    console = terminal()
     matcher = SequenceMatcher(None, before, after, autojunk=False)
     for tag, old, old_end, new, new_end in matcher.get_opcodes():
         if tag == "equal":

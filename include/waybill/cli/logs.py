@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waybill.cli.options import AsJson, Who, decision
-from waybill.cli.output import counted, plain, print_json, terminal
+from waybill.cli.output import counted, print_folded, print_json
+from waybill.cli.tables import Cell, Column, Table, print_facts, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,6 @@ app = typer.Typer(
     help="Write-ahead logs: where they are, what they hold, who reads a source.",
 )
 
-_SHORT = 8
 _MEANING = {
     "open": "a run has it, or died with it",
     "closed": "its run ended; nothing is left in it",
@@ -43,10 +43,8 @@ def list_(
     found = write_ahead_logs(Settings(), every=everything)
     if as_json:
         print_json([one.to_json() for one in found])
-    elif found:
-        _print_table(found)
     else:
-        typer.echo("No write-ahead log is open.")
+        print_table(_log_table(found, everything=everything))
 
 
 @app.command()
@@ -77,8 +75,8 @@ def settle(
     if as_json:
         print_json({"wal_id": one.wal_id, "counted": number})
         return
-    words = f"log {one.wal_id[:_SHORT]} of {one.pipeline} ended"
-    typer.echo(f"{words}; counted {counted(number, 'event')} that it had sent")
+    words = f"log {one.wal_id} of {one.pipeline} ended"
+    print_folded([f"{words}; counted {counted(number, 'event')} that it had sent"])
 
 
 def _show(one: LogLine) -> None:
@@ -92,40 +90,41 @@ def _show(one: LogLine) -> None:
     )
     if one.purpose == "replay":
         fate = "they are still parked, and are replayed again"
-    lines = (
-        f"log      {one.wal_id}",
-        f"of       {one.pipeline} ({one.purpose}), topic {one.topic}",
-        f"on       {one.node}: {one.path}",
-        f"state    {one.state}: {_MEANING[one.state]}",
-        f"seen     {span(one.unseen_s)} ago",
-        f"holds    {held} when it was told last; {fate}",
-    )
-    for line in lines:
-        typer.echo(plain(line), err=True)
+    facts: list[tuple[str, Cell]] = [
+        ("log", one.wal_id),
+        ("of", f"{one.pipeline} ({one.purpose}), topic {one.topic}"),
+        ("on", f"{one.node}: {one.path}"),
+        ("state", f"{one.state}: {_MEANING[one.state]}"),
+        ("seen", f"{span(one.unseen_s)} ago"),
+        ("holds", f"{held} when it was told last; {fate}"),
+    ]
+    print_facts(facts, err=True)
 
 
-def _print_table(found: Sequence[LogLine]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
+def _log_table(found: Sequence[LogLine], *, everything: bool = False) -> Table:
     from waybill.reconciliation.checks import span
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("log", no_wrap=True)
-    for name in ("pipeline", "for", "node"):
-        table.add_column(name, overflow="fold")
-    table.add_column("state", no_wrap=True)
-    table.add_column("unsettled", justify="right", no_wrap=True)
-    table.add_column("seen", no_wrap=True)
-    for one in found:
-        table.add_row(
-            one.wal_id[:_SHORT],
-            Text(plain(one.pipeline)),
-            one.purpose,
-            Text(plain(one.node)),
-            one.state.replace("_", " "),
-            f"{one.unsettled:,}",
-            f"{span(one.unseen_s)} ago",
-        )
-    terminal().print(table)
+    return Table(
+        (
+            Column("log"),
+            Column("pipeline"),
+            Column("for", spare=3),
+            Column("node", spare=1),
+            Column("state"),
+            Column("unsettled", "number"),
+            Column("seen", spare=2),
+        ),
+        [
+            (
+                one.wal_id,
+                one.pipeline,
+                one.purpose,
+                one.node,
+                one.state.replace("_", " "),
+                one.unsettled,
+                f"{span(one.unseen_s)} ago",
+            )
+            for one in found
+        ],
+        "There was no write-ahead log." if everything else "No write-ahead log is open.",
+    )

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_json, terminal
+from waybill.cli.output import counted, plain, print_folded, print_json, terminal
 from waybill.cli.pipelines import existing_folder
+from waybill.cli.tables import Column, Styled, Table, print_table
 
 if TYPE_CHECKING:
     from waybill.mapping_proposals import MappingDifference, Proposal, Sample, ShownMapping
     from waybill.mappings import Difference
-    from waybill.pipelines import Column, EventDeclaration
+    from waybill.pipelines import Column as DeclaredColumn
+    from waybill.pipelines import EventDeclaration
 
 app = typer.Typer(
     no_args_is_help=True, help="Mappings from events to tables: infer, show, compare."
@@ -31,6 +31,7 @@ app = typer.Typer(
 
 _SAMPLE = 1_000
 _MOST_SAMPLE = 100_000
+_SHARE_HEAD = "in"
 _NAME_INDENT, _EVENT_INDENT = 2, 4
 _DECLARATION = "pipeline.yaml"
 
@@ -72,13 +73,12 @@ def infer(
             }
         )
         return
-    console = terminal()
     for proposal in proposals:
-        show_proposal(console, proposal, pasted=written is None)
-    for line in _sample_lines(taken):
-        console.print(Text(plain(line), "dim"), soft_wrap=True)
+        show_proposal(proposal, pasted=written is None)
+        typer.echo("")
+    print_folded(_sample_lines(taken), style="dim")
     if written is not None:
-        console.print(Text(f"written to {plain(str(written))}"), soft_wrap=True)
+        print_folded([f"written to {written}"])
 
 
 @app.command()
@@ -97,11 +97,10 @@ def show(
     if as_json:
         print_json([one.to_json() for one in found])
         return
-    console = terminal()
     for number, one in enumerate(found):
         if number:
-            console.print()
-        _show_mapping(console, one)
+            typer.echo("")
+        _show_mapping(one)
 
 
 @app.command()
@@ -157,26 +156,25 @@ def _yaml(proposal: Proposal) -> list[str]:
     return [line for block in blocks.values() for line in block]
 
 
-def show_proposal(console: Console, proposal: Proposal, *, pasted: bool) -> None:
+def show_proposal(proposal: Proposal, *, pasted: bool) -> None:
     """Print what is proposed for an event; ``pasted``: with the lines for the declaration."""
     found = proposal.declaration
     title = f"event {proposal.event} to {found.table.schema_name}.{found.table.name}"
-    console.print(Text(plain(title), "bold"), soft_wrap=True)
-    for line in _proposed_words(proposal):
-        console.print(Text(plain(line)))
+    print_folded([title], style="bold")
+    print_folded(_proposed_words(proposal))
     known = set() if proposal.declared is None else _columns_of(proposal.declared)
     notes = {column.name: _share(proposal, column) for column in found.table.columns}
-    _print_columns(console, found, {"in": notes}, new=known)
+    _print_columns(found, {_SHARE_HEAD: notes}, new=known)
     if not pasted:
         return
     if proposal.declared == found:
-        console.print(Text("the declaration has all of this", "green"))
+        print_folded(["the declaration has all of this"], style="green")
         return
     inside = "" if "event" in proposal.missing else f", in {proposal.event}"
     indent = " " * (_EVENT_INDENT if inside else _NAME_INDENT)
-    console.print(Text(plain(f"to paste under events{inside}:"), "dim"))
+    print_folded([f"to paste under events{inside}:"], style="dim")
     for line in _yaml(proposal):
-        console.print(Text(indent + line), soft_wrap=True)
+        typer.echo(indent + line)
 
 
 def _proposed_words(proposal: Proposal) -> Iterator[str]:
@@ -190,7 +188,7 @@ def _proposed_words(proposal: Proposal) -> Iterator[str]:
         yield f"version {found.version}: proposed, by its name; it must rise with each change"
 
 
-def _share(proposal: Proposal, column: Column) -> str:
+def _share(proposal: Proposal, column: DeclaredColumn) -> str:
     share = 100 * proposal.present.get(column.source, 0) / proposal.events
     return "100 %" if share == 100 else f"{min(share, 99.9):.3g} %"  # noqa: PLR2004 - all of them
 
@@ -212,25 +210,24 @@ def _columns_of(declaration: EventDeclaration) -> set[tuple[str, str, str]]:
     }
 
 
-def _tables(declaration: EventDeclaration) -> dict[str, Sequence[Column]]:
+def _tables(declaration: EventDeclaration) -> dict[str, Sequence[DeclaredColumn]]:
     children = {child.name: child.columns for child in declaration.table.children}
     return {declaration.table.name: declaration.table.columns, **children}
 
 
-def _show_mapping(console: Console, one: ShownMapping) -> None:
+def _show_mapping(one: ShownMapping) -> None:
     declaration = one.declaration
     title = f"event {one.event} to {one.destination}: "
     title += f"{declaration.table.schema_name}.{declaration.table.name}"
-    console.print(Text(plain(title), "bold"), soft_wrap=True)
-    for line in _facts(one):
-        console.print(Text(plain(line)), soft_wrap=True)
+    print_folded([title], style="bold")
+    print_folded(_facts(one))
     origins = {
         table: {column.name: one.origin(table, column.name) for column in columns}
         for table, columns in _tables(declaration).items()
     }
     main = origins[declaration.table.name]
     children = {name: marks for name, marks in origins.items() if name != declaration.table.name}
-    _print_columns(console, declaration, {"origin": main}, children=children)
+    _print_columns(declaration, {"origin": main}, children=children)
 
 
 def _facts(one: ShownMapping) -> Iterator[str]:
@@ -249,7 +246,6 @@ def _facts(one: ShownMapping) -> Iterator[str]:
 
 
 def _print_columns(
-    console: Console,
     declaration: EventDeclaration,
     marks: Mapping[str, Mapping[str, str]],
     *,
@@ -257,47 +253,44 @@ def _print_columns(
     children: Mapping[str, Mapping[str, str]] | None = None,
 ) -> None:
     """Print a table's columns, and those of each child table."""
-    ((title, own),) = marks.items()
+    ((head, own),) = marks.items()
     table = declaration.table
-    grid = _grid(title)
-    for column in table.columns:
-        null = "key" if column.name in table.key else "yes" if column.nullable else "no"
-        _row(grid, table.name, column, (null, own.get(column.name, "")), new)
-    console.print(grid)
+    print_table(_column_table(table.name, table.columns, (head, own), key=table.key, known=new))
     for child in table.children:
-        words = f"items of {child.source} to {table.schema_name}.{child.name}"
-        console.print(Text(plain(words), "bold"), soft_wrap=True)
-        told = (children or {}).get(child.name, {})
-        grid = _grid(title if children else "")
-        for column in child.columns:
-            null = "yes" if column.nullable else "no"
-            _row(grid, child.name, column, (null, told.get(column.name, "")), new)
-        console.print(grid)
+        print_folded([f"items of {child.source} to {table.schema_name}.{child.name}"], style="bold")
+        told = head if children else "", (children or {}).get(child.name, {})
+        print_table(_column_table(child.name, child.columns, told, known=new))
 
 
-def _grid(title: str) -> Table:
-    grid = Table(header_style="bold")
-    grid.add_column("column", overflow="fold")
-    grid.add_column("type", no_wrap=True)
-    grid.add_column("null", no_wrap=True)
-    grid.add_column("from", overflow="fold")
-    grid.add_column(title, no_wrap=True)
-    return grid
-
-
-def _row(
-    grid: Table,
+def _column_table(
     table: str,
-    column: Column,
-    marks: tuple[str, str],
-    known: set[tuple[str, str, str]] | None,
-) -> None:
-    fresh = bool(known) and (table, column.name, column.type) not in (known or ())
-    style = "green" if fresh or marks[1] == "learned" else ""
-    source = plain(column.source) or "(the item)"
-    grid.add_row(
-        Text(plain(column.name), style), column.type, marks[0], Text(source), Text(marks[1], style)
-    )
+    columns: Sequence[DeclaredColumn],
+    marks: tuple[str, Mapping[str, str]],
+    *,
+    key: Sequence[str] = (),
+    known: set[tuple[str, str, str]] | None = None,
+) -> Table:
+    """Return a table's columns.
+
+    Args:
+        table: its name.
+        columns: of it.
+        marks: head and cells, by column, of what is said of each.
+        key: names of the key's columns.
+        known: what is not new: table, column and type; none or None: nothing is marked as new.
+    """
+    head, own = marks
+    rows = []
+    for column in columns:
+        mark = own.get(column.name, "")
+        is_new = bool(known) and (table, column.name, column.type) not in (known or ())
+        style = "green" if is_new or mark == "learned" else ""
+        null = "key" if column.name in key else "yes" if column.nullable else "no"
+        row = [Styled(column.name, style), column.type, null, column.source or "(the item)"]
+        rows.append([*row, Styled(mark, style)] if head else row)
+    shown = [Column(one) for one in ("column", "type", "null", "from")]
+    more = [Column(head, "number" if head == _SHARE_HEAD else "name")] if head else []
+    return Table(shown + more, rows, "no column yet: events bring them")
 
 
 def _difference_lines(one: MappingDifference) -> Iterator[Text]:

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import plain, print_folded
+from waybill.cli.output import plain, print_folded, terminal
 from waybill.errors import InputError
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import NewPipeline
@@ -129,7 +128,7 @@ def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = Fal
 
         typer.echo(dumps(written.to_json()).decode())
         return
-    console = Console(highlight=False)
+    console = terminal()
     console.print(Text(f"wrote {plain(str(written.folder))}/", "bold"), soft_wrap=True)
     print_folded(f"  {file}" for file in written.files)
     facts = f"id {written.id}, team {written.team}, destination {written.destination}"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_json, terminal
+from waybill.cli.output import counted, plain, print_json
 from waybill.cli.promises import tell_hindrances
+from waybill.cli.tables import Column, Table, print_table
 
 if TYPE_CHECKING:
     from waybill.notices import WaitingNotice
@@ -76,45 +76,37 @@ def test(
 
 
 def _show(found: list[WaitingNotice]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    console = terminal()
-    if not found:
-        console.print("Owners have been told everything.")
-        return
-    grid = Table(
-        title="Still to be told (times in UTC)",
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        header_style="bold",
-    )
-    for name in ("owner", "by", "what"):
-        grid.add_column(name, overflow="fold")
-    for name in ("notices", "tries"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    grid.add_column("next try", no_wrap=True)
-    for item in found[:_MOST_SHOWN]:
-        grid.add_row(
-            Text(plain(item.owner) or "nobody"),
-            item.sink or "·",
-            Text(_what(item)),
-            f"{item.notices:,}",
-            str(item.attempts) if item.sink else "·",
-            _clock(item.next_try_at),
-        )
-    console.print(grid)
-    for item in found[:_MOST_SHOWN]:
-        if item.problem:
-            console.print(Text(f"{_what(item)}: {plain(item.problem)}"), soft_wrap=True)
+    shown = found[:_MOST_SHOWN]
+    failed = [one for one in shown if one.problem]
+    said = (f"{one.owner or 'nobody'} by {one.sink}: {one.problem}" for one in failed)
+    notes = list(dict.fromkeys(said))
     if len(found) > _MOST_SHOWN:
-        console.print(f"{len(found) - _MOST_SHOWN:,} more are not shown; --json has all.")
+        notes.append(f"{len(found) - _MOST_SHOWN:,} more are not shown; --json has all.")
+    print_table(_notice_table(shown), notes)
 
 
-def _what(item: WaitingNotice) -> str:
-
-    return item.message_id[:8] if item.sink else plain(f"{item.kind} in {item.pipeline}")
-
-
-def _clock(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment:%d %b %H:%M}"
+def _notice_table(shown: list[WaitingNotice]) -> Table:
+    return Table(
+        (
+            Column("owner"),
+            Column("by"),
+            Column("what", "words", least=16),
+            Column("notices", "number"),
+            Column("tries", "number", spare=1),
+            Column("next try (UTC)"),
+            Column("message", spare=2),
+        ),
+        [
+            (
+                one.owner or "nobody",
+                one.sink or None,
+                "a message" if one.sink else f"{one.kind} in {one.pipeline}",
+                one.notices,
+                one.attempts if one.sink else None,
+                one.next_try_at,
+                one.message_id if one.sink else None,
+            )
+            for one in shown
+        ],
+        "Owners have been told everything.",
+    )

@@ -75,7 +75,7 @@ def takes(
         without: fields that the command does not take.
         complete: is called with what was given for the fields, None where nothing was, and the
             command's own options by name; returns the request's fields. With it, no option has a
-            default, and none is required.
+            default, and none is required; an argument that is a pipeline is, as everywhere.
 
     Raises:
         InputError: when the command is called with what the model refuses.
@@ -137,7 +137,7 @@ def _parameter(
     info = typer.Argument(**options) if argument else typer.Option(*flags, **options)
     kind: Any = str if _plain(field) is datetime else _plain(field)
     default: Any = inspect.Parameter.empty if field.is_required() else field.default
-    if optional and kind is not bool:
+    if optional and kind is not bool and not (argument and name == "pipeline"):
         default = None
     return inspect.Parameter(
         name,

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from textwrap import wrap
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
+
+
+_LEAST_WIDTH, _USUAL_WIDTH, _NO_WIDTH = 40, 80, 1_000_000
+_WORD = re.compile(r"(?:`[^`]{1,60}`|\S)+")
+"""What is not broken: a word, or a command between backticks, which is to be copied."""
 
 
 def terminal(*, err: bool = False) -> Console:
@@ -26,7 +32,87 @@ def terminal(*, err: bool = False) -> Console:
     from rich.console import Console
 
     plainly = bool(os.environ.get("NO_COLOR"))
-    return Console(stderr=err, highlight=False, color_system=None if plainly else "auto")
+    return Console(
+        stderr=err,
+        highlight=False,
+        color_system=None if plainly else "auto",
+        width=screen_width(err=err) or _NO_WIDTH,
+    )
+
+
+def screen_width(*, err: bool = False) -> int | None:
+    """Return how many columns a line may have: COLUMNS, else the terminal's.
+
+    Returns:
+        None where what is printed goes into a file or a pipe, and COLUMNS is not set: any number.
+    """
+    given = os.environ.get("COLUMNS", "")[:6]
+    if given.isdecimal() and int(given):
+        return max(_LEAST_WIDTH, int(given))
+    stream = sys.stderr if err else sys.stdout
+    if not stream.isatty():
+        return None
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        columns = 0
+    return max(_LEAST_WIDTH, columns or _USUAL_WIDTH)
+
+
+def words_of(text: str) -> Iterator[re.Match[str]]:
+    """Yield the words of a text; a command between backticks is one."""
+    return _WORD.finditer(text)
+
+
+def cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def folded(text: str, width: int | None, set_in: str = "") -> list[str]:
+    """Return the lines of a text, broken between words only: a longer word is longer than a line.
+
+    A command between backticks is not broken.
+
+    Args:
+        text: without line breaks; what it begins with is kept.
+        width: columns of a line; None: as many as it takes.
+        set_in: what all lines but the first begin with.
+    """
+    ends = _breaks(text, width, cells(set_in))
+    parts = [text[at:end] for at, end in pairwise([0, *ends, len(text)])]
+    first, *rest = (part.rstrip() for part in parts) if ends else parts
+    return [first, *(set_in + part for part in rest)]
+
+
+def folded_text(text: Text, width: int | None, set_in: str = "") -> list[Text]:
+    """Return the lines of a styled text as `folded` does."""
+    from rich.text import Text
+
+    first, *rest = text.divide(_breaks(text.plain, width, cells(set_in)))
+    lines = [first, *(Text(set_in).append_text(part) for part in rest)]
+    for line in lines[:-1]:
+        line.rstrip()
+    return lines
+
+
+def _breaks(text: str, width: int | None, set_in: int) -> list[int]:
+    """Return where lines but the first begin: at words that do not fit on the line before."""
+    if width is None or cells(text) <= width:
+        return []
+    found: list[int] = []
+    begins, has_word = 0, False
+    for word in words_of(text):
+        room = width - (set_in if found else 0)
+        if has_word and cells(text[begins : word.end()]) > room:
+            found.append(word.start())
+            begins = word.start()
+        has_word = True
+    return found
 
 
 def counted(number: int, noun: str) -> str:
@@ -36,21 +122,39 @@ def counted(number: int, noun: str) -> str:
 
 def plain(text: str) -> str:
     """Return a text with what is not printable written out: no terminal command gets through."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def print_line(text: str) -> None:
-    """Print one line, with what is not printable written out."""
-    typer.echo(plain(text))
+    """Print one line, folded as `print_folded` does."""
+    print_folded([text])
 
 
-def print_folded(lines: Iterable[str], *, err: bool = False) -> None:
-    """Print lines, each folded to the terminal's width; what goes on is set in."""
-    width = max(40, shutil.get_terminal_size().columns)
-    for line in map(plain, lines):
-        set_in = " " * (len(line) - len(line.lstrip()) + 2)
-        for part in wrap(line, width, subsequent_indent=set_in):
+def print_folded(lines: Iterable[str], *, err: bool = False, style: str = "") -> None:
+    """Print lines, each folded to the terminal's width; what goes on is set in.
+
+    Args:
+        lines: may have control characters, which are written out.
+        err: on standard error.
+        style: rich's name of one.
+    """
+    width = screen_width(err=err)
+    parts = [
+        part
+        for line in map(plain, lines)
+        for part in folded(line, width, " " * (len(line) - len(line.lstrip()) + 2))
+    ]
+    if not style:
+        for part in parts:
             typer.echo(part, err=err)
+        return
+    from rich.text import Text
+
+    console = terminal(err=err)
+    for part in parts:
+        console.print(Text(part, style), soft_wrap=True)
 
 
 @contextmanager

@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import orjson
 import typer
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, Why, Yes, decision, takes
-from waybill.cli.output import counted, plain, print_json, terminal
+from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.tables import Cell, Column, Styled, Table, print_facts, print_table
 from waybill.events import error_type
 from waybill.parking import ParkedFilter
 
@@ -64,9 +61,8 @@ _STATES = (
     ("quarantined", "bold red"),
     ("discarded", "dim"),
 )
-_WIDE = 130
-"""From this width on, times and the last message have their place."""
-_NAME_WIDTH = 18
+_SPARE = {"discarded": 3, "replayed": 1}
+"""States whose numbers are left out where there is no room."""
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
 _KEYS_SHOWN = 3
@@ -107,7 +103,7 @@ def list_partitions(
     if as_json:
         print_json([partition.to_json() for partition in found])
     elif found:
-        _print_partitions(found)
+        print_table(_group_table(found), _group_notes(found))
     else:
         _print_nothing(wanted, everything=everything)
 
@@ -141,8 +137,10 @@ def show(
             ]
         )
         return
-    for partition in shown:
-        _print_panel(partition, causes[partition.id], keys[partition.id])
+    for number, partition in enumerate(shown):
+        if number:
+            typer.echo("")
+        _print_group(partition, causes[partition.id], keys[partition.id])
     if len(found) > _MOST_SHOWN:
         typer.echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
 
@@ -350,120 +348,114 @@ def _user() -> str:
     return current_user()
 
 
-def _print_partitions(found: Sequence[ParkedGroup]) -> None:
-    """Print partitions, one a line, and their sum; columns that say nothing are left out."""
-    console = terminal()
-    wide = console.width >= _WIDE
+def _group_table(found: Sequence[ParkedGroup]) -> Table:
+    """Return a line a partition; states that no event is in are left out."""
     shown = [
         (name, style)
         for name, style in _STATES
         if name == "parked" or any(getattr(partition, name) for partition in found)
     ]
-    grid = Table(title="Parked partitions", title_justify="left", header_style="bold")
-    for name in ("pipeline / event", "stage / error type"):
-        grid.add_column(name, overflow="fold", min_width=_NAME_WIDTH if wide else None)
-    for name, _ in shown:
-        grid.add_column(name, justify="right", no_wrap=True)
-    grid.add_column("size", justify="right", no_wrap=True)
-    if wide:
-        grid.add_column("taken in (UTC)", no_wrap=True)
-        grid.add_column("last message", max_width=50, overflow="ellipsis")
-    for partition in found:
-        grid.add_row(*_row(partition, shown, wide=wide))
-    console.print(grid)
-    parked = sum(partition.parked for partition in found)
-    apart = sum(partition.quarantined for partition in found)
-    ways = f", {apart:,} quarantined: {_WAY_OUT}" if apart else ""
-    console.print(
-        f"{counted(parked, 'event')} parked in {counted(len(found), 'partition')}{ways}. "
-        "`waybill parked show PIPELINE` says what to do."
+    return Table(
+        (
+            *(Column(name) for name in ("pipeline", "event", "stage", "error type")),
+            *(Column(name, "number", _SPARE.get(name, 0)) for name, _ in shown),
+            Column("size", "number", spare=2),
+            Column("first (UTC)", spare=5),
+            Column("last (UTC)", spare=4),
+            Column("last message", "text", spare=3, least=24),
+        ),
+        [_row(partition, shown) for partition in found],
+        "Nothing is parked.",
     )
 
 
-def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]], *, wide: bool) -> list[Text]:
+def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]]) -> list[Cell]:
     numbers = [(getattr(partition, name), style) for name, style in shown]
-    cells = [
-        Text(plain(f"{partition.pipeline} / {partition.event_name or '(empty)'}")),
-        Text(plain(f"{partition.stage} / {partition.error_type}")),
-        *(Text(f"{n:,}" if n else "·", style if n else "dim") for n, style in numbers),
-        Text(_size(partition.bytes)),
+    return [
+        partition.pipeline,
+        partition.event_name or "(empty)",
+        partition.stage,
+        partition.error_type,
+        *(Styled(number, style if number else "dim") for number, style in numbers),
+        _size(partition.bytes),
+        partition.first_event_at,
+        partition.last_event_at,
+        partition.last_message,
     ]
-    if wide:
-        first, last = _minute(partition.first_event_at), _minute(partition.last_event_at)
-        cells.append(Text(first if first == last else f"{first} to {last[-5:]}"))
-        cells.append(Text(plain(partition.last_message)))
-    return cells
 
 
-def _print_panel(
+def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
+    """Return the sum, and what to do next."""
+    parked = sum(partition.parked for partition in found)
+    apart = sum(partition.quarantined for partition in found)
+    ways = f", {apart:,} quarantined: {_WAY_OUT}" if apart else ""
+    return [
+        f"{counted(parked, 'event')} parked in {counted(len(found), 'partition')}{ways}. "
+        "`waybill parked show PIPELINE` says what to do."
+    ]
+
+
+def _print_group(
     partition: ParkedGroup, causes: Sequence[FailureCause], keys: Sequence[str]
 ) -> None:
     """Print one partition with what its error means, its causes, and the objects it is in."""
     meaning = error_type(partition.error_type)
     kind = "transient: may pass later by itself" if meaning.transient else "permanent"
-    lines = [
-        (f"{meaning.title} ({kind})", "bold"),
-        (f"What to do: {meaning.advice}", ""),
-        ("", ""),
+    facts: list[tuple[str, Cell]] = [
+        ("error", f"{meaning.title} ({kind})"),
+        ("what to do", meaning.advice),
         (
+            "events",
             f"{partition.parked:,} parked, {partition.replaying:,} replaying, "
             f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"
             f"{_quarantined(partition)}; {_size(partition.bytes)}",
-            "",
         ),
-        (
-            f"events from {_minute(partition.first_event_at)} to "
-            f"{_minute(partition.last_event_at)}, last parked "
-            f"{_minute(partition.last_parked_at)} (UTC)",
-            "",
-        ),
-        (f"last message: {plain(partition.last_message)}", "yellow"),
-        *((line, "") for line in _causes(causes)),
-        *((line, "") for line in _objects(keys)),
+        ("first (UTC)", partition.first_event_at),
+        ("last (UTC)", partition.last_event_at),
+        ("parked (UTC)", partition.last_parked_at),
+        ("last message", Styled(partition.last_message, "yellow")),
+        *_causes(causes),
+        *_objects(keys),
     ]
     if partition.quarantined:
-        lines.append((f"quarantined, as their files are damaged or gone: {_WAY_OUT}", "bold red"))
-    body = Text("\n").join(Text(words, style) for words, style in lines)
-    terminal().print(Panel(body, title=Text(plain(partition.name)), title_align="left"))
+        words = f"their files are damaged or gone: {_WAY_OUT}"
+        facts.append(("quarantined", Styled(words, "bold red")))
+    print_facts(facts, partition.name, whole=("object",))
 
 
 def _quarantined(partition: ParkedGroup) -> str:
     return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
 
 
-def _causes(causes: Sequence[FailureCause]) -> Iterator[str]:
-    """Yield a line for each cause: its fingerprint, as `--fingerprint` takes it, first."""
-    if causes:
-        yield "causes, by fingerprint:"
+def _causes(causes: Sequence[FailureCause]) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact for each cause: its fingerprint, as `--fingerprint` takes it, first."""
     for cause in causes[:_MOST_CAUSES]:
-        name = cause.fingerprint or "several causes  "
-        message = plain(cause.message)[:_MESSAGE_CHARS]
-        yield f"{name}  {counted(cause.events, 'event')}: {message}"
+        name = cause.fingerprint or "several causes"
+        message = cause.message[:_MESSAGE_CHARS]
+        yield "cause", f"{name}  {counted(cause.events, 'event')}: {message}"
     if len(causes) > _MOST_CAUSES:
-        yield f"and {len(causes) - _MOST_CAUSES} more; `--json` shows them"
+        yield "", f"and {len(causes) - _MOST_CAUSES} more; `--json` shows them"
 
 
-def _objects(keys: Sequence[str]) -> Iterator[str]:
-    if keys:
-        yield "objects, the newest first:"
-    yield from map(plain, keys[:_KEYS_SHOWN])
+def _objects(keys: Sequence[str]) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact for each object, the newest first."""
+    yield from (("object", key) for key in keys[:_KEYS_SHOWN])
     if len(keys) > _KEYS_SHOWN:
-        yield "and more; `--json` shows them"
+        yield "", "and more; `--json` shows them"
 
 
 def _print_event(parked: ParkedEvent) -> None:
     """Print one event under its error."""
-    console = terminal()
     head = f"{parked.stage}/{parked.error_type}  {parked.pipeline_id}/{parked.event_name}"
-    console.print(Text(plain(head), "bold"))
+    print_folded([head], style="bold")
     place = f"  ({_cut(parked.where)})" if parked.where else ""
-    console.print(Text(plain(_cut(parked.message) + place), "yellow"))
+    print_folded([_cut(parked.message) + place], style="yellow")
     when = f"event time {parked.event_at}, parked {parked.parked_at}"
     if parked.kafka_partition >= 0:
         when += f", {parked.topic}/{parked.kafka_partition}@{parked.kafka_offset}"
-    console.print(Text(plain(f"{when}, attempt {parked.attempt}"), "dim"))
-    console.print(Text(_pretty(parked.value)))
-    console.print()
+    print_folded([f"{when}, attempt {parked.attempt}"], style="dim")
+    typer.echo(_pretty(parked.value))
+    typer.echo("")
 
 
 def _cut(message: str) -> str:
@@ -481,15 +473,15 @@ def _pretty(value: bytes) -> str:
 
 def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
     """Say that nothing is parked, or nothing that matches."""
-    console = terminal()
     if wanted.names_nothing:
-        console.print("[green]Nothing is parked.[/] Every event went on, or was dealt with.")
+        print_folded(["Nothing is parked. Every event went on, or was dealt with."], style="green")
     else:
-        console.print(
-            "No parked partition matches. `waybill parked list` shows all that is parked."
+        print_folded(
+            ["No parked partition matches. `waybill parked list` shows all that is parked."]
         )
     if not everything:
-        console.print("[dim]`--all` also lists partitions that were replayed or discarded.[/]")
+        words = "`--all` also lists partitions that were replayed or discarded."
+        print_folded([words], style="dim")
 
 
 def _size(number: float) -> str:
@@ -499,10 +491,6 @@ def _size(number: float) -> str:
             break
         number /= _STEPS
     return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
-
-
-def _minute(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}"
 
 
 def _print_decided(report: DiscardReport, what: str, left: str) -> None:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from waybill.cli.command import DECLARED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, terminal, user_code_printed
+from waybill.cli.output import counted, plain, print_folded, terminal, user_code_printed
 
 if TYPE_CHECKING:
     from waybill.settings import Settings
@@ -178,39 +177,36 @@ def _event_json(example: Example, result: EventResult, mismatches: list[str]) ->
 
 
 def _show(report: _Report) -> None:
-    console = terminal()
     if report.is_empty:
-        _say(console, f"{report.name}: no example events and no tests", style="dim")
+        _say(f"{report.name}: no example events and no tests", style="dim")
         return
-    _say(console, report.name, style="bold")
+    _say(report.name, style="bold")
     for example, result, mismatches in report.results:
-        _show_event(console, example, result, mismatches)
+        _show_event(example, result, mismatches)
     if report.results:
         matching = len(report.results) - report.wrong
         summary = f"{matching:,} of {counted(len(report.results), 'example event')} as expected"
-        _say(console, summary, indent=2, style="bold red" if report.wrong else "green")
+        _say(summary, indent=2, style="bold red" if report.wrong else "green")
     if report.own is not None:
-        _show_own_tests(console, report.own)
+        _show_own_tests(report.own)
     errors = terminal(err=True)
     for error in report.errors:
         for line in error.split("\n"):
-            errors.print(Text(_plain(line), "red"), soft_wrap=True)
+            errors.print(Text(plain(line), "red"), soft_wrap=True)
 
 
-def _show_event(
-    console: Console, example: Example, result: EventResult, mismatches: list[str]
-) -> None:
+def _show_event(example: Example, result: EventResult, mismatches: list[str]) -> None:
     note = f" ({_cut(example.note, _NOTE_CHARS)})" if example.note else ""
     mark, style = ("not as expected", "red") if mismatches else ("ok", "green")
     head = f"line {example.line}{note}: {_outcome(result)}: "
-    _say(console, f"{head}{mark}", indent=2, style=style)
+    _say(f"{head}{mark}", indent=2, style=style)
     for cause in _causes(result):
-        _say(console, _cut(cause, _MESSAGE_CHARS), indent=4)
+        _say(_cut(cause, _MESSAGE_CHARS), indent=4)
     for mismatch in mismatches[:_MOST_DIFFERENCES]:
-        _say(console, mismatch, indent=4, style="red")
+        _say(mismatch, indent=4, style="red")
     if (left := len(mismatches) - _MOST_DIFFERENCES) > 0:
         rest = f"and {counted(left, 'difference')} more; --json has all"
-        _say(console, rest, indent=4, style="red")
+        _say(rest, indent=4, style="red")
 
 
 def _cut(text: str, most: int) -> str:
@@ -234,22 +230,14 @@ def _causes(result: EventResult) -> Iterator[str]:
             yield f"also {other}"
 
 
-def _show_own_tests(console: Console, own: OwnTests) -> None:
+def _show_own_tests(own: OwnTests) -> None:
     if own.exit_code:
+        console = terminal()
         for line in own.output.splitlines():
-            console.print(Text(_plain(line)), soft_wrap=True)  # as wide as pytest made it
+            console.print(Text(plain(line)), soft_wrap=True)  # as wide as pytest made it
     style = "bold red" if own.exit_code else "green"
-    _say(console, f"{', '.join(own.files)}: {own.summary}", indent=2, style=style)
+    _say(f"{', '.join(own.files)}: {own.summary}", indent=2, style=style)
 
 
-def _plain(text: str) -> str:
-
-    return plain(text)
-
-
-def _say(console: Console, message: str, *, indent: int = 0, style: str = "") -> None:
-    """Print a sentence, broken between words; what is broken off stands two columns further in."""
-    text = Text(_plain(message), style)
-    for number, line in enumerate(text.wrap(console, console.width - indent - 2)):
-        line.rstrip()
-        console.print(Text(" " * (indent + 2 * bool(number))).append_text(line))
+def _say(message: str, *, indent: int = 0, style: str = "") -> None:
+    print_folded([" " * indent + message], style=style)

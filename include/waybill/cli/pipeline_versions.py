@@ -17,6 +17,7 @@ from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import plain, print_folded, print_json, terminal
+from waybill.cli.tables import Column, Styled, Table, print_table
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -154,7 +155,7 @@ def history(name: Name, *, as_json: AsJson = False) -> None:
     if as_json:
         print_json([_shown(one) | {"active": one is found[0]} for one in found])
         return
-    _print_history(found)
+    print_table(_history_table(found))
 
 
 def rollback(
@@ -251,35 +252,28 @@ def _shown(version: DeployedVersion) -> dict[str, Any]:
     return version.to_json()
 
 
-def _print_history(found: Sequence[DeployedVersion]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    grid.add_column("number", justify="right", no_wrap=True)
-    for title in ("version", "when (UTC)"):
-        grid.add_column(title, no_wrap=True)
-    for title in ("by", "what"):
-        grid.add_column(title, overflow="fold")
-    for one in found:
-        what = f"from {one.place}" if one.place else "deployed"
+def _history_table(found: Sequence[DeployedVersion]) -> Table:
+    rows = []
+    for number, one in enumerate(found):
+        what = "active" if not number else ""
         if one.rolled_back_to is not None:
-            what = f"rollback to {one.rolled_back_to}" + (f": {one.why}" if one.why else "")
-        style = "bold" if one is found[0] else ""
-        grid.add_row(
-            *(
-                Text(plain(cell), style)
-                for cell in (
-                    str(one.number),
-                    one.version,
-                    f"{one.deployed_at:%Y-%m-%d %H:%M}",
-                    one.deployed_by,
-                    what + (", active" if one is found[0] else ""),
-                )
-            )
-        )
-    terminal().print(grid)
+            what += ", " if what else ""
+            what += f"rollback to {one.rolled_back_to}" + (f": {one.why}" if one.why else "")
+        style = "" if number else "bold"
+        cells = (str(one.number), one.version, one.deployed_at, one.deployed_by, what or None)
+        rows.append([*(Styled(cell, style) for cell in cells), one.place or None])
+    return Table(
+        (
+            Column("number", "number"),
+            Column("version"),
+            Column("when (UTC)"),
+            Column("by"),
+            Column("what", "words"),
+            Column("from", spare=1),
+        ),
+        rows,
+        "it was never deployed: `waybill pipelines deploy` does",
+    )
 
 
 def _print_diff(lines: Sequence[str]) -> None:

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.command import DECLARED, DEPLOYED
@@ -25,12 +23,12 @@ from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Why, decision
 from waybill.cli.output import counted, plain, print_folded, print_json, terminal
 from waybill.cli.pipeline_versions import ActiveVersions, active_versions
+from waybill.cli.tables import Cell, Column, Table, clock, print_facts, print_table
 from waybill.errors import InputError, NotFoundError, RetryError
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     HOURLY,
     PUSHED,
-    Column,
     DeclarationError,
     NamesMissingError,
     Pipeline,
@@ -48,6 +46,7 @@ from waybill.settings import Settings
 if TYPE_CHECKING:
     from waybill.deployment import DeployReport
     from waybill.parking import Hold
+    from waybill.pipelines import Column as DeclaredColumn
     from waybill.services import DeepCheck
 
 app = typer.Typer(no_args_is_help=True, help="Declared pipelines: from `new` to `deploy`.")
@@ -66,8 +65,6 @@ From = Annotated[
 _DECLARATION = "pipeline.yaml"
 _UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
 HeldName = Annotated[str, typer.Argument(metavar=DEPLOYED, help="The pipeline, by name or id.")]
-_WIDE = 110
-"""Columns of a terminal from which on a list of pipelines has all there is."""
 _RENEWED_S = 15.0
 """How long `deploy` waits for its DAG."""
 _AIRFLOW_S = 10.0
@@ -151,35 +148,12 @@ def list_pipelines(*, directory: From = None, as_json: AsJson = False) -> None:
         lines = [_summary(one) | found.to_json(one) for one in pipelines]
         _print_json(lines + [found.alone_json(one) for one in found.alone()])
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    wide = terminal().width >= _WIDE
-    for title in ("pipeline", "team", "schedule", *(("source", "events") if wide else ())):
-        table.add_column(title, overflow="fold")
-    table.add_column("schema", overflow="fold")
-    for title in ("version", "active"):
-        table.add_column(title, no_wrap=True)
-    for pipeline in pipelines:
-        more = (pipeline.source.connector, _few(list(pipeline.events))) if wide else ()
-        table.add_row(
-            *(
-                Text(cell)
-                for cell in (
-                    pipeline.name,
-                    pipeline.team,
-                    pipeline.schedule or "by hand",
-                    *more,
-                    f"{pipeline.destination}.{pipeline.schema_name}",
-                    pipeline.version,
-                    found.mark(pipeline),
-                )
-            )
-        )
-    terminal().print(table)
-    print_folded(line for one in pipelines for line in found.lines(one))
-    print_folded(
+    said = [line for one in pipelines for line in found.lines(one)]
+    said += [
         f"{one.name}: deployed, and declared in none of these folders; active is {one.active}"
         for one in found.alone()
-    )
+    ]
+    print_table(_pipeline_table(pipelines, found, _folder(directory)), said)
     if found.unknown:
         print_folded([f"which versions are active is not known: {found.unknown}"], err=True)
 
@@ -201,24 +175,66 @@ def show(
     if as_json:
         _print_json({**pipeline.to_json(), "topic": topic_of(pipeline), **found.to_json(pipeline)})
         return
-    console = terminal()
-    console.print(_facts(pipeline, found))
+    print_facts(_facts(pipeline, found), f"pipeline {pipeline.name}", whole=("source",))
     for event in pipeline.events.values():
-        console.print(_columns(_title(pipeline, event.name), event.table.columns, event.table.key))
+        print_folded([""])
+        print_table(
+            _column_table(_title(pipeline, event.name), event.table.columns, event.table.key)
+        )
         for child in event.table.children:
             title = f"{event.table.schema_name}.{child.name}, of the items of {child.source!r}"
-            console.print(_columns(title, child.columns, ()))
-    print_folded(found.lines(pipeline))
+            print_folded([""])
+            print_table(_column_table(title, child.columns, ()))
+    if lines := found.lines(pipeline):
+        print_folded(["", *lines])
     if found.unknown:
         print_folded([f"which version is active is not known: {found.unknown}"], err=True)
 
 
-def _columns(title: str, columns: Sequence[Column], key: Sequence[str]) -> Table:
-    table = Table("column", "type", "null", "from", title=Text(title))
-    for column in columns:
-        null = "key" if column.name in key else "yes" if column.nullable else "no"
-        table.add_row(Text(column.name), column.type, null, Text(column.source))
-    return table
+def _pipeline_table(pipelines: Sequence[Pipeline], found: ActiveVersions, folder: Path) -> Table:
+    return Table(
+        (
+            Column("pipeline"),
+            Column("team", spare=2),
+            Column("schedule", spare=1),
+            Column("source", spare=3),
+            Column("events", "words", spare=4),
+            Column("schema"),
+            Column("version"),
+            Column("active"),
+        ),
+        [
+            (
+                one.name,
+                one.team,
+                one.schedule or "by hand",
+                one.source.connector,
+                _few(list(one.events)),
+                f"{one.destination}.{one.schema_name}",
+                one.version,
+                found.mark(one),
+            )
+            for one in pipelines
+        ],
+        f"no pipeline is declared in {folder}: `waybill pipelines new` makes one",
+    )
+
+
+def _column_table(title: str, columns: Sequence[DeclaredColumn], key: Sequence[str]) -> Table:
+    return Table(
+        (Column("column"), Column("type"), Column("null"), Column("from")),
+        [
+            (
+                column.name,
+                column.type,
+                "key" if column.name in key else "yes" if column.nullable else "no",
+                column.source or "(the item)",
+            )
+            for column in columns
+        ],
+        "no column is declared: `waybill mapping infer` proposes some",
+        title,
+    )
 
 
 def _folder(directory: Path | None) -> Path:
@@ -306,10 +322,9 @@ def _summary(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def _facts(pipeline: Pipeline, found: ActiveVersions) -> Table:
-    table = Table(title=Text(f"pipeline {pipeline.name}"), show_header=False)
+def _facts(pipeline: Pipeline, found: ActiveVersions) -> list[tuple[str, Cell]]:
     source = pipeline.source
-    for label, fact in (
+    return [
         ("id", pipeline.id),
         ("team", pipeline.team),
         ("owner", pipeline.owner),
@@ -319,13 +334,11 @@ def _facts(pipeline: Pipeline, found: ActiveVersions) -> Table:
         ("order by", ", ".join(source.order_by) or "as it comes"),
         ("topic", topic_of(pipeline)),
         ("destination", f"{pipeline.destination}, schema {pipeline.schema_name}"),
-        ("keeps the source", "yes" if pipeline.keep_source else "no"),
-        ("opens connections", "yes" if pipeline.network else "no"),
+        ("keeps the source", pipeline.keep_source),
+        ("opens connections", pipeline.network),
         ("version", f"{pipeline.version}, of the folder"),
         ("active", found.mark(pipeline)),
-    ):
-        table.add_row(label, Text(fact))
-    return table
+    ]
 
 
 def _schedule(pipeline: Pipeline) -> str:
@@ -585,15 +598,13 @@ def _goes_back() -> list[str]:
 
 
 def _show_hold(one: Hold) -> None:
-    console = terminal()
-    lines = [f"{one.pipeline}: held since {one.held_at:%Y-%m-%d %H:%M} by {one.held_by}"]
+    lines = [f"{one.pipeline}: held since {clock(one.held_at)} UTC by {one.held_by}"]
     lines += _hold_reason(one)
     if one.last_probe is not None:
         lines.append(f"  probe {one.probes}: {_probed(one.last_probe)}")
     if one.released_at is not None:
-        lines.append(f"  released {one.released_at:%Y-%m-%d %H:%M} by {one.released_by}")
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        lines.append(f"  released {clock(one.released_at)} UTC by {one.released_by}")
+    print_folded(lines)
 
 
 def _hold_reason(one: Hold) -> list[str]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.command import DESTINATION
+from waybill.cli.command import DESTINATION, tell_taken
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_folded, print_json, terminal
+from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.tables import Column, Styled, Table, kind_of, print_table
 
 if TYPE_CHECKING:
     from waybill.destinations import QueryResult
@@ -57,7 +58,9 @@ def sql(
     if as_csv:
         _print_csv(result)
     else:
-        _print_table(result)
+        print_table(_row_table(result))
+        if result.rows:
+            print_folded([f"{counted(len(result.rows), 'row')}{', and more' * result.is_cut}"])
     if result.is_cut:
         print_folded([f"there are more rows than {limit:,}; --limit shows more"], err=True)
 
@@ -97,17 +100,17 @@ def connect(
 
 
 def _default(names: list[str]) -> str:
-    """Return the destination that is meant where none is given.
+    """Return the destination that is meant where none is given, and say so on standard error.
 
     Raises:
         InputError: there is none, or more than one and none is called `warehouse`.
     """
     from waybill.errors import InputError
 
-    if "warehouse" in names:
-        return "warehouse"
-    if len(names) == 1:
-        return names[0]
+    if "warehouse" in names or len(names) == 1:
+        name = "warehouse" if "warehouse" in names else names[0]
+        tell_taken("destination", name, "the only one" if len(names) == 1 else "the default")
+        return name
     there = f"there are {', '.join(sorted(names))}" if names else "WAYBILL_DESTINATIONS names none"
     raise InputError(f"--destination: say which; {there}")
 
@@ -145,42 +148,15 @@ def _print_csv(result: QueryResult) -> None:
     writer.writerows([shown(_text(value)) for value in row] for row in result.rows)
 
 
-def _print_table(result: QueryResult) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
-
-    console = terminal()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for place, name in enumerate(result.columns):
-        values = [row[place] for row in result.rows if row[place] is not None]
-        is_number = bool(values) and all(_is_number(value) for value in values)
-        table.add_column(Text(plain(name)), justify="right" if is_number else "left")
-    for row in result.rows:
-        table.add_row(
-            *(Text("null", "dim") if one is None else Text(plain(_text(one))) for one in row)
-        )
-    least = Measurement.get(console, console.options.update(max_width=10_000), table).minimum
-    if result.columns and least <= console.width:
-        console.print(table)
-    else:
-        _print_records(result)
-    typer.echo(f"{counted(len(result.rows), 'row')}{', and more' if result.is_cut else ''}")
-
-
-def _print_records(result: QueryResult) -> None:
-    """Print a value a line, as psql does with rows that are wider than the terminal."""
-    names = [plain(name) for name in result.columns]
-    wide = max(map(len, names), default=0)
-    for number, row in enumerate(result.rows, 1):
-        typer.echo(f"row {number:,}")
-        for name, value in zip(names, row, strict=True):
-            shown = "null" if value is None else plain(_text(value))
-            typer.echo(f"  {name:<{wide}}  {shown}")
-
-
-def _is_number(value: Any) -> bool:
-    from decimal import Decimal
-
-    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+def _row_table(result: QueryResult) -> Table:
+    """Return the rows as a table; values are whole, also where each has a line."""
+    columns = [
+        Column(name, kind_of(row[place] for row in result.rows))
+        for place, name in enumerate(result.columns)
+    ]
+    null = Styled("null", "dim")
+    return Table(
+        columns,
+        [[null if value is None else _text(value) for value in row] for row in result.rows],
+        f"0 rows; the columns are {', '.join(result.columns)}",
+    )

@@ -7,21 +7,32 @@ shown, not sent.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.command import tell_taken
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
-from waybill.cli.output import counted, plain, print_json, terminal
+from waybill.cli.output import (
+    counted,
+    folded_text,
+    plain,
+    print_folded,
+    print_json,
+    screen_width,
+    terminal,
+)
 from waybill.cli.promises import tell_hindrances
+from waybill.cli.tables import Column, Styled, Table, print_table
+from waybill.errors import InputError
+from waybill.nearest_name import shown_name
 from waybill.parking import ParkedGroupRequest
 from waybill.replay import DryRunRequest, ReplayRequest
 
@@ -30,6 +41,7 @@ if TYPE_CHECKING:
     from waybill.replay import DryRunReport, GoodReport, ReplayOutcome
     from waybill.settings import Settings
 _FOLLOW_S = 3600.0
+_GROUP_NAMES = ("event_name", "stage", "error_type")
 _INTERRUPTED = 130
 _MOST_GROUPS = 12
 _MESSAGE_CHARS = 200
@@ -42,6 +54,58 @@ _WAY_OUT = (
 )
 
 
+def _names_of_group(
+    values: Mapping[str, Any], *, is_taken: bool = True, **_own: Any
+) -> dict[str, Any]:
+    """Return the fields of a request; names that were left out are those of the only group.
+
+    Args:
+        values: what was given of the fields.
+        is_taken: False: they have to be given, also where there is one group only.
+
+    Raises:
+        InputError: no group holds events, or more than one does, or they have to be given; says
+            which there are.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    missing = [name for name in _GROUP_NAMES if name not in given]
+    if not missing:
+        return given
+    groups = _held_groups(given)
+    for name in missing:
+        noun = name.replace("_", " ")
+        choices = sorted({getattr(one, name) for one in groups})
+        if len(choices) != 1 or not is_taken:
+            listed = ", ".join(shown_name(one) or "(empty)" for one in choices)
+            raise InputError(f"no {noun} was given: name one; there are {listed}")
+        given[name] = choices[0]
+        tell_taken(noun, choices[0])
+    return given
+
+
+def _held_groups(given: Mapping[str, Any]) -> list[ParkedGroup]:
+    """Return the groups of a pipeline that hold events and have the names that were given.
+
+    Raises:
+        InputError: there is none.
+    """
+    from waybill.parking import ParkedGroupFilter
+    from waybill.services import opened_parking
+    from waybill.settings import Settings
+
+    names = {name: given[name] for name in _GROUP_NAMES if name in given}
+    with opened_parking(Settings()) as parking:
+        parking.require_names(names.get("stage"), names.get("error_type"))
+        pipeline_id = parking.pipeline_id(given["pipeline"])
+        found = parking.partitions(ParkedGroupFilter(pipeline_id=pipeline_id, held=True, **names))
+    if not found:
+        raise InputError(
+            f"nothing of {shown_name(given['pipeline'])} is parked that matches; `waybill parked"
+            " list --all` shows what there is"
+        )
+    return found
+
+
 @takes(
     ReplayRequest,
     flags={
@@ -50,6 +114,7 @@ _WAY_OUT = (
         "max_events": ("--limit",),
     },
     without=("governed", "sample"),
+    complete=partial(_names_of_group, is_taken=False),
 )
 def replay(
     request: ReplayRequest,
@@ -69,7 +134,6 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Replay a parked partition by an Airflow run, or dry-run it (see also `dry-run`)."""
-    from waybill.errors import InputError
     from waybill.services import replayable
     from waybill.settings import Settings
 
@@ -122,7 +186,6 @@ def _outcome(
     settings: Settings, partition: ParkedGroup, run_id: str, state: str, *, wait_s: float
 ) -> ReplayOutcome | None:
     """Return what became of what a run has sent; ``None``: it goes on, or it had not begun."""
-    from waybill.errors import InputError
     from waybill.services import replay_outcome
 
     if state not in {"success", "failed"}:
@@ -159,7 +222,7 @@ def _tell(
     typer.echo(f"replay run {run_id}: {state}")
     if outcome is not None:
         for line in _outcome_lines(outcome):
-            console.print(f"  {line}", markup=False, soft_wrap=True)
+            print_folded([f"  {line}"])
     names = f"{quote(partition.pipeline)} --event-name {quote(partition.event_name)}"
     looks = [f"run: {settings.airflow.url}/dags/replay/runs/{run_id}"]
     if outcome is not None:
@@ -194,6 +257,7 @@ def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
 @takes(
     ParkedGroupRequest,
     flags=PARTITION_FLAGS,
+    complete=_names_of_group,
 )
 def auto_replay(
     request: ParkedGroupRequest,
@@ -245,6 +309,7 @@ def auto_replay(
         **PARTITION_FLAGS,
         "max_events": ("--limit",),
     },
+    complete=_names_of_group,
 )
 def dry_run(
     request: DryRunRequest,
@@ -277,7 +342,7 @@ def show_dry_run(report: DryRunReport, request: DryRunRequest) -> None:
     for line in _ends(report, request.stage):
         _say(console, Text(line), indent=2)
     if len(report.by_fingerprint) > 1:
-        _groups(console, report)
+        _print_groups(report)
     if report.good.tried or report.good.examples:
         _good(console, report.good)
     console.print(Text("nothing was written", "dim"))
@@ -321,27 +386,34 @@ def _ends(report: DryRunReport, stage: str) -> Iterator[str]:
         yield "the destination was not asked: it may refuse some of these again"
 
 
-def _groups(console: Console, report: DryRunReport) -> None:
-    """Print a group a row: its numbers and fingerprint, and its message below that."""
-    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("events", "tried", "would pass"):
-        grid.add_column(name, justify="right", no_wrap=True)
-    grid.add_column("fingerprint, message")
-    rows = list(report.by_fingerprint.items())
-    for fingerprint, row in rows[:_MOST_GROUPS]:
+def _print_groups(report: DryRunReport) -> None:
+    left = len(report.by_fingerprint) - _MOST_GROUPS
+    print_folded([""])
+    print_table(_group_table(report))
+    if left > 0:
+        words = f"{counted(left, 'smaller group')} not shown; --json has all"
+        print_folded([words], style="dim")
+    print_folded([""])
+
+
+def _group_table(report: DryRunReport) -> Table:
+    """Return a line a group of one fingerprint: its numbers, and its message."""
+    rows = []
+    for fingerprint, row in list(report.by_fingerprint.items())[:_MOST_GROUPS]:
         share = row["would_pass"] / row["tried"]
         style = {_ALL: "green", _NONE: "red"}.get(share, "yellow")
-        message = plain(row["message"])[:_MESSAGE_CHARS]
-        grid.add_row(
-            Text(f"{row['events']:,}"),
-            Text(f"{row['tried']:,}"),
-            Text(_percent(share), style),
-            Text(f"{plain(fingerprint)}\n{message}"),
-        )
-    console.print(grid)
-    if len(rows) > _MOST_GROUPS:
-        left = f"{counted(len(rows) - _MOST_GROUPS, 'smaller group')} not shown; --json has all"
-        console.print(Text(left, "dim"))
+        message = row["message"][:_MESSAGE_CHARS]
+        passes = Styled(_percent(share), style)
+        rows.append((row["events"], row["tried"], passes, fingerprint, message))
+    return Table(
+        (
+            *(Column(head, "number") for head in ("events", "tried", "would pass")),
+            Column("fingerprint"),
+            Column("message", "words"),
+        ),
+        rows,
+        "nothing was tried",
+    )
 
 
 def _good(console: Console, good: GoodReport) -> None:
@@ -364,9 +436,9 @@ def _good(console: Console, good: GoodReport) -> None:
 
 def _say(console: Console, words: Text, indent: int = 0) -> None:
     """Print a sentence, broken between words; what is broken off stands two columns further in."""
-    for number, line in enumerate(words.wrap(console, console.width - indent - 2)):
-        line.rstrip()
-        console.print(Text(" " * (indent + 2 * bool(number))).append_text(line))
+    line = Text(" " * indent).append_text(words)
+    for part in folded_text(line, screen_width(), " " * (indent + 2)):
+        console.print(part, soft_wrap=True)
 
 
 def _example(found: dict[str, Any]) -> Iterator[str]:

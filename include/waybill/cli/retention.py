@@ -10,6 +10,7 @@ from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import Yes
 from waybill.cli.output import plain, print_json
 from waybill.cli.promises import tell_hindrances
+from waybill.cli.tables import Column, Table, print_table
 
 app = typer.Typer(
     no_args_is_help=True, help="Retention: show how long things are kept, and trim them."
@@ -30,9 +31,17 @@ def show(*, as_json: AsJson = False) -> None:
         return
     for name, days in rules["settings"].items():
         typer.echo(f"WAYBILL_RETENTION__{name.upper()}={days:g}")
-    for name, one in rules["tables"].items():
-        typer.echo(f"\n{name}: a row for each {one['by']}\n  {one['trimmed']}")
+    typer.echo("")
+    print_table(_rule_table(rules["tables"]))
     tell_hindrances(settings, "nothing of this is deleted by itself", dags=["apply_retention"])
+
+
+def _rule_table(rules: dict[str, Any]) -> Table:
+    return Table(
+        (Column("table"), Column("a row for each", "words", least=14), Column("deleted", "words")),
+        [(name, one["by"], one["trimmed"]) for name, one in rules.items()],
+        "the tracker has no table",
+    )
 
 
 @app.command()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.mapping import proposal_json, show_proposal
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_folded, print_json, terminal
+from waybill.cli.output import counted, plain, print_folded, print_json
 from waybill.cli.pipelines import existing_folder
+from waybill.cli.tables import Column, Styled, Table, ago, clock, print_table
 
 if TYPE_CHECKING:
     from waybill.ledger import RunFigures, SourceLine
@@ -29,7 +28,6 @@ _FOLDER = typer.Argument(metavar=DECLARED, help="A pipeline's folder, or its nam
 _SAMPLE, _MOST_SAMPLE = 1_000, 100_000
 _VALUE_CHARS = 200
 _COLOURS = {"success": "green", "running": "green", "failed": "bold red", "silent": "bold red"}
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _Deployed = typer.Argument(metavar=DEPLOYED, help="A deployed pipeline's name or id.")
 
 
@@ -43,12 +41,12 @@ def list_kinds(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json([{"kind": kind, "from": place, "does": words} for kind, place, words in kinds])
         return
-    grid = Table(header_style="bold")
-    for name in ("kind", "from", "does"):
-        grid.add_column(name, overflow="fold")
-    for row in kinds:
-        grid.add_row(*(Text(plain(cell)) for cell in row))
-    terminal().print(grid)
+    print_table(_kind_table(kinds))
+
+
+def _kind_table(kinds: Sequence[tuple[str, str, str]]) -> Table:
+    columns = (Column("kind"), Column("from", spare=1), Column("does", "words"))
+    return Table(columns, kinds, "no kind of source is known")
 
 
 @app.command()
@@ -81,11 +79,11 @@ def discover(
             }
         )
         return
-    console = terminal()
-    console.print(_found_grid(found))
+    print_table(_found_table(found))
     for proposal in found.proposals:
-        show_proposal(console, proposal, pasted=written is None)
-    print_folded(_ending(found, None if written is None else str(written)))
+        print_folded([""])
+        show_proposal(proposal, pasted=written is None)
+    print_folded(["", *_ending(found, None if written is None else str(written))])
 
 
 def _found_json(one: Any) -> dict[str, Any]:
@@ -98,16 +96,27 @@ def _found_json(one: Any) -> dict[str, Any]:
     }
 
 
-def _found_grid(found: SourceDiscovery) -> Table:
-    grid = Table(header_style="bold")
-    for name in ("in the source", "event", "key", "cursor"):
-        grid.add_column(name, overflow="fold")
-    grid.add_column("fields", justify="right")
-    for one in found.found:
-        cells = (one.name, one.event, ", ".join(one.key), one.cursor or "")
-        fields = f"{len(one.types):,}" if one.types else ""
-        grid.add_row(*(Text(plain(cell)) for cell in cells), fields)
-    return grid
+def _found_table(found: SourceDiscovery) -> Table:
+    return Table(
+        (
+            Column("in the source"),
+            Column("event"),
+            Column("key"),
+            Column("cursor"),
+            Column("fields", "number", spare=1),
+        ),
+        [
+            (
+                one.name,
+                one.event,
+                ", ".join(one.key) or None,
+                one.cursor or None,
+                len(one.types) or None,
+            )
+            for one in found.found
+        ],
+        "nothing is there to be read: no table, no file, no record that the options select",
+    )
 
 
 def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
@@ -217,35 +226,40 @@ def stop(
 
 
 def _show_status(found: list[SourceLine]) -> None:
-    from rich.box import SIMPLE_HEAD
-
     from waybill.ledger import WAITS_FOR
 
-    if not found:
-        print_folded(["no pipeline is deployed"])
-        return
-    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column("pipeline", overflow="fold")
-    grid.add_column("state", no_wrap=True)
-    for name in ("rows", "rows/s", "behind"):
-        grid.add_column(name, justify="right", overflow="fold")
-    grid.add_column("last success", overflow="fold")
-    for one in found:
-        figures = one.figures
-        grid.add_row(
-            Text(plain(one.pipeline)),
-            Text(one.state, _COLOURS.get(one.state, "yellow")),
-            f"{figures.read:,}",
-            f"{figures.rate_per_s:,.1f}",
-            Text(plain(_behind(figures))),
-            _ago(one.succeeded_at),
-        )
-    terminal().print(grid)
+    notes = []
     for one in found:
         if one.state == "failed":
-            print_folded([f"{plain(one.pipeline)}: {plain(one.error)}"])
+            notes.append(f"{one.pipeline}: {one.error}")
         if one.waits_for:
-            print_folded([f"{plain(one.pipeline)} waits: {WAITS_FOR[one.waits_for]}"])
+            notes.append(f"{one.pipeline} waits: {WAITS_FOR[one.waits_for]}")
+    print_table(_status_table(found), notes)
+
+
+def _status_table(found: list[SourceLine]) -> Table:
+    return Table(
+        (
+            Column("pipeline"),
+            Column("state"),
+            Column("rows", "number"),
+            Column("rows/s", "number", spare=1),
+            Column("behind", "number"),
+            Column("last success"),
+        ),
+        [
+            (
+                one.pipeline,
+                Styled(one.state, _COLOURS.get(one.state, "yellow")),
+                one.figures.read,
+                f"{one.figures.rate_per_s:,.1f}",
+                _behind(one.figures) or None,
+                ago(one.succeeded_at),
+            )
+            for one in found
+        ],
+        "no pipeline is deployed: `waybill pipelines deploy` does",
+    )
 
 
 def _status_lines(one: SourceLine) -> Iterator[str]:
@@ -269,9 +283,9 @@ def _status_lines(one: SourceLine) -> Iterator[str]:
         yield plain(f"  at {figures.position}")
     if behind := _behind(figures):
         yield plain(f"  {behind} behind the source")
-    yield f"  last success {_ago(one.succeeded_at)}, next run {_at(due)}"
+    yield f"  last success {ago(one.succeeded_at)}, next run {_at(due)}"
     if one.failed_at is not None:
-        yield plain(f"  last failure {_ago(one.failed_at)}: {one.error}")
+        yield plain(f"  last failure {ago(one.failed_at)}: {one.error}")
 
 
 def _behind(figures: RunFigures) -> str:
@@ -279,15 +293,4 @@ def _behind(figures: RunFigures) -> str:
 
 
 def _at(moment: datetime | None) -> str:
-    return "by hand" if moment is None else f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _ago(moment: datetime | None) -> str:
-    """Return how long ago something was, in its largest unit."""
-    if moment is None:
-        return "never"
-    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
-    for unit_s, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
-        if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    return "by hand" if moment is None else f"{clock(moment)} UTC"

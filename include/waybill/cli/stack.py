@@ -7,15 +7,14 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import plain, print_json, terminal
+from waybill.cli.output import plain, print_folded, print_json, terminal
+from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from waybill.settings import Settings
     from waybill.stack import Check, ServiceStatus
@@ -135,27 +134,34 @@ def status(*, as_json: AsJson = False) -> None:
 
     lines = Stack(Settings()).status()
     runs = any(line.pid for line in lines)
-    ill = [line.name for line in lines if not line.healthy and not line.suspended]
-    suspended = [line for line in lines if line.suspended]
     if as_json:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
-        terminal().print(_status_table(lines))
-        if not runs:
-            _say("nothing runs; `waybill up` starts the stack")
-        elif ill:
-            _say(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
-        for line in suspended:
-            _say(f"{line.name} was suspended by a signal; `{line.resume}` resumes it")
-        _show_restarts(lines)
+        print_table(_status_table(lines), _troubles(lines))
         _show_ways_in(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
             _show_jobs()
         if any(line.name == _API_SERVER and line.healthy for line in lines):
             _show_paused()
-    if runs and (ill or suspended):
+    if runs and not all(line.healthy and not line.suspended for line in lines):
         raise typer.Exit(ExitCode.AWAY)
+
+
+def _troubles(lines: Sequence[ServiceStatus]) -> list[str]:
+    """Return what is to be said of services that are not as they should be."""
+    ill = [line.name for line in lines if not line.healthy and not line.suspended]
+    said = []
+    if not any(line.pid for line in lines):
+        said.append("nothing runs; `waybill up` starts the stack")
+    elif ill:
+        said.append(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
+    said += [
+        f"{line.name} was suspended by a signal; `{line.resume}` resumes it"
+        for line in lines
+        if line.suspended
+    ]
+    return [*said, *(words for line in lines for words in _restarts(line))]
 
 
 def _show_ways_in(lines: Sequence[ServiceStatus]) -> None:
@@ -177,14 +183,13 @@ def _who_starts(lines: Sequence[ServiceStatus]) -> str:
     return "`waybill up` starts them again"
 
 
-def _show_restarts(lines: Sequence[ServiceStatus]) -> None:
-    """Print a line for each service that the supervisor started again."""
-    for line in lines:
-        if line.restarts:
-            times = "once" if line.restarts == 1 else f"{line.restarts} times"
-            _say(f"{line.name} was started again {times}; last at {line.last_exit}")
-        if line.problem:
-            _say(f"{line.name} did not come up: {line.problem}")
+def _restarts(line: ServiceStatus) -> Iterator[str]:
+    """Yield whether the supervisor started a service again, and how that went."""
+    if line.restarts:
+        times = "once" if line.restarts == 1 else f"{line.restarts} times"
+        yield f"{line.name} was started again {times}; last at {line.last_exit}"
+    if line.problem:
+        yield f"{line.name} did not come up: {line.problem}"
 
 
 def _show_paused() -> None:
@@ -280,39 +285,45 @@ def _show_waiting() -> None:
     if found:
         _say("`waybill destination list` shows why")
     for stop in stopped:
-        _say(f"topic {stop.topic} is not read since {stop.found_at:%Y-%m-%d %H:%M} UTC")
+        _say(f"topic {stop.topic} is not read since {clock(stop.found_at)} UTC")
     if stopped:
         _say("`waybill topics list` shows why; `waybill topics settle` resumes it")
 
 
 def _say(words: str) -> None:
     """Print a sentence, broken between words, with what is not printable written out."""
-    terminal().print(Text(plain(words)))
+    print_folded([words])
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:
-    """Return a line a service; 80 columns hold it, with two ports a line."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("service", overflow="fold")
-    for head in ("state", "pid", "memory", "up for", "ports"):
-        right = head in {"pid", "memory", "up for"}
-        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    """Return a line a service; a service that is down has its state only."""
+    rows = []
     for line in lines:
         ill = "suspended" if line.suspended else "no answer"
-        state = "[green]healthy[/]" if line.healthy else f"[red]{ill}[/]"
+        state = Styled("healthy", "green") if line.healthy else Styled(ill, "red")
         if line.pid is None or line.up_since is None:
-            table.add_row(line.name, "[dim]down[/]")
+            rows.append([line.name, Styled("down", "dim"), *(None,) * 4])
             continue
-        ports = [str(port) for port in line.ports]
-        table.add_row(
-            line.name,
-            state,
-            str(line.pid),
-            f"{line.memory_bytes / 1024**2:,.0f} MiB",
-            _span(time.time() - line.up_since),
-            "\n".join(" ".join(ports[at : at + 2]) for at in range(0, len(ports), 2)),
+        rows.append(
+            [
+                line.name,
+                state,
+                str(line.pid),
+                f"{line.memory_bytes / 1024**2:,.0f} MiB",
+                _span(time.time() - line.up_since),
+                " ".join(map(str, line.ports)) or None,
+            ]
         )
-    return table
+    return Table(
+        (
+            Column("service"),
+            Column("state"),
+            *(Column(head, "number") for head in ("pid", "memory", "up for")),
+            Column("ports", "words", least=11),
+        ),
+        rows,
+        "the stack has no service",
+    )
 
 
 def _span(seconds: float) -> str:
@@ -341,14 +352,16 @@ def doctor(*, as_json: AsJson = False) -> None:
 
 def _show_checks(checks: Sequence[Check]) -> None:
     """Print what was found as a table, and below it what to do: commands are never broken."""
-    console = terminal()
-    table = Table(box=None)
-    for head in ("", "what", "found"):
-        table.add_column(head, overflow="fold")
-    for check in checks:
-        mark = "[green]ok[/]" if check.ok else "[red]to do[/]"
-        table.add_row(mark, Text(check.name), Text(check.found))
-    console.print(table)
-    for check in checks:
-        if check.remedy:
-            console.print(Text(f"{check.name}: {check.remedy}"), soft_wrap=True)
+    print_table(_check_table(checks))
+    remedies = [plain(f"{check.name}: {check.remedy}") for check in checks if check.remedy]
+    for line in ["", *remedies] if remedies else []:
+        typer.echo(line)
+
+
+def _check_table(checks: Sequence[Check]) -> Table:
+    ok, ill = Styled("ok", "green"), Styled("to do", "red")
+    return Table(
+        (Column("result"), Column("what"), Column("found", "words")),
+        [(ok if check.ok else ill, check.name, check.found) for check in checks],
+        "nothing was checked",
+    )

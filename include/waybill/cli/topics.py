@@ -9,7 +9,8 @@ import typer
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, Yes, decision, takes
-from waybill.cli.output import counted, plain, print_json, print_line, terminal
+from waybill.cli.output import counted, print_folded, print_json, print_line
+from waybill.cli.tables import Column, Table, clock, print_table
 from waybill.topics import GrowRequest, SettleRequest
 
 if TYPE_CHECKING:
@@ -33,13 +34,8 @@ def list_(*, as_json: AsJson = False) -> None:
     found = topic_lines(Settings())
     if as_json:
         print_json([one.to_json() for one in found])
-    elif not found:
-        typer.echo("No topic: no pipeline is deployed")
     else:
-        _print_table(
-            ("topic", "partitions", "unread", "state"),
-            [(one.topic, len(one.partitions), one.unread, one.state) for one in found],
-        )
+        print_table(_topic_table(found))
         for one in found:
             _print_troubles(one)
     wrong = {"unknown", "stopped", "unsafe", "altered"}
@@ -60,16 +56,12 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
     replicas = counted(found.replicas, "replica")
     print_line(f"{found.topic}: {found.state}; id {found.topic_id or '-'}, {replicas}")
     print_line(f"written by {', '.join(found.pipelines) or 'no deployed pipeline'}")
-    _print_table(
-        ("partition", "first", "end", "ledger", "unread"),
-        [(p.partition, p.first, p.end, p.position, p.unread) for p in found.partitions],
-    )
+    print_folded([""])
+    print_table(_partition_table(found))
     _print_troubles(found)
     for stop in found.settled:
         print_line("")
-        print_line(
-            f"settled {stop.settled_at:%Y-%m-%d %H:%M} UTC by {stop.settled_by}: {stop.words}"
-        )
+        print_line(f"settled {clock(stop.settled_at)} UTC by {stop.settled_by}: {stop.words}")
         print_line(f"  {stop.settlement.get('words', '')} ({stop.settlement.get('why', '')})")
 
 
@@ -261,7 +253,7 @@ def _print_generation(line: TopicLine) -> None:
     if line.waits_for:
         since = line.generation.draining_since
         print_line("")
-        print_line(f"{line.topic}: it drains since {since:%Y-%m-%d %H:%M} UTC, and the next")
+        print_line(f"{line.topic}: it drains since {clock(since)} UTC, and the next")
         print_line("  generation waits, until these end:")
         for log in line.waits_for:
             print_line(f"  {log}")
@@ -275,19 +267,26 @@ def _print_generation(line: TopicLine) -> None:
 
 
 def _stopped(stop: TopicStop) -> str:
-    return f"{stop.topic}: stopped since {stop.found_at:%Y-%m-%d %H:%M} UTC: {stop.words}"
+    return f"{stop.topic}: stopped since {clock(stop.found_at)} UTC: {stop.words}"
 
 
-def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+def _topic_table(found: Sequence[TopicLine]) -> Table:
+    return Table(
+        (
+            Column("topic"),
+            Column("partitions", "number", spare=1),
+            Column("unread", "number"),
+            Column("state"),
+        ),
+        [(one.topic, len(one.partitions), one.unread, one.state) for one in found],
+        "No topic: no pipeline is deployed; `waybill pipelines deploy` makes the first",
+    )
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for index, head in enumerate(heads):
-        number = bool(rows) and isinstance(rows[0][index], int)
-        table.add_column(head, justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
-        table.add_row(*map(Text, cells))
-    terminal().print(table)
+
+def _partition_table(found: TopicLine) -> Table:
+    heads = ("partition", "first", "end", "ledger", "unread")
+    return Table(
+        [Column(head, "number") for head in heads],
+        [(one.partition, one.first, one.end, one.position, one.unread) for one in found.partitions],
+        "it is not in Kafka yet: the first run of ingestion makes it",
+    )

@@ -13,13 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.command import DEPLOYED, only_choice
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import counted, plain, print_json, terminal
+from waybill.cli.output import (
+    counted,
+    folded_text,
+    plain,
+    print_json,
+    screen_width,
+    terminal,
+)
+from waybill.cli.tables import Column, Table, print_table
 from waybill.trails import TrailRequest
 
 if TYPE_CHECKING:
@@ -44,7 +51,6 @@ _LATE = (
     "or by a clock that is ahead; shown is the time by which it had happened"
 )
 queries = typer.Typer(no_args_is_help=True, help="Questions about events: list, show, cancel.")
-_ID_DIGITS = 8
 _Id = Annotated[str, typer.Argument(help="The question's id, or the beginning of it.")]
 
 
@@ -111,9 +117,9 @@ def _of_key(trails: TrailService, request: TrailRequest) -> Question:
     from waybill.errors import NotFoundError
     from waybill.trails import ask_for_key
 
-    pipeline, key = request.pipeline, request.key
-    if pipeline is None or not key:
-        raise _needs_key("--key" if pipeline is None else "--pipeline")
+    pipeline, key = request.pipeline or only_choice(DEPLOYED), request.key
+    if not key:
+        raise _needs_key("--pipeline")
     found = trails.pipeline(pipeline)
     if found is None:
         raise NotFoundError(
@@ -168,9 +174,12 @@ def _refuse_both(ids: list[str] | None, file: str | None) -> None:
 
 def _print_answer(question: Question, answer: Mapping[str, Any]) -> None:
     """Print what was found, and of what was not, what is known near it."""
-    console = terminal()
+    console, width = terminal(), screen_width()
     for line in _lines(question, answer):
-        console.print(line, soft_wrap=False, overflow="fold")
+        begins = line.plain[: len(line.plain) - len(line.plain.lstrip(" │"))]
+        set_in = begins if "│" in begins else f"{begins}  "
+        for part in folded_text(line, width, set_in):
+            console.print(part, soft_wrap=True)
 
 
 def _lines(question: Question, answer: Mapping[str, Any]) -> Iterator[Text]:
@@ -332,7 +341,7 @@ def list_(
     if as_json:
         print_json([one.to_json() for one in found])
     else:
-        _print_questions(found)
+        print_table(_question_table(found))
 
 
 @queries.command()
@@ -365,27 +374,21 @@ def cancel(query_id: _Id, *, as_json: AsJson = False) -> None:
     typer.echo(f"question {asked.id} is told to end")
 
 
-def _print_questions(found: Sequence[Asked]) -> None:
-
-    console = terminal()
-    if not found:
-        console.print("Nobody has asked for an event yet: `waybill trail ID`.")
-        return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("id", no_wrap=True)
-    table.add_column("asked (UTC)", no_wrap=True)
-    for name in ("by", "for"):
-        table.add_column(name, overflow="fold")
-    table.add_column("state", no_wrap=True)
+def _question_table(found: Sequence[Asked]) -> Table:
+    rows = []
     for one in found:
         state: str = one.state
         if state == "running":
             state += f" {one.objects_read:,}/{one.objects:,}"
-        table.add_row(
-            str(one.id)[:_ID_DIGITS],
-            f"{one.asked_at:%m-%d %H:%M:%S}",
-            Text(plain(one.asked_by)),
-            Text(plain(one.question.words)),
-            state,
-        )
-    console.print(table)
+        rows.append((one.id, one.asked_at, one.asked_by, state, one.question.words))
+    return Table(
+        (
+            Column("id"),
+            Column("asked (UTC)", spare=1),
+            Column("by", spare=2),
+            Column("state"),
+            Column("for", "words"),
+        ),
+        rows,
+        "Nobody has asked for an event yet: `waybill trail ID`.",
+    )

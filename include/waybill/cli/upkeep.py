@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import plain, print_folded, print_json, terminal
+from waybill.cli.output import plain, print_folded, print_json
 from waybill.cli.promises import tell_hindrances
+from waybill.cli.tables import Column, Styled, Table, ago, clock, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from waybill.upkeep import JobRecord
 
@@ -21,7 +21,6 @@ app = typer.Typer(no_args_is_help=True, help="The jobs that run each minute: lis
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Of `waybill upkeep list`.")]
 _COLOURS = {"ok": "green", "running": "green", "failing": "bold red", "late": "bold red"}
-_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 @app.command("list")
@@ -35,7 +34,7 @@ def list_(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json([one.to_json() for one in found])
     else:
-        _show(found)
+        print_table(_job_table(found), problems(found))
         if any(one.late for one in found):
             tell_hindrances(settings, "jobs are late", dags=["upkeep"])
     if any(one.state in {"failing", "late"} for one in found):
@@ -67,7 +66,8 @@ def problems(found: Sequence[JobRecord]) -> list[str]:
     """Return a sentence for each job that fails, is late, or is paused."""
     said = []
     for one in found:
-        since = "never succeeded" if one.succeeded_at is None else f"last succeeded {_ago(one)}"
+        last = ago(one.succeeded_at)
+        since = "never succeeded" if one.succeeded_at is None else f"last succeeded {last}"
         if one.state == "paused":
             said.append(f"upkeep job {one.job} is paused by {plain(one.paused_by)}")
         elif one.state == "failing":
@@ -81,37 +81,30 @@ def _told(found: JobRecord, *, as_json: bool) -> None:
     if as_json:
         print_json(found.to_json())
     elif found.paused_at is not None:
-        since = f"{found.paused_at:%Y-%m-%d %H:%M} UTC by {found.paused_by}"
+        since = f"{clock(found.paused_at)} UTC by {found.paused_by}"
         by_hand = f"a run of the DAG {found.job} by hand still runs it"
         print_folded([f"{found.job} is paused, since {since}; {by_hand}"])
     else:
         print_folded([f"{found.job} is not paused"])
 
 
-def _show(found: Sequence[JobRecord]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column("job", no_wrap=True)
-    grid.add_column("state", no_wrap=True)
-    grid.add_column("last success", no_wrap=True)
-    grid.add_column("outcome", overflow="fold")
-    for one in found:
-        state = Text(one.state, _COLOURS.get(one.state, "yellow"))
-        outcome = " ".join(f"{name}={value}" for name, value in one.outcome.items() if value)
-        grid.add_row(one.job, state, _ago(one), Text(plain(outcome)))
-    terminal().print(grid)
-    print_folded(problems(found))
+def _job_table(found: Sequence[JobRecord]) -> Table:
+    return Table(
+        (Column("job"), Column("state"), Column("last success"), Column("outcome", "words")),
+        [
+            (
+                one.job,
+                Styled(one.state, _COLOURS.get(one.state, "yellow")),
+                ago(one.succeeded_at),
+                " ".join(_outcome(one)) or None,
+            )
+            for one in found
+        ],
+        "no job of upkeep has run yet: the DAG upkeep starts them",
+    )
 
 
-def _ago(one: JobRecord) -> str:
-    """Return how long ago a job succeeded last, in its largest unit."""
-    if one.succeeded_at is None:
-        return "never"
-    seconds = max(0.0, (datetime.now(UTC) - one.succeeded_at).total_seconds())
-    for unit_s, unit in ((_DAY_S, "d"), (_HOUR_S, "h"), (_MINUTE_S, "min")):
-        if seconds >= 2 * unit_s:
-            return f"{seconds / unit_s:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+def _outcome(one: JobRecord) -> Iterator[str]:
+    for name, value in one.outcome.items():
+        if value:
+            yield f"{name}={value:,}" if isinstance(value, int) else f"{name}={value}"

@@ -151,7 +151,7 @@ def test_what_is_unrecoverable_is_in_the_sum_and_its_names_are_shown_where(shown
     said = " ".join(shown(found).split())
     assert "100 taken in = 90 delivered + 4 quarantined + 6 unrecoverable" in said
     assert "6 unrecoverable: `waybill parked lost` and `waybill destination lost` name them" in said
-    assert "│ unrecoverable │ · │ · │ · │ 6 │" in said
+    assert "unrecoverable 0 0 0 6 unaccounted" in said
     assert '"unrecoverable":6' in shown(found, "--json")
     assert "unrecoverable" not in shown(report())
 

@@ -51,9 +51,9 @@ def test_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     )
     show_dry_run(report, dry_run_request("flights", "flight", "transformation", "null_value"))
     lines = [line.split() for line in shown(capsys).splitlines()]
-    assert ["100,346", "200", "33.5", "%", "0000000000000001"] in lines
+    assert ["100,346", "200", "33.5", "%", "0000000000000001"] in [line[:5] for line in lines]
     assert sum(KEY in line for line in lines) == 1
-    assert any({"would", "pass", "fingerprint,"} <= set(line) for line in lines)
+    assert any({"would", "pass", "fingerprint", "message"} <= set(line) for line in lines)
 
 
 def test_the_status_of_the_stack(

@@ -71,7 +71,7 @@ def test_rows_of_a_source_are_shown_and_what_would_be_parked_with_its_place(orde
     shown = run("orders", "--local", code=2).stdout
     assert tree(tmp_path) == before  # no cursor, no tracker, nothing
     assert "orders: 7 records of its source (csv records.csv)" in shown
-    assert "  A-1  2026-01-01T08:00:00Z  paid" in shown
+    assert "\nA-1  2026-01-01T08:00:00Z  paid" in shown
     assert "\x1b" not in shown
     assert "filtered on purpose: 1 record" in shown
     assert "record 3: transformation/record_invalid: the amount is negative" in shown
@@ -280,7 +280,7 @@ class Dev:
 def test_dev_shows_what_differs_survives_mistakes_and_ends_with_ctrl_c(orders, tmp_path):
     dev = Dev("orders")
     try:
-        assert any("A-1" in line for line in dev.wait_for("watching "))
+        assert any("A-1" in line for line in dev.wait_for("watching"))
         code = (orders / "transformation.py").read_text()
         (orders / "transformation.py").write_text(code + "def (\n")
         said = dev.wait_for("waiting for a change")

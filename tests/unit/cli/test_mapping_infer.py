@@ -71,6 +71,7 @@ def test_the_table_and_the_lines_to_paste(folder):
         "      placed: timestamp",
         "      price: decimal(28,9)",
         "      note: string",
+        "",
         "20 records read",
     ]
 

@@ -43,7 +43,8 @@ def run(*arguments, code=0):
     return result.stdout if code == 0 else " ".join(result.stderr.split())
 
 
-def test_what_is_written_passes_check_and_test_at_once(root):
+def test_what_is_written_passes_check_and_test_at_once(root, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     said = run("pipelines", "new", "orders")
     assert max(map(len, said.replace(str(root), "").splitlines())) <= 80
     assert sorted(path.name for path in (root / "orders").iterdir()) == FILES

@@ -60,7 +60,7 @@ def test_csv_keeps_values_as_they_are_in_a_pipe(file: Path) -> None:
 
 def test_rows_wider_than_the_terminal_are_shown_a_value_a_line(file: Path) -> None:
     done = run("sql", "SELECT repeat('x', 100) AS wide, 1 AS n")
-    assert done.stdout == f"row 1\n  wide  {'x' * 100}\n  n     1\n1 row\n"
+    assert done.stdout == f"wide:\n{'x' * 100}\nn:    1\n1 row\n"
 
 
 @pytest.mark.parametrize(
