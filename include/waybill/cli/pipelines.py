@@ -319,6 +319,7 @@ def _facts(pipeline: Pipeline, found: ActiveVersions) -> Table:
         ("order by", ", ".join(source.order_by) or "as it comes"),
         ("topic", topic_of(pipeline)),
         ("destination", f"{pipeline.destination}, schema {pipeline.schema_name}"),
+        *((("shared modules", ", ".join(pipeline.shared_code)),) if pipeline.shared_code else ()),
         ("keeps the source", "yes" if pipeline.keep_source else "no"),
         ("opens connections", "yes" if pipeline.network else "no"),
         ("version", f"{pipeline.version}, of the folder"),
@@ -384,6 +385,7 @@ def deploy(
 
     Its DAG is there, or anew, within seconds. Where Airflow is away the deploy holds all the same.
     A folder that is behind what is active is refused: another version was deployed from elsewhere.
+    Which other pipelines import shared modules of it that have changed is said.
     """
     from waybill.services import current_user, run_deploy
     from waybill.settings import Settings
@@ -452,13 +454,21 @@ def _unpause(settings: Settings, dag_ids: list[str]) -> tuple[list[str], list[st
 
 
 def _say_deployed(report: DeployReport) -> None:
-    if not report.changed:
+    if report.changed:
+        number = f"(number {report.number})"
+        typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
+    else:
         typer.echo(f"{report.pipeline}: version {report.version} was active already")
-        return
-    number = f"(number {report.number})"
-    typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
     if report.replaced is not None:
         print_folded([f"  in place of {report.replaced}"])
+    if report.touched:
+        print_folded(
+            [
+                f"shared modules of it differ from those that {_few(list(report.touched))} "
+                f"{'runs' if len(report.touched) == 1 else 'run'} with: deploy "
+                f"{'that' if len(report.touched) == 1 else 'those'} too, to have them there"
+            ]
+        )
 
 
 def _deployed(run: Callable[[], DeployReport]) -> DeployReport:

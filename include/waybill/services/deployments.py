@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,10 +194,19 @@ class VersionDiff:
 
     def lines(self) -> list[str]:
         """Return a unified diff of declaration and code, without line ends; empty: none differs."""
-        found: list[str] = []
-        for file, text in (("pipeline.yaml", _declared), ("transformation.py", _code)):
-            found += _unified(file, self.before, self.after, text)
-        return found
+        old, new = (_files(side.pipeline) for side in (self.before, self.after))
+        return [line for file in {**old, **new} for line in self._unified(file, old, new)]
+
+    def _unified(self, file: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+        """Return how a file differs; one that a side does not have is empty there."""
+        from difflib import unified_diff
+
+        lines = [side[file].split("\n") if file in side else [] for side in (old, new)]
+        names = [
+            f"{file}, {label}" if file in side else f"no {file}, {label}"
+            for side, label in ((old, self.before.label), (new, self.after.label))
+        ]
+        return list(unified_diff(*lines, *names, lineterm=""))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -247,24 +256,17 @@ def version_diff(
     return VersionDiff(before, after)
 
 
+def _files(pipeline: Pipeline) -> dict[str, str]:
+    """Return all of a version as files, by name."""
+    code = {"transformation.py": pipeline.transformation_code}
+    return {"pipeline.yaml": _declared(pipeline), **code, **pipeline.shared_code}
+
+
 def _declared(pipeline: Pipeline) -> str:
     """Return all of a version but its code, as YAML."""
     import yaml
 
     content = pipeline.to_json()
-    del content["transformation_code"], content["version"]
+    for name in ("transformation_code", "shared_code", "version"):
+        content.pop(name, None)
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))
-
-
-def _code(pipeline: Pipeline) -> str:
-    return pipeline.transformation_code
-
-
-def _unified(
-    file: str, before: VersionSide, after: VersionSide, text: Callable[[Pipeline], str]
-) -> list[str]:
-    from difflib import unified_diff
-
-    old, new = (text(side.pipeline).split("\n") for side in (before, after))
-    names = f"{file}, {before.label}", f"{file}, {after.label}"
-    return list(unified_diff(old, new, *names, lineterm=""))
