@@ -216,7 +216,12 @@ def test_what_nobody_imports_is_not_looked_at(folder):
 
 
 def test_modules_that_import_one_another_while_they_are_loaded_are_refused(folder):
-    share(folder, a="from shared import b\nx = 1\n", b="import shared.c\n", c="from .a import x\nx = 1\n")
+    share(
+        folder,
+        a="from shared import b\nx = 1\n",
+        b="import shared.c\n",
+        c="from .a import x\nx = 1\n",
+    )
     [message] = said(folder, "import shared.b")
     circle = "shared/a.py → shared/b.py → shared/c.py → shared/a.py"
     assert f"shared/c.py:1: expected no modules that import one another; found {circle}" in message
@@ -270,7 +275,9 @@ def test_the_folder_itself_on_the_path_is_no_other_module(folder, monkeypatch):
 def test_an_installed_package_is_imported_where_there_is_no_such_folder(
     folder, tmp_path, monkeypatch
 ):
-    assert "modules that pipelines share lie in a folder 'shared'" in said(folder, "import shared")[0]
+    assert (
+        "modules that pipelines share lie in a folder 'shared'" in said(folder, "import shared")[0]
+    )
     (tmp_path / "site" / "shared").mkdir(parents=True)
     (tmp_path / "site" / "shared" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
