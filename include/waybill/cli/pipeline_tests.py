@@ -107,11 +107,12 @@ def _shared_folders(settings: Settings, pipeline: str | None) -> list[Path]:
     from waybill.cli.pipelines import existing_folder
     from waybill.pipelines import SHARED
 
-    if pipeline is None:
-        folder = settings.pipelines_dir / SHARED
-    else:
-        given = existing_folder(pipeline)
-        folder = given if _is_shared(given) else given / SHARED
+    given = settings.pipelines_dir if pipeline is None else existing_folder(pipeline)
+    if _is_shared(given):
+        return [given]
+    if (given / "pipeline.yaml").is_file():
+        return []
+    folder = given / SHARED
     has_tests = next(folder.glob("test_*.py"), None) is not None
     return [folder] if _is_shared(folder) and has_tests else []
 

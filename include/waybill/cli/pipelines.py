@@ -462,13 +462,10 @@ def _say_deployed(report: DeployReport) -> None:
     if report.replaced is not None:
         print_folded([f"  in place of {report.replaced}"])
     if report.touched:
-        print_folded(
-            [
-                f"shared modules of it differ from those that {_few(list(report.touched))} "
-                f"{'runs' if len(report.touched) == 1 else 'run'} with: deploy "
-                f"{'that' if len(report.touched) == 1 else 'those'} too, to have them there"
-            ]
-        )
+        names, is_one = _few(list(report.touched)), len(report.touched) == 1
+        said = f"import{'s' * is_one} shared modules of it, and run{'s' * is_one}"
+        them = "it" if is_one else "them"
+        print_folded([f"{names} {said} with other texts of these: deploy {them} as well"])
 
 
 def _deployed(run: Callable[[], DeployReport]) -> DeployReport:

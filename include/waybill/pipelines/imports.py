@@ -115,6 +115,9 @@ def _missing(
     expected = f"expected a module that is installed; found {shown_name(name)!r}"
     if name.startswith("."):
         said = f"{expected}: the code is in no package, so nothing is found relative to it"
+        plain = name.lstrip(".")
+        if place.shared is not None and plain.partition(".")[0] == SHARED:
+            said += f"; did you mean {shown_name(plain)!r}, without dots?"
         return said, True
     origin = _origin(name)
     if origin is not None and not _is_beside(origin, name, place.folder):

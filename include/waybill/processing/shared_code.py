@@ -37,8 +37,9 @@ class SharedCode:
 
     def install(self) -> None:
         """Have this version's code find its modules; those of an earlier run are loaded anew."""
-        for module in [one for one in sys.modules if one.partition(".")[0] == self.name]:
-            del sys.modules[module]
+        for module in list(sys.modules):  # a thread that is left may import meanwhile
+            if module.partition(".")[0] == self.name:
+                del sys.modules[module]
         _INSTALLED[self.name] = self
         if _FINDER not in sys.meta_path:
             sys.meta_path.insert(0, _FINDER)

@@ -166,7 +166,7 @@ def test_a_version_with_shared_modules_survives_a_trip_through_a_database_row(fo
         ("import shared.rates.low", "'rates'; ", ),
         ("import shared", "a folder without __init__.py, of which nothing is imported so"),
         ("from shared import *", "found * of the package 'shared'"),
-        ("from .shared import money", "the code is in no package"),
+        ("from .shared import money", "did you mean 'shared', without dots?"),
         ("from ..shared import money", "the code is in no package"),
         ("import money", "found 'money'; did you mean `from shared import money`?"),
         ("import importlib\nimportlib.import_module('shared.money')", "expected an import statement"),
