@@ -41,7 +41,7 @@ _SETTLE_S = 3.0
 _MOST_ROWS = 10_000
 _DECLARATION_BYTES = 16 * 1024**2
 _PASSED_OVER = frozenset({"__pycache__", "node_modules"})
-_SHARED_PREFIX = os.path.join("..", SHARED, "")  # noqa: PTH118 - with the separator at its end
+_SHARED_PREFIX = f"..{os.sep}{SHARED}{os.sep}"
 """How files of shared modules are named beside those of the pipeline's own folder."""
 
 Folder = Annotated[

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +22,10 @@ from waybill.pipelines.folder import SHARED
 
 _MOST_HINTS = 10
 """Modules that are missing for which names like theirs are looked for; that takes 10 ms each."""
+_UNKNOWN = (
+    "expected the module's name where it is imported; what is imported here is not known before the"
+    " code runs. Shared modules are not found so: name them in an import statement"
+)
 _IMPORTING = frozenset({"import_module", "__import__", "find_spec"})
 """Functions that import what a text names."""
 
@@ -74,31 +78,32 @@ def absent_imports(code: str, place: CodePlace, *, runs_here: bool) -> list[tupl
 
     Cost: 0.1 ms an import; 50 ms for the first that is missing, 10 ms for each of the next nine.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []  # said by others
     found: dict[str, tuple[int, str, bool]] = {}
-    sure = {(one.line, _looked_for(one)) for one in imports_of(tree) if one.is_sure}
-    for line, name in sorted(sure):
+    imports, by_text = _imports_in(code)
+    for line, name in sorted({(one.line, _looked_for(one)) for one in imports if one.is_sure}):
         if name in found:
             continue
         is_hinted = len(found) < _MOST_HINTS
         said = _missing(name, place, runs_here=runs_here, is_hinted=is_hinted)
         if said is not None:
             found[name] = (line, *said)
-    unknown = _unknown_imports(tree) if place.uses_shared else []
-    return sorted([*found.values(), *unknown])
+    unknown = [(line, _UNKNOWN, False) for line, begin in by_text if begin is None]
+    return sorted([*found.values(), *(unknown if place.uses_shared else ())])
 
 
-def _unknown_imports(tree: ast.Module) -> list[tuple[int, str, bool]]:
-    said = (
-        "expected the module's name where it is imported; what is imported here is not known"
-        " before the code runs. Shared modules are not found so: name them in an import statement"
-    )
-    return [(line, said, False) for line, begin in text_imports(tree) if begin is None]
+@lru_cache(maxsize=64)
+def _imports_in(code: str) -> tuple[list[Import], list[tuple[int, str | None]]]:
+    """Return what a text imports, by statements and by texts; nothing where it is no Python.
+
+    That many pipelines import is parsed once.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [], []  # said by others
+    return list(imports_of(tree)), list(text_imports(tree))
 
 
 def _looked_for(one: Import) -> str:

@@ -21,6 +21,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,8 +75,8 @@ def find_shared(directory: Path, name: str, code: str) -> SharedModules:
         name: of the file of its transformation.
         code: its text.
 
-    Cost: nothing where the word does not stand in the code; else 1 ms, and 1 ms for each module of
-    a hundred lines.
+    Cost: nothing where the word does not stand in the code; else 0.1 ms a module, and 10 ms for a
+    thousand lines that were not looked at before.
     """
     if SHARED not in code:
         return SharedModules()
@@ -215,11 +216,10 @@ class _Search:
 
     def look(self, name: str, code: str) -> None:
         """Look at a transformation, by its file's name and its text, and at all that it imports."""
-        tree, _ = parsed_module(code)
-        if tree is None:  # said by others
+        facts, _ = _looked_at(code)
+        if facts is None:  # said by others
             return
         own = _Code("", str(self._directory / name))
-        facts = _facts(tree)
         if line := _first_line(facts):
             self._refuse_other_meanings(name, own, line)
         self._follow(own, facts)
@@ -417,11 +417,11 @@ class _Search:
             self._refuse_more(code)
             return
         self._texts[path] = text
-        tree, faults = parsed_module(text)
+        facts, faults = _looked_at(text)
         for line, message in faults:
             self._say(code, line, message)
-        if tree is not None:
-            self._facts[path] = _facts(tree)
+        if facts is not None:
+            self._facts[path] = facts
             self._waiting.append(code)
 
     def _refuse_more(self, code: _Code) -> None:
@@ -478,14 +478,19 @@ def _first_line(facts: _Facts) -> int:
     return min(lines, default=0)
 
 
-def _facts(tree: ast.Module) -> _Facts:
+@lru_cache(maxsize=64)
+def _looked_at(text: str) -> tuple[_Facts | None, list[tuple[int, str]]]:
+    """Return what is to be known of a text, once for all pipelines; or what is wrong with it."""
+    tree, faults = parsed_module(text)
+    if tree is None:
+        return None, faults
     imports = sorted(imports_of(tree), key=lambda one: (one.line, one.module))
     dynamic = [
         line
         for line, begin in text_imports(tree)
         if begin is not None and begin.partition(".")[0] == SHARED
     ]
-    return _Facts(imports, dynamic, _names(tree))
+    return _Facts(imports, dynamic, _names(tree)), []
 
 
 def _names(tree: ast.Module) -> frozenset[str] | None:
