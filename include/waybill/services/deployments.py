@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -263,10 +264,16 @@ def _files(pipeline: Pipeline) -> dict[str, str]:
 
 
 def _declared(pipeline: Pipeline) -> str:
-    """Return all of a version but its code, as YAML."""
+    """Return all of a version but its code, as YAML.
+
+    Sorted are names that the tracker gives back in an order of its own.
+    """
     import yaml
 
     content = pipeline.to_json()
     for name in ("transformation_code", "shared_code", "version"):
         content.pop(name, None)
+    content["events"] = dict(sorted(content["events"].items()))
+    for name in ("columns", "options"):
+        content["source"][name] = json.loads(json.dumps(content["source"][name], sort_keys=True))
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))
