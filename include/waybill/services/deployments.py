@@ -202,12 +202,12 @@ class VersionDiff:
         """Return how a file differs; one that a side does not have is empty there."""
         from difflib import unified_diff
 
-        lines = [side[file].split("\n") if file in side else [] for side in (old, new)]
+        before, after = (side[file].split("\n") if file in side else [] for side in (old, new))
         names = [
             f"{file}, {label}" if file in side else f"no {file}, {label}"
             for side, label in ((old, self.before.label), (new, self.after.label))
         ]
-        return list(unified_diff(*lines, *names, lineterm=""))
+        return list(unified_diff(before, after, names[0], names[1], lineterm=""))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
