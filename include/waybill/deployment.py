@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from operator import is_
 from pathlib import Path
@@ -28,10 +28,12 @@ from waybill.mappings import (
 )
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
+    DeclarationError,
     Pipeline,
     PipelineHead,
     base_topic,
     load_pipeline,
+    root_of,
     topic_name,
     topic_of,
 )
@@ -117,6 +119,9 @@ class DeployReport:
     """What was active before; None: nothing was, or it still is."""
     rolled_back_to: int | None = None
     """The number whose declaration and code are active again; None: it was a deploy."""
+    touched: tuple[str, ...] = ()
+    """Names of other pipelines that import shared modules of this one, and are active with other
+    texts of these: they get them when they are deployed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -176,7 +181,26 @@ def deploy(
         if active is not None and active.version != pipeline.version and not origin.force:
             _refuse_stale(connection, pipeline, active, origin.place)
         change = _Change(who, "deploy", {"place": origin.place} if origin.place else {})
-        return _activated(connection, pipeline, active, change, rules or rules_of("postgres"))
+        report = _activated(connection, pipeline, active, change, rules or rules_of("postgres"))
+        others = other_shared_code(connection, pipeline)
+    return replace(report, touched=_importing(others, directory))
+
+
+def _importing(others: Mapping[str, Mapping[str, str]], directory: Path) -> tuple[str, ...]:
+    """Return which other pipelines import, in the folder beside a pipeline's, other shared code.
+
+    What another folder of pipelines has is not meant by its ``shared``. A pipeline is looked for in
+    the folder of its name; one whose folder has mistakes is left to `waybill pipelines check`.
+    """
+    found = []
+    for name, texts in others.items():
+        try:
+            folder = load_pipeline(root_of(directory) / name)
+        except DeclarationError:
+            continue
+        if any(folder.shared_code.get(path, text) != text for path, text in texts.items()):
+            found.append(name)
+    return tuple(found)
 
 
 def roll_back(
@@ -511,6 +535,24 @@ def shared_tables(connection: Connection, pipeline: Pipeline) -> list[str]:
     ]
 
 
+def other_shared_code(connection: Connection, pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """Return {name of another pipeline: path to text} where shared modules of this one differ.
+
+    Those that are active with another text of a module of the same path, with these modules alone;
+    they may be of other folders of pipelines. None of one that is undeployed.
+
+    Cost: one statement, which reads each active declaration; none, where the pipeline has no shared
+    modules.
+    """
+    if not pipeline.shared_code:
+        return {}
+    given = {"id": pipeline.id, "code": json.dumps(pipeline.shared_code)}
+    found: dict[str, dict[str, str]] = {}
+    for name, path, text_there in connection.execute(_OTHER_SHARED_CODE, given):
+        found.setdefault(str(name), {})[str(path)] = str(text_there)
+    return found
+
+
 def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
     """Refuse to move a pipeline to another topic: what waits in the old one would not be read."""
     old, new = topic_of(active), topic_of(proposed)
@@ -799,8 +841,8 @@ _TEAM_DESTINATIONS = text(
     + _ACTIVE_ONES
 )
 _HEADS = text(
-    "SELECT pipelines.id, active.declaration - CAST('{events,transformation_code}' AS text[]) "
-    + _ACTIVE_ONES
+    "SELECT pipelines.id, active.declaration "
+    "- CAST('{events,transformation_code,shared_code}' AS text[]) " + _ACTIVE_ONES
 )
 _TABLES_THERE = """
 CROSS JOIN LATERAL jsonb_path_query(active.declaration, '$
@@ -816,6 +858,15 @@ _SHARED_TABLES = text(
     + " WHERE pipelines.id <> :id AND found.name = ANY(CAST(:names AS text[])) ORDER BY 2, 1"
 )
 """What cannot be read of another's declaration is not found in it."""
+_OTHER_CODE_THERE = """
+CROSS JOIN LATERAL jsonb_each_text(active.declaration->'shared_code') AS there
+JOIN jsonb_each_text(CAST(:code AS jsonb)) AS own
+  ON own.key = there.key AND own.value <> there.value
+WHERE pipelines.id <> :id
+  AND pipelines.id NOT IN (SELECT pipeline_id FROM undeployments) ORDER BY 1, 2"""
+_OTHER_SHARED_CODE = text(
+    "SELECT pipelines.name, there.key, there.value " + _ACTIVE_ONES + _OTHER_CODE_THERE
+)
 
 
 _LOADED_TABLES = text(

@@ -33,7 +33,7 @@ from waybill.cli.pipelines import existing_folder
 from waybill.cli.tables import Column, Table, kind_of, print_table
 from waybill.errors import InputError, NotFoundError, RetryError, WaybillError
 from waybill.nearest_name import shown_name
-from waybill.pipelines import load_pipeline
+from waybill.pipelines import SHARED, has_shared, load_pipeline, root_of
 
 if TYPE_CHECKING:
     from waybill.pipelines import Pipeline
@@ -49,6 +49,8 @@ _SETTLE_S = 3.0
 _MOST_ROWS = 10_000
 _DECLARATION_BYTES = 16 * 1024**2
 _PASSED_OVER = frozenset({"__pycache__", "node_modules"})
+_SHARED_PREFIX = f"..{os.sep}{SHARED}{os.sep}"
+"""How files of shared modules are named beside those of the pipeline's own folder."""
 
 Folder = Annotated[
     str, typer.Argument(metavar="PIPELINE", help="A pipeline's folder, or its name.")
@@ -212,9 +214,9 @@ def dev(
 ) -> None:
     """Watch a pipeline's folder: with each change, run a sample again and show what differs.
 
-    As `run --local`, until Ctrl-C. Mistakes in your files are shown, and the next change is tried.
-    The source is read again where more than the transformation changed. With --json each run is a
-    line: what `run --local --json` prints, or {"error": …}.
+    As `run --local`, until Ctrl-C. Shared modules that it imports are watched as well. Mistakes in
+    your files are shown, and the next change is tried. The source is read again where more than
+    code changed. With --json each run is a line: what `run --local --json` prints, or {"error": …}.
     """
     from waybill.settings import Settings
     from waybill.testing.samples import STANDARD_INPUT
@@ -245,6 +247,8 @@ class _Session:
     sample: Sample | None = None
     code_file: str = ""
     """That of the transformation, whose change does not change the sample."""
+    version: str = ""
+    """That was run last; "": it could not be."""
     shown: list[str] | None = None
     """The last rows that were shown, a line each."""
     seen: Signature = field(default_factory=dict)
@@ -268,11 +272,26 @@ class _Session:
                 name for name in {*self.seen, *now} if self.seen.get(name) != now.get(name)
             )
             self.seen = now
-            if changed:
+            if changed and not self._is_others(changed):
                 self._run(changed)
+
+    def _is_others(self, changed: list[str]) -> bool:
+        """Tell whether all that changed are shared modules that the pipeline does not import."""
+        if not self.version or not all(name.startswith(_SHARED_PREFIX) for name in changed):
+            return False
+        with suppress(WaybillError):
+            return load_pipeline(self.folder).version == self.version
+        return False
 
     def _look(self) -> Signature:
         found = dict(_signature(self.folder))
+        root = root_of(self.folder)
+        if has_shared(root):
+            found |= {
+                f"{_SHARED_PREFIX}{name}": seen
+                for name, seen in _signature(root / SHARED)
+                if name.endswith(".py")
+            }
         with suppress(OSError, ValueError):  # it is not there now, or is no name of a file
             stat = Path(self.events or "").stat()
             if S_ISREG(stat.st_mode):
@@ -285,6 +304,7 @@ class _Session:
             names = ", ".join(map(shown_name, changed[:3]))
             more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""  # noqa: PLR2004
             print_folded([f"{datetime.now().astimezone():%H:%M:%S} {names}{more}"])
+        self.version = ""
         try:
             pipeline, result = self._result(changed)
         except WaybillError as error:
@@ -310,14 +330,19 @@ class _Session:
     def _result(self, changed: list[str] | None) -> tuple[Pipeline, SampleResult]:
         from waybill.testing import read_sample, run_sample
 
-        if changed is None or changed != [self.code_file]:
+        if changed is None or not all(map(self._is_code, changed)):
             self.sample = None
         pipeline = load_pipeline(self.folder)
         self.code_file = _code_file(self.folder)
         if self.sample is None:
             self.sample = read_sample(self.settings, self.folder, pipeline, self.rows, self.events)
         with user_code_printed():
-            return pipeline, run_sample(self.settings, pipeline, self.sample)
+            result = run_sample(self.settings, pipeline, self.sample)
+        self.version = pipeline.version
+        return pipeline, result
+
+    def _is_code(self, name: str) -> bool:
+        return name == self.code_file or name.startswith(_SHARED_PREFIX)
 
 
 def _print_line(value: dict[str, Any]) -> None:

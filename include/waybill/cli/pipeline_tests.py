@@ -69,12 +69,15 @@ def test(
 ) -> None:
     """Run pipelines' example events and own tests; needs no servers.
 
+    Without a name, those of shared modules too; `shared` names these alone.
+
     Exit code 2: something is not as expected; 1: something could not be run.
     """
     from waybill.settings import Settings
 
     settings = Settings()
     reports = [_run_tests(settings, folder) for folder in _folders(settings, pipeline)]
+    reports += [_run_shared_tests(folder) for folder in _shared_folders(settings, pipeline)]
     _refuse_nothing(reports, settings.pipelines_dir)
     if as_json:
         _print_json({"ok": not _exit_code(reports), "pipelines": [*map(_json, reports)]})
@@ -95,7 +98,28 @@ def _folders(settings: Settings, pipeline: str | None) -> list[Path]:
     from waybill.pipelines import pipeline_directories
 
     root = settings.pipelines_dir if pipeline is None else existing_folder(pipeline)
-    return list(pipeline_directories(root).values())
+    return [] if _is_shared(root) else list(pipeline_directories(root).values())
+
+
+def _shared_folders(settings: Settings, pipeline: str | None) -> list[Path]:
+    """Return the folder of shared modules whose tests are asked for, if there is one."""
+    from waybill.cli.pipelines import existing_folder
+    from waybill.pipelines import SHARED
+
+    given = settings.pipelines_dir if pipeline is None else existing_folder(pipeline)
+    if _is_shared(given):
+        return [given]
+    if (given / "pipeline.yaml").is_file():
+        return []
+    folder = given / SHARED
+    has_tests = next(folder.glob("test_*.py"), None) is not None
+    return [folder] if _is_shared(folder) and has_tests else []
+
+
+def _is_shared(folder: Path) -> bool:
+    from waybill.pipelines import SHARED, has_shared, root_of
+
+    return folder.name == SHARED and has_shared(root_of(folder))
 
 
 def _refuse_nothing(reports: list[_Report], root: Path) -> None:
@@ -128,6 +152,18 @@ def _run_tests(settings: Settings, folder: Path) -> _Report:
                 run = run_pipeline(pipeline, events, settings=settings)
             for example, result in zip(examples, run.events, strict=True):
                 report.results.append((example, result, differences(example, result)))
+    try:
+        report.own = run_own_tests(folder)
+    except InputError as error:
+        report.errors.append(str(error))
+    return report
+
+
+def _run_shared_tests(folder: Path) -> _Report:
+    from waybill.errors import InputError
+    from waybill.testing import run_own_tests
+
+    report = _Report(folder.name, folder)
     try:
         report.own = run_own_tests(folder)
     except InputError as error:

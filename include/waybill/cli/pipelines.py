@@ -334,6 +334,7 @@ def _facts(pipeline: Pipeline, found: ActiveVersions) -> list[tuple[str, Cell]]:
         ("order by", ", ".join(source.order_by) or "as it comes"),
         ("topic", topic_of(pipeline)),
         ("destination", f"{pipeline.destination}, schema {pipeline.schema_name}"),
+        *((("shared modules", ", ".join(pipeline.shared_code)),) if pipeline.shared_code else ()),
         ("keeps the source", pipeline.keep_source),
         ("opens connections", pipeline.network),
         ("version", f"{pipeline.version}, of the folder"),
@@ -397,6 +398,7 @@ def deploy(
 
     Its DAG is there, or anew, within seconds. Where Airflow is away the deploy holds all the same.
     A folder that is behind what is active is refused: another version was deployed from elsewhere.
+    Which other pipelines import shared modules of it that have changed is said.
     """
     from waybill.services import current_user, run_deploy
     from waybill.settings import Settings
@@ -465,13 +467,18 @@ def _unpause(settings: Settings, dag_ids: list[str]) -> tuple[list[str], list[st
 
 
 def _say_deployed(report: DeployReport) -> None:
-    if not report.changed:
+    if report.changed:
+        number = f"(number {report.number})"
+        typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
+    else:
         typer.echo(f"{report.pipeline}: version {report.version} was active already")
-        return
-    number = f"(number {report.number})"
-    typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
     if report.replaced is not None:
         print_folded([f"  in place of {report.replaced}"])
+    if report.touched:
+        names, is_one = _few(list(report.touched)), len(report.touched) == 1
+        said = f"import{'s' * is_one} shared modules of it, and run{'s' * is_one}"
+        them = "it" if is_one else "them"
+        print_folded([f"{names} {said} with other texts of these: deploy {them} as well"])
 
 
 def _deployed(run: Callable[[], DeployReport]) -> DeployReport:

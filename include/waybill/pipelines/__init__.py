@@ -3,15 +3,18 @@
 A pipeline is a folder: ``<name>/pipeline.yaml`` and the file that holds its transformation. YAML is
 read with its line numbers (``document``), checked for its shape (``form``, pydantic) and for what
 a shape cannot say (``rules``), and becomes a frozen ``Pipeline`` (``model``); ``check`` walks them.
+Modules that several import lie in ``shared``, beside the folders (``shared_modules``).
 ``write_new`` writes a folder to begin with.
 
 Invariants
   I1  Every mistake of every file is reported at once: file, line, field, expected, found, and the
       nearest valid name.
   I2  Checking runs no code of the user: the transformation is compiled, never executed or imported.
-  I3  Nothing outside a pipeline's folder is read, whatever its names and links say; its source may
-      also lie in a package or below a root of the settings (``source_path``).
-  I4  ``from_json(to_json(p)) == p``; ``version`` changes exactly when declaration or code changes.
+  I3  Nothing outside a pipeline's folder, and of the folder ``shared`` beside it, is read, whatever
+      names and links say; its source may also lie in a package or below a root of the settings
+      (``source_path``).
+  I4  ``from_json(to_json(p)) == p``; ``version`` changes exactly when declaration or code changes,
+      its own or that of a shared module that it imports.
 
 The declaration::
 
@@ -71,8 +74,11 @@ if TYPE_CHECKING:
     from waybill.pipelines.column_types import widened as widened
     from waybill.pipelines.document import read_document as read_document
     from waybill.pipelines.document import yaml_text as yaml_text
+    from waybill.pipelines.folder import SHARED as SHARED
     from waybill.pipelines.folder import folder_names as folder_names
+    from waybill.pipelines.folder import has_shared as has_shared
     from waybill.pipelines.folder import read_inside as read_inside
+    from waybill.pipelines.folder import root_of as root_of
     from waybill.pipelines.form import CONNECTORS as CONNECTORS
     from waybill.pipelines.form import PUSHED as PUSHED
     from waybill.pipelines.form import UNKNOWN_PIPELINE as UNKNOWN_PIPELINE
@@ -131,7 +137,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "widened",
         ],
         "document": ["read_document", "yaml_text"],
-        "folder": ["folder_names", "read_inside"],
+        "folder": ["SHARED", "folder_names", "has_shared", "read_inside", "root_of"],
         "form": ["CONNECTORS", "PUSHED", "UNKNOWN_PIPELINE", "brought_connectors"],
         "index": ["SHARDS", "DeclarationIndex", "DeclaredPipeline", "shard_of"],
         "model": [

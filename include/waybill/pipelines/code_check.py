@@ -16,16 +16,23 @@ _MOST_BATCH_CHARS = 128 * 1024
 
 def check_code(code: str) -> list[tuple[int, str]]:
     """Return (line, message) of what keeps the text from being a transformation."""
+    tree, faults = parsed_module(code)
+    return faults if tree is None else _check_function(tree, len(code))
+
+
+def parsed_module(code: str) -> tuple[ast.Module | None, list[tuple[int, str]]]:
+    """Return a module's tree; or None, and (line, message) of what keeps it from being Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
-            compile(tree, "<transformation>", "exec", dont_inherit=True)
+            compile(tree, "<module>", "exec", dont_inherit=True)
     except SyntaxError as error:
-        return [(error.lineno or 1, f"expected Python; found: {error.msg}")]
+        return None, [(error.lineno or 1, f"expected Python; found: {error.msg}")]
     except (ValueError, RecursionError, MemoryError) as error:
-        return [(1, f"expected Python; found: {shown_name(str(error) or type(error).__name__)}")]
-    return _check_function(tree, len(code))
+        said = shown_name(str(error) or type(error).__name__)
+        return None, [(1, f"expected Python; found: {said}")]
+    return tree, []
 
 
 def takes_tables(code: str) -> bool:

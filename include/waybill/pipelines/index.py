@@ -31,7 +31,9 @@ import pydantic
 from waybill.pipelines.folder import (
     DECLARATION,
     MAX_CODE_BYTES,
+    SHARED,
     folder_names,
+    has_shared,
     read_declaration,
     read_inside,
 )
@@ -77,6 +79,9 @@ class _Entry:
     """File of its transformation; None: the declaration names none."""
     brought: bool
     """Whether installed packages have a say: its connector is none of Waybill's own."""
+    shared: list[list[str]]
+    """Paths of the shared modules that its code imports, and the folders that were looked into;
+    empty: its code does not have that word."""
     declared: DeclaredPipeline
 
 
@@ -138,7 +143,7 @@ class DeclarationIndex:
         """
         if not name or name.startswith((".", "_")) or Path(name).name != name:
             return None
-        if not (self._root / name).is_dir():
+        if not (self._root / name).is_dir() or (name == SHARED and has_shared(self._root)):
             return None
         return self._look(name, self._read(shard_of(name)).get(name))[0]
 
@@ -162,7 +167,8 @@ class DeclarationIndex:
             texts = [(DECLARATION, read_declaration(directory)[0])]
             if kept.code is not None:
                 texts.append((kept.code, read_inside(directory, kept.code, MAX_CODE_BYTES)[0]))
-            if kept.digest == self._digest(directory, texts, brought=kept.brought):
+            shared = _shared_state(directory, kept.shared)
+            if kept.digest == self._digest(directory, texts, shared, brought=kept.brought):
                 return kept.declared, kept
         return self._examined(directory)
 
@@ -174,18 +180,27 @@ class DeclarationIndex:
         source = _mapping(_mapping(examined.document.value).get("source"))
         brought = source.get("connector") not in CONNECTORS
         code = examined.texts[1][0] if len(examined.texts) > 1 else None
-        digest = self._digest(directory, examined.texts, brought=brought)
+        state = examined.shared.state
+        digest = self._digest(directory, examined.texts, state, brought=brought)
         declared = _declared(examined)
-        entry = None if digest is None else _Entry(digest, code, brought, declared)
+        shared = []
+        if state:
+            shared = [[path for path, _ in examined.shared.texts], list(examined.shared.folders)]
+        entry = None if digest is None else _Entry(digest, code, brought, shared, declared)
         return declared, entry
 
     def _digest(
-        self, directory: Path, texts: Sequence[tuple[str, str | None]], *, brought: bool
+        self,
+        directory: Path,
+        texts: Sequence[tuple[str, str | None]],
+        shared: str | None,
+        *,
+        brought: bool,
     ) -> str | None:
         """Return the digest of what a folder is judged by; None: some of it cannot be read."""
-        if any(text is None for _, text in texts):
+        if shared is None or any(text is None for _, text in texts):
             return None
-        judged = [str(directory), texts, self._connectors if brought else None]
+        judged = [str(directory), texts, self._connectors if brought else None, shared]
         return hashlib.sha256(json.dumps(judged).encode()).hexdigest()
 
     @cached_property
@@ -227,6 +242,16 @@ class DeclarationIndex:
 
     def _shard_file(self, number: int) -> Path:
         return self._kept / f"{self._prefix}{number:02}.json"
+
+
+def _shared_state(directory: Path, shared: Sequence[Sequence[str]]) -> str | None:
+    """Return what a folder's shared modules are now, as far as they were looked at."""
+    if not shared:
+        return ""
+    from waybill.pipelines.shared_modules import shared_state
+
+    paths, folders = shared
+    return shared_state(directory, paths, folders)
 
 
 def _declared(examined: Examined) -> DeclaredPipeline:

@@ -183,11 +183,23 @@ class Pipeline(PipelineHead):
     events: dict[str, EventDeclaration]
     transformation_code: str
     """Source text of the transformation."""
+    shared_code: dict[str, str] = {}
+    """Source texts of the shared modules that it imports, and that these import, by their path
+    (``shared/money.py``)."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; releases that know no shared modules read what has none."""
+        value = super().to_json()
+        if not self.shared_code:
+            del value["shared_code"]
+        return value
 
     @model_validator(mode="after")
     def _fill_in_version(self) -> Self:
         if not self.version:
             content = self.model_dump(mode="json", exclude={"version"})
+            if not content["shared_code"]:  # versions without stay what they were
+                del content["shared_code"]
             _without_defaults(content["source"], Source)
             if not content["network"]:  # versions of before there was one stay
                 del content["network"]

@@ -20,7 +20,7 @@ from pydantic import Field
 from waybill.errors import InputError, NotFoundError
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines.document import read_document, yaml_text
-from waybill.pipelines.folder import DECLARATION
+from waybill.pipelines.folder import DECLARATION, SHARED
 from waybill.pipelines.form import CONNECTORS, brought_connectors, check_shape
 from waybill.pipelines.problems import Path as Place
 from waybill.pipelines.rules import check_rules
@@ -176,6 +176,9 @@ def _no_text(new: NewPipeline) -> list[str]:
         except UnicodeEncodeError:
             shown = shown_name(value)
             mistakes.append(f"{_option((name,))}: expected text in UTF-8; found {shown!r}")
+    if new.name == SHARED:
+        said = f"expected another name; {SHARED!r} is the folder of modules that pipelines share"
+        mistakes.append(f"{_option(('name',))}: {said}")
     if not all(new.key_columns):
         mistakes.append(f"--key: expected names with commas between them; found {new.key!r}")
     return mistakes

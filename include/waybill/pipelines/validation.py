@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,12 +15,15 @@ from waybill.pipelines.document import Document, read_document
 from waybill.pipelines.folder import (
     DECLARATION,
     MAX_CODE_BYTES,
+    SHARED,
     folder_names,
+    has_shared,
     read_declaration,
     read_inside,
+    root_of,
 )
 from waybill.pipelines.form import PACKAGE, ChildForm, PipelineForm, check_shape
-from waybill.pipelines.imports import absent_imports
+from waybill.pipelines.imports import CodePlace, absent_imports
 from waybill.pipelines.model import (
     ChildTable,
     Column,
@@ -31,6 +34,7 @@ from waybill.pipelines.model import (
 )
 from waybill.pipelines.problems import Problem, field_name
 from waybill.pipelines.rules import check_rules, flattens, source_of, unescaped
+from waybill.pipelines.shared_modules import SharedModules, find_shared
 from waybill.pipelines.source_path import find_file, package_folder
 
 _DEFAULT_CODE = "transformation.py"
@@ -73,7 +77,9 @@ class Examined:
     directory: Path
     document: Document
     texts: list[tuple[str, str | None]]
-    """What it is judged by: files' names and texts, the declaration first. None: unreadable."""
+    """What it is judged by: names and texts of declaration and code. None: unreadable."""
+    shared: SharedModules = field(default_factory=SharedModules)
+    """What its code imports of the modules that pipelines share."""
     pipeline: Pipeline | None = None
     problems: list[Problem] = field(default_factory=list)
 
@@ -103,7 +109,12 @@ def check(
     outside = [found for one in examined for found in _outside(one, source_roots)]
     refused = [found for one in examined for found in _refused(one, source_roots, open_source)]
     absent = [found for one in examined for found in _absent_names(one, environment)[0]]
-    return sorted(problems + outside + refused + absent)
+    return _each_once(problems + outside + refused + absent)
+
+
+def _each_once(problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems sorted; what several pipelines share is said once."""
+    return sorted(set(problems))
 
 
 def check_names(directory: Path, environment: RunEnvironment) -> list[Problem]:
@@ -122,12 +133,33 @@ def _absent_names(
     warnings: list[Problem] = []
     if said := _unknown_destination(pipeline, environment):
         mistakes.append(_problem(examined, ("destination", "name"), said))
-    code = str(examined.directory / examined.texts[1][0])
-    for line, said, is_certain in absent_imports(
-        pipeline.transformation_code, examined.directory, runs_here=environment.runs_code
-    ):
-        (mistakes if is_certain else warnings).append(Problem(code, line, "", said))
+    root = root_of(examined.directory)
+    shared = root / SHARED if has_shared(root) else None
+    files = {"": str(examined.directory / examined.texts[1][0])}
+    files |= {path: str(root / path) for path in pipeline.shared_code}
+    own = CodePlace(examined.directory, shared, uses_shared=bool(pipeline.shared_code))
+    for problem, is_certain in _absent_imports(pipeline, own, files, environment):
+        (mistakes if is_certain else warnings).append(problem)
     return mistakes, warnings
+
+
+def _absent_imports(
+    pipeline: Pipeline, own: CodePlace, files: Mapping[str, str], environment: RunEnvironment
+) -> Iterator[tuple[Problem, bool]]:
+    """Yield what a pipeline's code and its shared modules import in vain, and is it certain.
+
+    Args:
+        pipeline: the pipeline.
+        own: where its own code lies.
+        files: how problems name a file, by the path of a shared module; "": the transformation.
+        environment: where code runs.
+    """
+    texts = {"": pipeline.transformation_code, **pipeline.shared_code}
+    shared = own if own.shared is None else replace(own, folder=own.shared)
+    for path, text in texts.items():
+        place = shared if path else own
+        for line, said, is_certain in absent_imports(text, place, runs_here=environment.runs_code):
+            yield Problem(files[path], line, "", said), is_certain
 
 
 def _unknown_destination(pipeline: Pipeline, environment: RunEnvironment) -> str:
@@ -154,12 +186,11 @@ def check_version(
     warnings: list[Problem] = []
     if said := _unknown_destination(pipeline, environment):
         mistakes.append(Problem(label, 1, "destination.name", said))
-    for line, said, is_certain in absent_imports(
-        pipeline.transformation_code, directory, runs_here=environment.runs_code
-    ):
-        (mistakes if is_certain else warnings).append(
-            Problem(f"{label}, {_DEFAULT_CODE}", line, "", said)
-        )
+    files = {path: f"{label}, {path or _DEFAULT_CODE}" for path in ("", *pipeline.shared_code)}
+    shared = root_of(directory) / SHARED if pipeline.shared_code else None
+    own = CodePlace(directory, shared, uses_shared=bool(pipeline.shared_code))
+    for problem, is_certain in _absent_imports(pipeline, own, files, environment):
+        (mistakes if is_certain else warnings).append(problem)
     return mistakes, warnings
 
 
@@ -214,7 +245,7 @@ def check_sources(root: Path, environment: RunEnvironment = _ELSEWHERE) -> list[
         if one.pipeline is not None and (said := _absent(one.pipeline.source.path, one.directory)):
             found.append(_problem(one, ("source", "path"), said))
         found.extend(_absent_names(one, environment)[1])
-    return sorted(found)
+    return _each_once(found)
 
 
 def _absent(path: str, directory: Path) -> str:
@@ -330,10 +361,13 @@ def _check_all(root: Path) -> tuple[list[Examined], list[Problem]]:
     except OSError as error:
         said = f"expected a folder with a folder for each pipeline; {error.strerror}"
         return [], [Problem(str(root), 1, "", said)]
+    if not directories and root.name == SHARED and has_shared(root.parent):
+        said = "expected a folder of pipelines; found that of the modules that they share"
+        return [], [Problem(str(root), 1, "", f"{said}: name one of those that import them")]
     examined = [examine(directory) for directory in directories]
     problems = [problem for one in examined for problem in one.problems]
     problems.extend(_collisions(examined))
-    return examined, sorted(problems)
+    return examined, _each_once(problems)
 
 
 def _directories(root: Path) -> list[Path]:
@@ -347,6 +381,8 @@ def examine(directory: Path, complete: Callable[[Any], Any] | None = None) -> Ex
     text, said = read_declaration(directory)
     if text is None:
         examined = Examined(directory, Document(), [(DECLARATION, None)])
+        if directory.name == SHARED and has_shared(directory.parent):
+            said = f"{said}: this folder has the modules that pipelines share"
         examined.problems.append(Problem(examined.file, 1, "", said + _similar(directory)))
         return examined
     document = read_document(text)
@@ -363,7 +399,7 @@ def examine(directory: Path, complete: Callable[[Any], Any] | None = None) -> Ex
         examined.problems.append(_problem(examined, path, message))
     code = _code(examined)
     if form is not None and code is not None and not examined.problems:
-        examined.pipeline = _pipeline(form, code)
+        examined.pipeline = _pipeline(form, code, examined.shared.code)
     return examined
 
 
@@ -385,6 +421,8 @@ def _code(examined: Examined) -> str | None:
     file = str(examined.directory / name)
     faults = check_code(text)
     examined.problems.extend(Problem(file, line, "", message) for line, message in faults)
+    examined.shared = find_shared(examined.directory, name, text)
+    examined.problems.extend(examined.shared.problems)
     return text
 
 
@@ -443,7 +481,7 @@ def _tables_of(event: Any) -> Iterator[tuple[tuple[str, ...], str]]:
             yield ("children", table), table
 
 
-def _pipeline(form: PipelineForm, code: str) -> Pipeline:
+def _pipeline(form: PipelineForm, code: str, shared_code: dict[str, str]) -> Pipeline:
     source = form.source
     return Pipeline(
         id=form.id,
@@ -464,6 +502,7 @@ def _pipeline(form: PipelineForm, code: str) -> Pipeline:
         ),
         events={name: _event(form, name) for name in form.events},
         transformation_code=code,
+        shared_code=shared_code,
         destination=form.destination.name,
         schema_name=form.destination.schema_name,
         keep_source=form.keep_source,

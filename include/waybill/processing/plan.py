@@ -7,7 +7,6 @@ it goes on with what nobody keeps yet.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +21,7 @@ from waybill.processing.failures import Fault
 from waybill.processing.field_types import reads_only_columns, types_of
 from waybill.processing.mapping import Mapper, MappingFault, Reading
 from waybill.processing.staged import StagedHead, staged_schema
-from waybill.processing.transformation import Code, load_code
+from waybill.processing.transformation import Code, code_digest, load_code
 
 
 class Learner(Protocol):
@@ -213,8 +212,8 @@ class Plan:
     @cached_property
     def code_key(self) -> str:
         """Return what this pipeline's code is known by to a process that has loaded it."""
-        text = f"{self.pipeline.name}\0{self.pipeline.transformation_code}"
-        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        pipeline = self.pipeline
+        return code_digest(pipeline.name, pipeline.transformation_code, pipeline.shared_code)
 
     @cached_property
     def takes_tables(self) -> bool:
@@ -248,7 +247,10 @@ class Plan:
         """
         if self._code is None and not self._invalid:
             try:
-                self._code = load_code(self.pipeline.transformation_code, self.pipeline.name)
+                pipeline = self.pipeline
+                self._code = load_code(
+                    pipeline.transformation_code, pipeline.name, pipeline.shared_code
+                )
             except ParkError as error:
                 self._invalid = error.message
         if self._code is None:

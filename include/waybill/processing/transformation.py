@@ -17,13 +17,15 @@ for long costs its team that much once, and from then on its events park at the 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_double, c_int64
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
+from itertools import chain
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -39,6 +41,7 @@ from waybill.processing.failures import (
     describe,
     words_of,
 )
+from waybill.processing.shared_code import SharedCode
 
 T = TypeVar("T")
 
@@ -126,6 +129,7 @@ _KEPT = (
     "data_ref",
 )
 _OPERATIONS = ("upsert", "delete")
+_NO_CODE: Mapping[str, str] = MappingProxyType({})
 
 
 class Watch(Protocol):
@@ -151,21 +155,33 @@ class Code(NamedTuple):
     transform_batch: Callable[[Any], Any] | None
 
 
-def load_code(code: str, name: str) -> Code:
+def load_code(code: str, name: str, shared: Mapping[str, str] = _NO_CODE) -> Code:
     """Return the function of a pipeline's source text.
+
+    Args:
+        code: the text.
+        name: of the pipeline.
+        shared: the texts of the shared modules of its version, by path. Loading the same version
+            once more loads them anew.
 
     Raises:
         ParkError: ``code_invalid``; the text cannot be loaded, or has neither ``transform`` nor
             ``transform_batch``. Of both, which no deploy takes any more, ``transform`` runs.
     """
     module = ModuleType(f"waybill_pipeline_{name}")
+    modules = SharedCode(f"waybill_{code_digest(name, code, shared)}", shared) if shared else None
     try:
+        if modules is not None:
+            modules.install()
+            module.__dict__["__builtins__"] = modules.builtins
         exec(compile(code, f"{CODE_FILE_PREFIX}{name}/transformation.py", "exec"), module.__dict__)  # noqa: S102
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        place = describe(error).where
-        words = f"transformation of {name!r}: {words_of(error)}" + (f" ({place})" if place else "")
+        place, said = describe(error).where, words_of(error)
+        if modules is not None:
+            said = said.replace(f"{modules.name}.", "")
+        words = f"transformation of {name!r}: {said}" + (f" ({place})" if place else "")
         raise ParkError("code_invalid", words, where=place) from error
     event_form, batch_form = map(module.__dict__.get, (EVENT_FUNCTION, BATCH_FUNCTION))
     if callable(event_form):
@@ -174,6 +190,13 @@ def load_code(code: str, name: str) -> Code:
         return Code(None, batch_form)
     words = f"has no function {EVENT_FUNCTION}, nor {BATCH_FUNCTION}"
     raise ParkError("code_invalid", f"transformation of {name!r} {words}")
+
+
+def code_digest(name: str, code: str, shared: Mapping[str, str]) -> str:
+    """Return what the code of a pipeline's version is known by, 32 hex digits."""
+    parts = [name, code, *chain.from_iterable(sorted(shared.items()))]
+    text = "\0".join(parts)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def compile_transformation(code: str, name: str) -> Transform:

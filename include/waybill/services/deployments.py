@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -194,10 +195,19 @@ class VersionDiff:
 
     def lines(self) -> list[str]:
         """Return a unified diff of declaration and code, without line ends; empty: none differs."""
-        found: list[str] = []
-        for file, text in (("pipeline.yaml", _declared), ("transformation.py", _code)):
-            found += _unified(file, self.before, self.after, text)
-        return found
+        old, new = (_files(side.pipeline) for side in (self.before, self.after))
+        return [line for file in {**old, **new} for line in self._unified(file, old, new)]
+
+    def _unified(self, file: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+        """Return how a file differs; one that a side does not have is empty there."""
+        from difflib import unified_diff
+
+        before, after = (side[file].split("\n") if file in side else [] for side in (old, new))
+        names = [
+            f"{file}, {label}" if file in side else f"no {file}, {label}"
+            for side, label in ((old, self.before.label), (new, self.after.label))
+        ]
+        return list(unified_diff(before, after, names[0], names[1], lineterm=""))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -247,24 +257,23 @@ def version_diff(
     return VersionDiff(before, after)
 
 
+def _files(pipeline: Pipeline) -> dict[str, str]:
+    """Return all of a version as files, by name."""
+    code = {"transformation.py": pipeline.transformation_code}
+    return {"pipeline.yaml": _declared(pipeline), **code, **pipeline.shared_code}
+
+
 def _declared(pipeline: Pipeline) -> str:
-    """Return all of a version but its code, as YAML."""
+    """Return all of a version but its code, as YAML.
+
+    Sorted are names that the tracker gives back in an order of its own.
+    """
     import yaml
 
     content = pipeline.to_json()
-    del content["transformation_code"], content["version"]
+    for name in ("transformation_code", "shared_code", "version"):
+        content.pop(name, None)
+    content["events"] = dict(sorted(content["events"].items()))
+    for name in ("columns", "options"):
+        content["source"][name] = json.loads(json.dumps(content["source"][name], sort_keys=True))
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100))
-
-
-def _code(pipeline: Pipeline) -> str:
-    return pipeline.transformation_code
-
-
-def _unified(
-    file: str, before: VersionSide, after: VersionSide, text: Callable[[Pipeline], str]
-) -> list[str]:
-    from difflib import unified_diff
-
-    old, new = (text(side.pipeline).split("\n") for side in (before, after))
-    names = f"{file}, {before.label}", f"{file}, {after.label}"
-    return list(unified_diff(old, new, *names, lineterm=""))

@@ -86,6 +86,8 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     key: str
     name: str
     code: str
+    shared: dict[str, str] = {}
+    """Texts of the shared modules that it imports, by path."""
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
@@ -154,7 +156,7 @@ class _Child:
         marker = self._clock.marker
         marker.value = LOADING
         try:
-            self._codes[asked.key] = load_code(asked.code, asked.name)
+            self._codes[asked.key] = load_code(asked.code, asked.name, asked.shared)
         except ParkError as error:
             return pack(error.message.encode("utf-8", "backslashreplace").decode())
         finally:

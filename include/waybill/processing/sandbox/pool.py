@@ -295,7 +295,8 @@ class Sandbox:
             if key in process.loaded:
                 return process.loaded[key]
             try:
-                asked = Load(key, pipeline.name, pipeline.transformation_code)
+                code, shared = pipeline.transformation_code, pipeline.shared_code
+                asked = Load(key, pipeline.name, code, shared)
                 found = process.loaded[key] = _text(process.ask(asked))
             except EndedError as error:
                 self.end(process)
