@@ -30,7 +30,10 @@ _FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^ *```[ ]*$", re.MULTILINE | re.DO
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n.*?^\s*\2$", re.MULTILINE | re.DOTALL)
 _ENDS = frozenset(";|&()\n")
 _NOISE = (
-    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?Z| UTC|[+-]\d\d:\d\d)?"), "<time>"),
+    (
+        re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?Z| UTC|[+-]\d\d:\d\d)?"),
+        "<time>",
+    ),
     (re.compile(r"\b\d\d:\d\d(:\d\d)?\b"), "<time>"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "<id>"),
     (re.compile(r"(?<=__)[0-9a-f]{8}\b|(?<![0-9a-f])[0-9a-f]{12,}(?![0-9a-f])"), "<id>"),
@@ -195,12 +198,13 @@ def differences(shown: str, printed: str, folder: Path) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    lines = []
-    for line in text.splitlines():
-        for pattern, word in _NOISE:
-            line = pattern.sub(word, line)
-        lines.append(line.strip())
-    return [line for line in lines if line]
+    return [line for one in text.splitlines() if (line := _without_noise(one))]
+
+
+def _without_noise(line: str) -> str:
+    for pattern, word in _NOISE:
+        line = pattern.sub(word, line)
+    return line.strip()
 
 
 def _matches(wanted: Sequence[str], got: Sequence[str]) -> bool:

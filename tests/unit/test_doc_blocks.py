@@ -74,9 +74,7 @@ def test_every_shell_block_parses() -> None:
 
 
 def syntax_error(script: str) -> str:
-    done = subprocess.run(
-        ["bash", "-n"], input=script, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     return done.stderr
 
 
@@ -177,9 +175,7 @@ def test_every_target_that_a_shell_block_makes_exists() -> None:
 
 
 def test_what_is_shown_is_compared_but_for_what_differs_each_time(tmp_path: Path) -> None:
-    shown = (
-        "run cli__2026-11-27T14:00:01__0a1b2c3d of ~/waybill/x\n\nA-1   12.50\n…\nended … after 3 s\n"
-    )
+    shown = "run cli__2026-11-27T14:00:01__0a1b2c3d of ~/waybill/x\n\nA-1   12.50\n…\nended … after 3 s\n"
     printed = (
         f"run cli__2027-01-01T00:00:00__ffffffff of {tmp_path}/x\nA-1 12.50\none\ntwo\n"
         "ended well after 5.5 s\n"
