@@ -123,6 +123,7 @@ GIVEN: dict[str, Callable[[Checkout], Any]] = {
     "docs/auditor.md": deployed,
     "docs/command-line.md": with_rows,
     "docs/destinations.md": deployed,
+    "docs/parked-events.md": with_versions_and_parked_flights,
     "docs/pipelines.md": with_versions_and_parked_flights,
     "docs/virtual-clusters.md": deployed,
 }
