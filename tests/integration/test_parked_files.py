@@ -51,7 +51,7 @@ def test_a_file_stays_until_the_last_of_its_events_is_decided_on(lot, two):
 
 
 def test_an_undone_discard_makes_it_stay_again(lot, two):
-    lot.parking.discard(ParkedGroupFilter(), ANN)
+    lot.parking.discard(ParkedGroupFilter(pipeline_id="pl-1"), ANN)
     assert lot.parking.files().finished == 2
     lot.parking.undo_discard(ParkedGroupFilter(event_name="weather"), ANN)
     found = lot.parking.files()
@@ -100,7 +100,7 @@ def test_the_command_says_size_end_and_cost(lot, two, monkeypatch, tmp_path):
     assert two[1] in said.splitlines()
     assert "2 parked; stays" in said
     assert "a month, at 1e+06 for a GB and month" in said
-    lot.parking.discard(ParkedGroupFilter(), ANN)
+    lot.parking.discard(ParkedGroupFilter(pipeline_id="pl-1"), ANN)
     ended = run("-n", "1")
     assert "2 discarded; goes with the first clean-up after 20" in " ".join(ended.stdout.split())
     assert "and 1 older file; -n shows more" in ended.stdout

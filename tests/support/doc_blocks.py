@@ -188,10 +188,10 @@ def differences(shown: str, printed: str, folder: Path) -> list[str]:
     """Compare what a page shows with what a command printed; return what is wrong, line by line.
 
     Ids, times, sizes, durations, ports and the width of columns are not compared; ``folder``, where it ran, is
-    ``~/waybill`` in the page.
+    ``~/waybill`` in the page, and whether a path begins there or with it makes no difference.
     """
-    wanted = _lines(shown)
-    got = _lines(printed.replace(str(folder), "~/waybill"))
+    wanted = _lines(shown.replace("~/waybill/", ""))
+    got = _lines(printed.replace(f"{folder}/", "").replace(str(folder), "~/waybill"))
     if _matches(wanted, got):
         return []
     return ["shown:", *(f"  {line}" for line in wanted), "printed:", *(f"  {line}" for line in got)]
