@@ -34,6 +34,7 @@ _NOISE = (
         re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( ?Z| UTC|[+-]\d\d:\d\d)?"),
         "<time>",
     ),
+    (re.compile(r" \(\d+:\d\d:\d\d\)"), ""),
     (re.compile(r"\b\d\d:\d\d(:\d\d)?\b"), "<time>"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "<id>"),
     (re.compile(r"(?<=__)[0-9a-f]{8}\b|(?<![0-9a-f])[0-9a-f]{12,}(?![0-9a-f])"), "<id>"),

@@ -54,7 +54,7 @@ class DocShell:
         env: Mapping[str, str],
         *,
         in_process: bool = True,
-        limit_s: float = 60.0,
+        limit_s: float = 300.0,
     ) -> None:
         self._folder = folder
         self._state = state
