@@ -24,7 +24,7 @@ VARIABLE = re.compile(r"\bWAYBILL_[A-Z0-9_]*[A-Z0-9]\b")
 WORD = re.compile(r"[a-z][a-z-]*")
 MACHINE_PATH = re.compile(r"(?<![\w.>`/])/(?:home|root|work|tmp|Users|mnt|srv)/")
 HOST = re.compile(r"https?://([^/\s`)\"'…]+)")
-OWN_HOSTS = {"127.0.0.1:8080", "127.0.0.1:8081", "127.0.0.1:28090"}
+OWN_HOSTS = {"127.0.0.1:8080", "127.0.0.1:8081", "127.0.0.1:28080", "127.0.0.1:28090"}
 
 
 def name_of(page):

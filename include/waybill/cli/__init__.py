@@ -73,7 +73,7 @@ COMMANDS = {
         "Mappings from events to tables: infer, show, compare.", "waybill.cli.mapping:app"
     ),
     "parked": LazyCommand(
-        "Parked events: list, show, sample, download, replay, discard.",
+        "Parked events: list, show, sample, files, download, replay, discard.",
         "waybill.cli.parked:app",
         more={
             "replay": "waybill.cli.replays:replay",

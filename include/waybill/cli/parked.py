@@ -1,4 +1,4 @@
-"""``waybill parked``: look at what is parked, take it out, discard it, take that back.
+"""``waybill parked``: look at what is parked and where, take it out, discard it, take that back.
 
 Every command takes the same filters. With ``--json`` standard output is one JSON value.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +17,8 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, Why, Yes, decision, takes
-from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Cell, Column, Styled, Table, print_facts, print_table
 from waybill.events import error_type
 from waybill.parking import ParkedFilter
@@ -28,15 +30,19 @@ if TYPE_CHECKING:
         DiscardReport,
         FailureCause,
         ParkedEvent,
+        ParkedFile,
+        ParkedFiles,
         ParkedGroup,
         ParkedGroupFilter,
         Parking,
     )
 
 app = typer.Typer(
-    no_args_is_help=True, help="Parked events: list, show, sample, download, replay, discard."
+    no_args_is_help=True,
+    help="Parked events: list, show, sample, files, download, replay, discard.",
 )
 _MOST_SHOWN = 20
+_MOST_FILES = 100_000
 _MOST_KEYS = 100
 """Objects of a partition, the newest, in JSON."""
 _FLAGS = {
@@ -179,6 +185,71 @@ def sample(
     _tell_damage(damage)
 
 
+@app.command("files")
+@takes(ParkedFilter, flags=_FLAGS, without=(*_WINDOW, *_PARKED_WINDOW, "fingerprint"))
+def list_files(
+    request: ParkedFilter,
+    number: Annotated[
+        int, typer.Option("--number", "-n", min=1, max=_MOST_FILES, help="How many are listed.")
+    ] = 20,
+    price: Annotated[
+        float | None,
+        typer.Option(min=0, help="Of a GB (1,000,000,000 bytes) and month, to say what they cost."),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List the objects that parked events are in: how large, what they hold, when they go.
+
+    An object is shared by what one task parked at once, and goes whole: once none of its events
+    is parked, replaying or quarantined any more. The store itself is not asked.
+    """
+    from waybill.settings import Settings
+
+    settings = Settings()
+    with _opened_parking() as parking:
+        found = parking.files(_filter(parking, request), limit=number)
+    if as_json:
+        cost = {} if price is None else {"cost_a_month": _cost(found.bytes, price)}
+        print_json(found.to_json() | {"kept_s": settings.parking.clean_up_grace_s} | cost)
+        return
+    grace = timedelta(seconds=settings.parking.clean_up_grace_s)
+    for file in found.files:
+        print_line(file.key)
+        print_folded([f"  {_size(file.bytes)}; {_held(file)}; {_end_of(file, grace)}"])
+    print_folded(_sums(found, price))
+    if found.finished:
+        tell_hindrances(settings, "finished files are not deleted", dags=["clean_up_parked_files"])
+
+
+def _held(file: ParkedFile) -> str:
+    numbers = [(getattr(file, name), name) for name, _ in _STATES]
+    return ", ".join(f"{number:,} {name}" for number, name in numbers if number) or "no events"
+
+
+def _end_of(file: ParkedFile, grace: timedelta) -> str:
+    """Say when a file goes."""
+    if file.finished_at is None:
+        return "stays"
+    return f"goes with the first clean-up after {_minute(file.finished_at + grace)} UTC"
+
+
+def _sums(found: ParkedFiles, price: float | None) -> Iterator[str]:
+    shown = len(found.files)
+    if shown < found.number:
+        yield f"and {counted(found.number - shown, 'older file')}; -n shows more"
+    sizes = f"{counted(found.number, 'file')}, {_size(found.bytes)}"
+    if found.finished:
+        sizes += f"; {found.finished:,} of them, {_size(found.finished_bytes)}, are finished"
+    yield sizes
+    if price is not None:
+        yield f"{_cost(found.bytes, price):,.2f} a month, at {price:g} for a GB and month"
+
+
+def _cost(size: int, price: float) -> float:
+    return size / 10**9 * price
+
+
 @app.command()
 @takes(ParkedFilter, flags=_FLAGS, without=_PARKED_WINDOW)
 def download(
@@ -264,7 +335,6 @@ def _decision(
 
 def _tell_clean_up() -> None:
     """Say what keeps discarded events in the bucket, if anything does."""
-    from waybill.cli.promises import tell_hindrances
     from waybill.settings import Settings
 
     dags = ["clean_up_parked_files"]

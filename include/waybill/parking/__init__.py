@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from waybill.parking.model import DiscardReport as DiscardReport
     from waybill.parking.model import FailureCause as FailureCause
     from waybill.parking.model import ObjectDescriptor as ObjectDescriptor
+    from waybill.parking.model import ParkedFile as ParkedFile
+    from waybill.parking.model import ParkedFiles as ParkedFiles
     from waybill.parking.model import ParkedGroup as ParkedGroup
     from waybill.parking.model import ParkedGroupFilter as ParkedGroupFilter
     from waybill.parking.model import ParkedGroupPage as ParkedGroupPage
@@ -163,6 +165,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "DiscardReport",
             "FailureCause",
             "ObjectDescriptor",
+            "ParkedFile",
+            "ParkedFiles",
             "ParkedGroup",
             "ParkedGroupFilter",
             "ParkedGroupPage",

@@ -158,6 +158,42 @@ class FailureCause(_Row):
 
 
 @dataclass(frozen=True, slots=True)
+class ParkedFile(_Row):
+    """An object of parked events: of one task of a batch, of all groups that it parked."""
+
+    key: str
+    bytes: int
+    """As it is stored, compressed."""
+    committed_at: datetime
+    parked: int
+    """Events that wait for somebody to decide."""
+    replaying: int
+    quarantined: int
+    replayed: int
+    discarded: int
+    finished_at: datetime | None
+    """Since when none of its events is wanted; None: some are, so it stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedFiles:
+    """Some parked files, the newest first, and the sums of all that match."""
+
+    files: tuple[ParkedFile, ...]
+    number: int
+    bytes: int
+    finished: int
+    """Files of which no event is wanted any more."""
+    finished_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        sums = ("number", "bytes", "finished", "finished_bytes")
+        files = [file.to_json() for file in self.files]
+        return {"files": files} | {name: getattr(self, name) for name in sums}
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """One parked group's byte range in one parked object."""
 

@@ -16,6 +16,7 @@ def test_what_parking_can_do_is_this():
         "discard",
         "draw",
         "events",
+        "files",
         "find",
         "find_exactly",
         "finish_replay",
