@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +19,7 @@ from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, Why, Yes, decision, takes
 from waybill.cli.output import counted, plain, print_folded, print_json, print_line
 from waybill.cli.promises import tell_hindrances
-from waybill.cli.tables import Cell, Column, Styled, Table, print_facts, print_table
+from waybill.cli.tables import Cell, Column, Styled, Table, clock, print_facts, print_table
 from waybill.events import error_type
 from waybill.parking import ParkedFilter
 
@@ -231,7 +231,7 @@ def _end_of(file: ParkedFile, grace: timedelta) -> str:
     """Say when a file goes."""
     if file.finished_at is None:
         return "stays"
-    return f"goes with the first clean-up after {_minute(file.finished_at + grace)} UTC"
+    return f"goes with the first clean-up after {clock(file.finished_at + grace)} UTC"
 
 
 def _sums(found: ParkedFiles, price: float | None) -> Iterator[str]:
