@@ -30,6 +30,7 @@ from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     Pipeline,
     PipelineHead,
+    TableSpec,
     base_topic,
     load_pipeline,
     topic_name,
@@ -302,7 +303,7 @@ def refuse_replays(tracker: TrackerStore, pipeline: Pipeline) -> None:
         InputError: says since when, by whom and what to do.
     """
     found = read_undeployment(tracker, pipeline.id)
-    if found is not None and found.done_at is not None:
+    if found is not None and (found.done_at or found.dropping_at) is not None:
         raise InputError(
             f"pipeline {pipeline.name!r} {found}: deploy it before its parked events are replayed"
         )
@@ -346,14 +347,17 @@ def begin_undeployment(
     return begun
 
 
-def begin_drop(tracker: TrackerStore, pipeline: Pipeline) -> None:
+def begin_drop(tracker: TrackerStore, pipeline: Pipeline, tables: Sequence[TableSpec]) -> None:
     """Note that a pipeline's tables may be gone from now on; until the end no deploy gets between.
 
     Raises:
-        InputError: the undeployment was ended meanwhile, by a deploy.
+        InputError: the undeployment was ended meanwhile, by a deploy; or another pipeline that
+            writes one of its tables was deployed.
     """
     with tracker.transaction() as connection:
         _lock_deploys(connection)
+        if others := shared_tables(connection, pipeline, tables):
+            raise InputError(f"its tables are not dropped: {others[0]}")
         _change_undeployment(
             connection, pipeline, {"dropping_at": func.coalesce(_DROPPING, func.clock_timestamp())}
         )
@@ -493,13 +497,20 @@ def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVer
     raise error(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
 
 
-def shared_tables(connection: Connection, pipeline: Pipeline) -> list[str]:
+def shared_tables(
+    connection: Connection, pipeline: Pipeline, learned: Sequence[TableSpec] = ()
+) -> list[str]:
     """Return a sentence for each table that another deployed pipeline writes too.
+
+    Args:
+        connection: to the tracker.
+        pipeline: the one.
+        learned: its tables with what was learned of them, besides those that it declares.
 
     Cost: one statement, which reads each active declaration, 75 KB of one of 100 event names; they
     are compared where they lie.
     """
-    specs = [event.table for event in pipeline.events.values()]
+    specs = [*(event.table for event in pipeline.events.values()), *learned]
     names = {name for one in specs for name in (one.name, *(child.name for child in one.children))}
     place = {"destination": pipeline.destination, "schema": pipeline.schema_name}
     given = {"id": pipeline.id, "place": json.dumps(place), "names": sorted(names)}

@@ -13,9 +13,12 @@ from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import app
+from waybill.deployment import active_pipeline, refuse_replays
 from waybill.errors import InputError
+from waybill.services import undeployment as service
 from waybill.services.ingestion import run_ingest
 from waybill.settings import Settings
+from waybill.storage import open_tracker
 
 pytestmark = pytest.mark.serves
 PASSES = "def transform(event):\n    return event\n"
@@ -268,3 +271,36 @@ def run_ingest_of_nothing(folder):
         "('test-orders', 0, '{}', 0) "
         "ON CONFLICT DO NOTHING RETURNING 1"
     )
+
+
+def test_a_table_that_another_pipeline_got_meanwhile_is_not_dropped(folder, tmp_path, monkeypatch):
+    deploy(folder)
+    make_table()
+    drained = service._drained
+
+    def deployed_beside(*given):
+        other = tmp_path / "others"
+        shutil.copytree(folder, other)
+        text = (other / "pipeline.yaml").read_text()
+        text = text.replace("id: test-orders", "id: test-others")
+        (other / "pipeline.yaml").write_text(text.replace("name: orders", "name: others"))
+        deploy(other)
+        return drained(*given)
+
+    monkeypatch.setattr(service, "_drained", deployed_beside)
+    refused = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+    assert "'orders' and 'others' both write" in refused
+    assert warehouse(TABLES) == [("orders",)]
+    assert tracked("SELECT dropping_at FROM undeployments") == [(None,)]
+
+
+def test_nothing_is_replayed_into_tables_that_are_being_dropped(folder):
+    deploy(folder)
+    child = children.start(Settings(), DIES.format(place="undeployment.drop_tables"))
+    output, _ = child.communicate(timeout=90)
+    assert child.returncode == -signal.SIGKILL, output
+    with (
+        open_tracker(Settings().tracker) as tracker,
+        pytest.raises(InputError, match="deploy it before its parked events are replayed"),
+    ):
+        refuse_replays(tracker, active_pipeline(tracker, "orders"))

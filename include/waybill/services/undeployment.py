@@ -111,12 +111,13 @@ def _drop(
     if begun is not None and begun.dropping_at is None:
         with tracker.transaction() as connection:
             undeployment.refuse_hindered(connection, pipeline, leave_parked=request.leave_parked)
-    begin_drop(tracker, pipeline)
+    tables = undeployment.tables_of(tracker, pipeline)
+    begin_drop(tracker, pipeline, tables)
     undeployment.drop_tables(
         pipeline.destination,
         settings.destinations[pipeline.destination],
         settings.s3,
-        undeployment.tables_of(tracker, pipeline),
+        tables,
     )
 
 

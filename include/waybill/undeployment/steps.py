@@ -172,7 +172,7 @@ def refuse_drop(
     with open_destination(name, configured[name], s3) as destination:
         _reverting(name, destination)
     with tracker.transaction() as connection:
-        others = shared_tables(connection, pipeline)
+        others = shared_tables(connection, pipeline, tables_of(tracker, pipeline))
     if others:
         raise InputError(f"its tables are not dropped: {others[0]}")
 
