@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from waybill.destinations import QueryResult
 
 _LARGEST = 2**63
+_DEEPEST = 200
+"""Levels of a value that are written as JSON: its writer ends at 254. What lies deeper is text."""
 
 
 def sql(
@@ -34,6 +36,10 @@ def sql(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="Rows at most.")
     ] = 1_000,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1.0, max=86_400.0, help="Seconds after which the statement is ended."),
+    ] = 300.0,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -41,6 +47,7 @@ def sql(
 
     PostgreSQL and DuckDB; with the rights of the destination's own user.
     """
+    from waybill.destinations import ReadQuery
     from waybill.errors import InputError
     from waybill.services import query_destination
     from waybill.settings import Settings
@@ -49,7 +56,7 @@ def sql(
         raise InputError("give --csv or --json, not both")
     settings = Settings()
     name = destination or _default(list(settings.destinations))
-    result = query_destination(settings, name, statement, most=limit)
+    result = query_destination(settings, name, ReadQuery(statement, limit, timeout))
     if as_json:
         rows = [[_json(value) for value in row] for row in result.rows]
         print_json({"columns": result.columns, "rows": rows, "more": result.is_cut})
@@ -112,8 +119,10 @@ def _default(names: list[str]) -> str:
     raise InputError(f"--destination: say which; {there}")
 
 
-def _json(value: Any) -> Any:
+def _json(value: Any, depth: int = 0) -> Any:
     """Return a value of SQL as JSON has it; what JSON has no form for is text."""
+    if depth > _DEEPEST and isinstance(value, list | tuple | dict):
+        return _nested(value)
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -121,10 +130,17 @@ def _json(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple):
-        return [_json(one) for one in value]
+        return [_json(one, depth + 1) for one in value]
     if isinstance(value, dict):
-        return {str(key): _json(one) for key, one in value.items()}
+        return {str(key): _json(one, depth + 1) for key, one in value.items()}
     return _text(value)
+
+
+def _nested(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError:
+        return "…"
 
 
 def _text(value: Any) -> str:

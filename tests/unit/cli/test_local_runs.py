@@ -231,6 +231,54 @@ def test_dev_does_not_wait_for_ever_for_a_file_that_grows_on_and_on(orders, monk
     assert told == [None, ["log"]]
 
 
+def watched_until(session, monkeypatch, run_once, *, limit_s=20.0):
+    """Watch with runs of a test's own until one raises KeyboardInterrupt, or for a time."""
+    monkeypatch.setattr(local_runs, "_POLL_S", 0.01)
+    monkeypatch.setattr(session, "_run", run_once)
+    watching = threading.Thread(target=lambda: _until_interrupted(session), daemon=True)
+    watching.start()
+    watching.join(limit_s)
+    return watching
+
+
+def test_dev_does_not_run_on_and_on_for_what_the_pipelines_own_code_writes(
+    orders, monkeypatch, capsys
+):
+    session = local_runs._Session(Settings(), orders, 20, None)
+    runs = []
+
+    def writes(changed):
+        runs.append(changed)
+        if len(runs) > 5 or changed == ["mine.txt"]:
+            raise KeyboardInterrupt
+        (orders / f"own-{len(runs)}.log").write_text("x")
+        if len(runs) == 2:
+            threading.Timer(0.5, lambda: (orders / "mine.txt").write_text("saved")).start()
+
+    watching = watched_until(session, monkeypatch, writes)
+    assert not watching.is_alive()
+    assert runs == [None, ["own-1.log"], ["mine.txt"]]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "own-2.log changed while the sample ran, twice in a row" in said
+
+
+def test_dev_runs_again_for_a_file_that_was_saved_while_it_ran(orders, monkeypatch):
+    session = local_runs._Session(Settings(), orders, 20, None)
+    runs = []
+
+    def saved(changed):
+        runs.append(changed)
+        if len(runs) == 1:
+            (orders / "transformation.py").write_text("def transform(event):\n    return event\n")
+        elif changed == ["late.txt"]:
+            raise KeyboardInterrupt
+        else:
+            threading.Timer(0.3, lambda: (orders / "late.txt").write_text("x")).start()
+
+    watched_until(session, monkeypatch, saved)
+    assert runs == [None, ["transformation.py"], ["late.txt"]]
+
+
 def _until_interrupted(session):
     with contextlib.suppress(KeyboardInterrupt):
         session.watch()

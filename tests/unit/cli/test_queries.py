@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import orjson
 import pytest
 from typer.testing import CliRunner
 
-from waybill.cli import app
+from waybill.cli import app, queries
 from waybill.services import destination_shell
 from waybill.settings import DestinationSettings, Settings
 
@@ -173,3 +176,46 @@ def test_pythons_shell_imports_nothing_of_the_folder_it_is_started_in(
     )
     assert "Ctrl-D ends" in done.stdout, done.stderr
     assert "hostile" not in done.stdout
+
+
+ENDLESS = "SELECT sum(a.range * b.range) FROM range(100000) a, range(10000000) b"
+
+
+def test_a_statement_that_takes_too_long_is_ended_and_told(file: Path) -> None:
+    began = time.monotonic()
+    done = run("sql", ENDLESS, "--timeout", "1")
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "the statement was ended after 1 s" in " ".join(done.stderr.split())
+    assert time.monotonic() - began < 20
+
+
+def test_ctrl_c_ends_a_statement_without_a_traceback(file: Path) -> None:
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"from waybill.cli import app; app(['sql', {ENDLESS!r}])"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    time.sleep(3)
+    child.send_signal(signal.SIGINT)
+    try:
+        said, _ = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert child.returncode == 130, said
+    assert "Traceback" not in said
+
+
+def test_values_that_are_nested_deeper_than_json_is_written_are_text(file: Path) -> None:
+    value: Any = 1
+    for _ in range(400):
+        value = [value]
+    shown = queries._json({"a": value, "b": [1, {"c": None}]})
+    assert shown["b"] == [1, {"c": None}]
+    assert orjson.dumps({"rows": [[shown]]})
+    inner = shown["a"]
+    while isinstance(inner, list):
+        [inner] = inner
+    assert inner.startswith("[[")
+    assert json.loads(inner)
