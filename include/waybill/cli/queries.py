@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from waybill.destinations import QueryResult
 
 _LARGEST = 2**63
-_DEEPEST = 200
-"""Levels of a value that are written as JSON: its writer ends at 254. What lies deeper is text."""
 
 
 def sql(
@@ -119,10 +117,8 @@ def _default(names: list[str]) -> str:
     raise InputError(f"--destination: say which; {there}")
 
 
-def _json(value: Any, depth: int = 0) -> Any:
+def _json(value: Any) -> Any:
     """Return a value of SQL as JSON has it; what JSON has no form for is text."""
-    if depth > _DEEPEST and isinstance(value, list | tuple | dict):
-        return _nested(value)
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -130,17 +126,10 @@ def _json(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple):
-        return [_json(one, depth + 1) for one in value]
+        return [_json(one) for one in value]
     if isinstance(value, dict):
-        return {str(key): _json(one, depth + 1) for key, one in value.items()}
+        return {str(key): _json(one) for key, one in value.items()}
     return _text(value)
-
-
-def _nested(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, default=str)
-    except RecursionError:
-        return "…"
 
 
 def _text(value: Any) -> str:

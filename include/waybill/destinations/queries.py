@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _UNREACHABLE = ("08", "57P")
 """Classes of SQLSTATE: the server is not there, or not now."""
 _TOO_LONG = "57014"
+_DEEPEST = 200
+"""Levels of a value that are taken apart: writers of JSON end at 254."""
 _BEYOND_PYTHON = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
 """Types with values that Python's have not, as ``infinity``: read as text."""
 
@@ -87,8 +89,6 @@ def _too_long(where: str, query: ReadQuery) -> RetryError:
 def _read_postgres(name: str, dsn: str, query: ReadQuery) -> QueryResult:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
-    from psycopg.types.json import set_json_loads
-    from psycopg.types.string import TextLoader
 
     from waybill.destinations.adapters.postgres.session import LIMITS
 
@@ -96,14 +96,7 @@ def _read_postgres(name: str, dsn: str, query: ReadQuery) -> QueryResult:
     try:
         given = {**LIMITS, **conninfo_to_dict(dsn)}
         with psycopg.connect(**given) as connection:  # type: ignore[arg-type]
-            connection.read_only = True
-            connection.execute(
-                "SELECT set_config('statement_timeout', %s, true)",
-                [f"{query.timeout_s * 1000:.0f}"],
-            )
-            set_json_loads(_json_or_text, connection)
-            for kind in _BEYOND_PYTHON:
-                connection.adapters.register_loader(kind, TextLoader)
+            _limit(connection, query.timeout_s)
             try:
                 with connection.cursor("waybill_sql") as cursor:
                     cursor.execute(query.statement.encode())
@@ -124,12 +117,50 @@ def _read_postgres(name: str, dsn: str, query: ReadQuery) -> QueryResult:
     return QueryResult(columns, rows[: query.most], len(rows) > query.most)
 
 
+def _limit(connection: Any, timeout_s: float) -> None:
+    """Begin a transaction that writes nothing and ends in time; take what Python has no value for.
+
+    Times beyond Python's are text, and so is JSON that is nested deeply.
+    """
+    from psycopg.types.json import set_json_loads
+    from psycopg.types.string import TextLoader
+
+    connection.read_only = True
+    limit = f"{timeout_s * 1000:.0f}"
+    connection.execute("SELECT set_config('statement_timeout', %s, true)", [limit])
+    set_json_loads(_json_or_text, connection)
+    for kind in _BEYOND_PYTHON:
+        connection.adapters.register_loader(kind, TextLoader)
+
+
 def _json_or_text(text: str | bytes) -> Any:
-    """Return what a JSON column holds; what is nested too deeply for Python, as text."""
+    """Return what a JSON column holds; what is nested deeply, as it is written."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
-        return text if isinstance(text, str) else text.decode()
+        value = None
+    else:
+        if not _is_deep(value):
+            return value
+    return text if isinstance(text, str) else bytes(text).decode()
+
+
+def _is_deep(value: Any) -> bool:
+    """Tell whether a value is nested deeper than what shows it takes."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner = [one for one in level if isinstance(one, list | tuple | dict)]
+        if not inner:
+            return False
+        level = [item for one in inner for item in (one.values() if isinstance(one, dict) else one)]
+    return True
+
+
+def _shallow(value: Any) -> Any:
+    """Return a value; one that is nested deeply, as text."""
+    if isinstance(value, list | tuple | dict) and _is_deep(value):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return value
 
 
 def _read_duckdb(name: str, path: str, query: ReadQuery) -> QueryResult:
@@ -151,7 +182,7 @@ def _read_duckdb(name: str, path: str, query: ReadQuery) -> QueryResult:
             _refuse_other_statements(connection, query.statement)
             found = connection.execute(query.statement)
             columns = tuple(str(one[0]) for one in found.description or ())
-            rows = found.fetchmany(query.most + 1)
+            rows = [tuple(map(_shallow, row)) for row in found.fetchmany(query.most + 1)]
     except duckdb.InterruptException as error:
         raise _too_long(where, query) from error
     except duckdb.IOException as error:

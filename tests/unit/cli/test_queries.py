@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import orjson
 import pytest
 from typer.testing import CliRunner
 
-from waybill.cli import app, queries
+from waybill.cli import app
 from waybill.services import destination_shell
 from waybill.settings import DestinationSettings, Settings
 
@@ -207,15 +206,16 @@ def test_ctrl_c_ends_a_statement_without_a_traceback(file: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_values_that_are_nested_deeper_than_json_is_written_are_text(file: Path) -> None:
-    value: Any = 1
-    for _ in range(400):
-        value = [value]
-    shown = queries._json({"a": value, "b": [1, {"c": None}]})
-    assert shown["b"] == [1, {"c": None}]
-    assert orjson.dumps({"rows": [[shown]]})
-    inner = shown["a"]
-    while isinstance(inner, list):
-        [inner] = inner
-    assert inner.startswith("[[")
-    assert json.loads(inner)
+@pytest.mark.parametrize("levels", [150, 300])
+def test_values_that_are_nested_deeper_than_json_is_written_are_text(
+    file: Path, levels: int
+) -> None:
+    asked = f"SELECT {'[' * levels}1{']' * levels} AS deep, [1, 2] AS flat"
+    done = run("sql", asked, "--json")
+    assert done.exit_code == 0, done.output
+    [[deep, flat]] = json.loads(done.stdout)["rows"]
+    assert flat == [1, 2]
+    assert isinstance(deep, list) is (levels == 150)
+    text = json.dumps(deep) if levels == 150 else deep
+    assert text == "[" * levels + "1" + "]" * levels
+    assert run("sql", asked).exit_code == 0
