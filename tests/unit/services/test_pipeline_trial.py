@@ -175,7 +175,7 @@ def test_messages_about_rows_are_not_shown_where_there_are_personal_fields(setti
     (folder / "pipeline.yaml").write_text(declared)
     [hidden] = deep_check(settings, folder).problems
     assert "ann@example.com" not in hidden.message
-    assert "transformation/value_error, 1 times: •••" in hidden.message
+    assert "transformation/value_error, 1 times: ValueError: •••" in hidden.message
 
 
 PERSONAL = ("    policy: strict\n", "    policy: strict\n    personal: [note]\n")
