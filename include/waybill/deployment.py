@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -258,6 +259,13 @@ def _activated(
     )
 
 
+class _Lock(Enum):
+    """How a row is locked until the transaction ends."""
+
+    ALONE = "nobody else locks it"
+    UNCHANGED = "nobody changes it"
+
+
 @dataclass(frozen=True, slots=True)
 class Undeployment:
     """A pipeline that is not to be read any more, and how far that is."""
@@ -310,7 +318,7 @@ def refuse_replays(tracker: TrackerStore, pipeline: Pipeline) -> None:
         InputError: says since when, by whom and what to do.
     """
     with tracker.transaction() as connection:
-        found = _undeployment(connection, pipeline.id, _UNCHANGING)
+        found = _undeployment(connection, pipeline.id, _Lock.UNCHANGED)
     if found is not None and (found.done_at or found.dropping_at) is not None:
         raise InputError(
             f"pipeline {pipeline.name!r} {found}: deploy it before its parked events are replayed"
@@ -389,7 +397,7 @@ def hold_undeployment(
     _take_turn(connection, pipeline.id)
     if alone:
         _lock_deploys(connection)
-    found = _undeployment(connection, pipeline.id, _ALONE if alone else None)
+    found = _undeployment(connection, pipeline.id, _Lock.ALONE if alone else None)
     asked = None if found is None else (found.asked_at, found.drop_tables)
     if found is None or found.done_at is not None or asked != (begun.asked_at, begun.drop_tables):
         raise InputError(
@@ -422,7 +430,7 @@ def begin_drop(
 def note_problem(tracker: TrackerStore, pipeline: Pipeline, begun: Undeployment, said: str) -> None:
     """Note why a pipeline's tables could not be dropped; its owner is told of each reason once."""
     with tracker.transaction() as connection:
-        found = _undeployment(connection, begun.pipeline_id, _ALONE)
+        found = _undeployment(connection, begun.pipeline_id, _Lock.ALONE)
         if found is None or (found.asked_at, found.done_at) != (begun.asked_at, None):
             return
         if found.problem == text_value(said):
@@ -485,11 +493,11 @@ def _audit(
 
 
 def _undeployment(
-    connection: Connection, pipeline_id: str, lock: Mapping[str, bool] | None = None
+    connection: Connection, pipeline_id: str, lock: _Lock | None = None
 ) -> Undeployment | None:
     query = select(undeployments).where(undeployments.c.pipeline_id == pipeline_id)
     if lock is not None:
-        query = query.with_for_update(**lock)
+        query = query.with_for_update(read=lock is _Lock.UNCHANGED)
     row = connection.execute(query).first()
     return None if row is None else Undeployment(**row._asdict())
 
@@ -905,8 +913,6 @@ class ActivePipelines:
             self._mappings.pop(gone, None)
 
 
-_ALONE, _UNCHANGING = {"read": False}, {"read": True}
-"""How a row is locked: so that nobody else locks it; so that nobody changes it."""
 _MOST_NAMED = 20
 """Pipelines, or versions of one, that an error lists."""
 _FEWEST_DIGITS, _FEWEST_FIGURES = 4, 6
