@@ -1,7 +1,8 @@
 """Compares tracker and bucket. Hourly.
 
 Objects that no row names are deleted after a grace period; a row whose object is gone is an alarm
-and is never deleted in silence. `grace_s` overrides the grace period.
+and is never deleted in silence. `grace_s` overrides the grace period. Tables of undeployed
+pipelines are dropped where a destination refused that before.
 """
 
 from __future__ import annotations

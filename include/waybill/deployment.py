@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from enum import Enum
 from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,17 +28,19 @@ from waybill.mappings import (
     rules_of,
 )
 from waybill.nearest_name import hint, shown_name
+from waybill.notices import write_notice
 from waybill.pipelines import (
     DeclarationError,
     Pipeline,
     PipelineHead,
+    TableSpec,
     base_topic,
     load_pipeline,
     root_of,
     topic_name,
     topic_of,
 )
-from waybill.storage import TrackerStore
+from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import (
     pipeline_versions,
     pipelines,
@@ -264,6 +267,7 @@ def _activated(
         _refuse_other_way(before, pipeline)
         replaced = _history(connection, pipeline.id)[0]
     if changed:
+        _refuse_dropped_tables(connection, pipeline)
         number += 1
         _write_version(connection, pipeline, number, change)
         keep_declared(connection, pipeline, rules, change.who)
@@ -279,6 +283,13 @@ def _activated(
     )
 
 
+class _Lock(Enum):
+    """How a row is locked until the transaction ends."""
+
+    ALONE = "nobody else locks it"
+    UNCHANGED = "nobody changes it"
+
+
 @dataclass(frozen=True, slots=True)
 class Undeployment:
     """A pipeline that is not to be read any more, and how far that is."""
@@ -292,6 +303,8 @@ class Undeployment:
     """Since when its tables may be gone."""
     done_at: datetime | None
     """When nothing of it was on its way any more; None: it drains."""
+    problem: str
+    """Why its tables could not be dropped when that was tried last; "": they could, or were not."""
 
     def __str__(self) -> str:
         at = f"{(self.done_at or self.asked_at).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
@@ -320,37 +333,55 @@ def refuse_undeployed(tracker: TrackerStore, pipeline: Pipeline) -> None:
 
 
 def refuse_replays(tracker: TrackerStore, pipeline: Pipeline) -> None:
-    """Refuse to send events back into a pipeline that is undeployed.
+    """Refuse to send events back into a pipeline that is undeployed, or loses its tables.
+
+    Whoever sends has registered a write-ahead log before: so either this sees the undeployment's
+    end, for whose transaction it waits, or that one sees the log.
 
     Raises:
         InputError: says since when, by whom and what to do.
     """
-    found = read_undeployment(tracker, pipeline.id)
-    if found is not None and found.done_at is not None:
+    with tracker.transaction() as connection:
+        found = _undeployment(connection, pipeline.id, _Lock.UNCHANGED)
+    if found is not None and (found.done_at or found.dropping_at) is not None:
         raise InputError(
             f"pipeline {pipeline.name!r} {found}: deploy it before its parked events are replayed"
         )
 
 
 def begin_undeployment(
-    tracker: TrackerStore, pipeline: Pipeline, decision: Decision, *, drop_tables: bool
+    tracker: TrackerStore,
+    pipeline: Pipeline,
+    decision: Decision,
+    *,
+    drop_tables: bool,
+    keep_tables: bool = False,
 ) -> Undeployment:
     """Have a pipeline's source not be read any more; asked again, it goes on.
+
+    Args:
+        tracker: where pipelines are kept.
+        pipeline: the one.
+        decision: whose it is, and why.
+        drop_tables: its tables are to be dropped.
+        keep_tables: they are not, also where that was asked before, or was tried and failed.
 
     Raises:
         InputError: it is undeployed already, or was begun with tables to be dropped, which is
             not what is asked now.
+        RetryError: somebody else goes on with it at this moment.
     """
     with tracker.transaction() as connection:
+        _take_turn(connection, pipeline.id)
         _lock_deploys(connection)
         found = _undeployment(connection, pipeline.id)
         if found is not None and found.done_at is not None:
             raise InputError(f"pipeline {pipeline.name!r} {found} already")
-        if found is not None and found.drop_tables and not drop_tables:
+        if found is not None and found.drop_tables and not (drop_tables or keep_tables):
             raise InputError(
                 f"pipeline {pipeline.name!r} {found}, with its tables to be dropped: ask for that "
-                "again (--drop-tables), or deploy it, which ends it"
-                + (" once its tables are gone" if found.dropping_at else "")
+                "again (--drop-tables), keep them (--keep-tables), or deploy it, which ends it"
+                + (" once its tables are gone, or kept" if found.dropping_at else "")
             )
         if found is None or found.drop_tables != drop_tables:
             values = {"asked_by": text_value(decision.who), "why": text_value(decision.why)}
@@ -360,7 +391,7 @@ def begin_undeployment(
             connection.execute(
                 statement.on_conflict_do_update(
                     index_elements=[undeployments.c.pipeline_id],
-                    set_={"drop_tables": drop_tables, **values},
+                    set_={"drop_tables": drop_tables, "problem": "", **values},
                 )
             )
             _audit(connection, "undeploy", pipeline.id, decision, drop_tables=drop_tables)
@@ -370,41 +401,112 @@ def begin_undeployment(
     return begun
 
 
-def begin_drop(tracker: TrackerStore, pipeline: Pipeline) -> None:
-    """Note that a pipeline's tables may be gone from now on; until the end no deploy gets between.
+def hold_undeployment(
+    connection: Connection, pipeline: Pipeline, begun: Undeployment, *, alone: bool = True
+) -> Undeployment:
+    """Have nobody else go on with an undeployment until the transaction ends; return how it is now.
+
+    Args:
+        connection: to the tracker.
+        pipeline: whose it is.
+        begun: what ``begin_undeployment`` returned.
+        alone: deploys, and replays that are about to begin, wait as well. False: for longer than a
+            moment; then no row is locked.
 
     Raises:
-        InputError: the undeployment was ended meanwhile, by a deploy.
+        InputError: it was ended meanwhile, by a deploy or by somebody who went on with it, or what
+            becomes of the tables was decided anew.
+        RetryError: somebody else goes on with it at this moment.
     """
-    with tracker.transaction() as connection:
+    _take_turn(connection, pipeline.id)
+    if alone:
         _lock_deploys(connection)
-        _change_undeployment(
-            connection, pipeline, {"dropping_at": func.coalesce(_DROPPING, func.clock_timestamp())}
+    found = _undeployment(connection, pipeline.id, _Lock.ALONE if alone else None)
+    asked = None if found is None else (found.asked_at, found.drop_tables)
+    if found is None or found.done_at is not None or asked != (begun.asked_at, begun.drop_tables):
+        raise InputError(
+            f"pipeline {pipeline.name!r} was deployed meanwhile, or somebody else went on with its "
+            "undeployment; `waybill pipelines list` shows how it is"
         )
+    return found
+
+
+def begin_drop(
+    connection: Connection, begun: Undeployment, pipeline: Pipeline, tables: Sequence[TableSpec]
+) -> None:
+    """Note that a pipeline's tables may be gone from now on; until the end no deploy gets between.
+
+    Args:
+        connection: which holds the undeployment.
+        begun: it.
+        pipeline: whose.
+        tables: that are to be dropped.
+
+    Raises:
+        InputError: another pipeline that writes one of its tables was deployed.
+    """
+    if others := shared_tables(connection, pipeline, tables):
+        raise InputError(f"its tables are not dropped: {others[0]}")
+    now = func.coalesce(undeployments.c.dropping_at, func.clock_timestamp())
+    _change_undeployment(connection, begun, {"dropping_at": now})
+
+
+def note_problem(tracker: TrackerStore, pipeline: Pipeline, begun: Undeployment, said: str) -> None:
+    """Note why a pipeline's tables could not be dropped; its owner is told of each reason once."""
+    with tracker.transaction() as connection:
+        found = _undeployment(connection, begun.pipeline_id, _Lock.ALONE)
+        if found is None or (found.asked_at, found.done_at) != (begun.asked_at, None):
+            return
+        if found.problem == text_value(said):
+            return
+        _change_undeployment(connection, begun, {"problem": text_value(said)})
+        write_notice(
+            connection,
+            kind="destination",
+            pipeline_id=pipeline.id,
+            destination=f"{pipeline.destination} did not drop the tables of this pipeline, which "
+            "is being undeployed",
+            message=said,
+            see="waybill pipelines undeploy --help",
+        )
+
+
+def unfinished_drops(tracker: TrackerStore) -> list[Undeployment]:
+    """Return the undeployments whose tables are being dropped, or could not be."""
+    own = undeployments.c
+    query = select(undeployments).where(
+        own.done_at.is_(None), own.dropping_at.is_not(None), own.drop_tables
+    )
+    with tracker.transaction() as connection:
+        rows = connection.execute(query.order_by(own.pipeline_id)).all()
+    return [Undeployment(**row._asdict()) for row in rows]
 
 
 def end_undeployment(
-    connection: Connection, pipeline: Pipeline, decision: Decision, tables: Sequence[str]
+    connection: Connection, begun: Undeployment, decision: Decision, tables: Sequence[str]
 ) -> None:
     """Say that nothing of a pipeline is on its way, and which tables were dropped.
 
-    Raises:
-        InputError: the undeployment was ended meanwhile, by a deploy.
+    Args:
+        connection: which holds the undeployment.
+        begun: it.
+        decision: whose it is, and why.
+        tables: that were dropped, by name.
     """
-    _lock_deploys(connection)
-    _change_undeployment(connection, pipeline, {"done_at": func.clock_timestamp()})
-    _audit(connection, "undeployed", pipeline.id, decision, dropped=list(tables))
+    _change_undeployment(connection, begun, {"done_at": func.clock_timestamp(), "problem": ""})
+    _audit(connection, "undeployed", begun.pipeline_id, decision, dropped=list(tables))
 
 
 def _change_undeployment(
-    connection: Connection, pipeline: Pipeline, values: Mapping[str, Any]
+    connection: Connection, begun: Undeployment, values: Mapping[str, Any]
 ) -> None:
-    own = undeployments.c.pipeline_id == pipeline.id
-    change = undeployments.update().where(own, undeployments.c.done_at.is_(None)).values(**values)
-    if connection.execute(change).rowcount != 1:
-        raise InputError(
-            f"pipeline {pipeline.name!r} was deployed, or undeployed by somebody else, meanwhile"
-        )
+    own = undeployments.c.pipeline_id == begun.pipeline_id
+    connection.execute(undeployments.update().where(own).values(**values))
+
+
+def _take_turn(connection: Connection, pipeline_id: str) -> None:
+    """Wait until nobody else goes on with a pipeline's undeployment, as long as for any lock."""
+    AdvisoryLock.UNDEPLOYMENT.take(connection, pipeline_id)
 
 
 def _audit(
@@ -414,8 +516,12 @@ def _audit(
     write_audit(connection, who=decision.who, action=action, target=pipeline_id, **detail)
 
 
-def _undeployment(connection: Connection, pipeline_id: str) -> Undeployment | None:
+def _undeployment(
+    connection: Connection, pipeline_id: str, lock: _Lock | None = None
+) -> Undeployment | None:
     query = select(undeployments).where(undeployments.c.pipeline_id == pipeline_id)
+    if lock is not None:
+        query = query.with_for_update(read=lock is _Lock.UNCHANGED)
     row = connection.execute(query).first()
     return None if row is None else Undeployment(**row._asdict())
 
@@ -437,7 +543,8 @@ def _take_back_undeployment(connection: Connection, pipeline: Pipeline, action: 
     if found.done_at is None and found.dropping_at is not None:
         raise InputError(
             f"pipeline {pipeline.name!r} {found}, and its tables are being dropped: finish that "
-            f"first (waybill pipelines undeploy {pipeline.name} --drop-tables)"
+            f"first (waybill pipelines undeploy {pipeline.name} --drop-tables; --keep-tables keeps "
+            "those that are left)"
         )
     connection.execute(undeployments.delete().where(undeployments.c.pipeline_id == pipeline.id))
     return True
@@ -517,16 +624,24 @@ def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVer
     raise error(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
 
 
-def shared_tables(connection: Connection, pipeline: Pipeline) -> list[str]:
+def shared_tables(
+    connection: Connection, pipeline: Pipeline, learned: Sequence[TableSpec] = ()
+) -> list[str]:
     """Return a sentence for each table that another deployed pipeline writes too.
+
+    One that is undeployed writes none.
+
+    Args:
+        connection: to the tracker.
+        pipeline: the one.
+        learned: its tables with what was learned of them, besides those that it declares.
 
     Cost: one statement, which reads each active declaration, 75 KB of one of 100 event names; they
     are compared where they lie.
     """
-    specs = [event.table for event in pipeline.events.values()]
-    names = {name for one in specs for name in (one.name, *(child.name for child in one.children))}
     place = {"destination": pipeline.destination, "schema": pipeline.schema_name}
-    given = {"id": pipeline.id, "place": json.dumps(place), "names": sorted(names)}
+    names = _declared_tables(pipeline, learned)
+    given = {"id": pipeline.id, "place": json.dumps(place), "names": names}
     return [
         f"pipelines {pipeline.name!r} and {other!r} both write table "
         f"{pipeline.schema_name}.{table} of {pipeline.destination!r}: rows with equal keys "
@@ -551,6 +666,27 @@ def other_shared_code(connection: Connection, pipeline: Pipeline) -> dict[str, d
     for name, path, text_there in connection.execute(_OTHER_SHARED_CODE, given):
         found.setdefault(str(name), {})[str(path)] = str(text_there)
     return found
+
+
+def _refuse_dropped_tables(connection: Connection, pipeline: Pipeline) -> None:
+    """Refuse a pipeline that writes a table which is being dropped: its rows would go with it."""
+    given = {"id": pipeline.id, "names": _declared_tables(pipeline)}
+    place = {"destination": pipeline.destination, "schema": pipeline.schema_name}
+    if (found := connection.execute(_DROPPED_TABLES, given | place).first()) is not None:
+        raise InputError(
+            f"pipeline {pipeline.name!r} writes table {pipeline.schema_name}.{found.table_name} of "
+            f"{pipeline.destination!r}, which is being dropped with those of {found.pipeline!r}: "
+            f"finish that first (waybill pipelines undeploy {found.pipeline} --drop-tables; "
+            "--keep-tables keeps those that are left)"
+        )
+
+
+def _declared_tables(pipeline: Pipeline, learned: Sequence[TableSpec] = ()) -> list[str]:
+    """Return the names of a pipeline's tables and their children."""
+    specs = [*(event.table for event in pipeline.events.values()), *learned]
+    return sorted(
+        {name for one in specs for name in (one.name, *(child.name for child in one.children))}
+    )
 
 
 def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
@@ -819,7 +955,6 @@ class ActivePipelines:
             self._mappings.pop(gone, None)
 
 
-_DROPPING = undeployments.c.dropping_at
 _MOST_NAMED = 20
 """Pipelines, or versions of one, that an error lists."""
 _FEWEST_DIGITS, _FEWEST_FIGURES = 4, 6
@@ -851,11 +986,16 @@ CROSS JOIN LATERAL jsonb_path_query(active.declaration, '$
 CROSS JOIN LATERAL (
   SELECT spec->>'name' UNION ALL SELECT child->>'name'
   FROM jsonb_path_query(spec, '$.children[*]') AS child) AS found (name)"""
+_NOT_UNDEPLOYED = """ AND NOT EXISTS (
+  SELECT FROM undeployments AS gone
+  WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)"""
 _SHARED_TABLES = text(
     "SELECT DISTINCT pipelines.name, found.name "
     + _ACTIVE_ONES
     + _TABLES_THERE
-    + " WHERE pipelines.id <> :id AND found.name = ANY(CAST(:names AS text[])) ORDER BY 2, 1"
+    + " WHERE pipelines.id <> :id AND found.name = ANY(CAST(:names AS text[]))"
+    + _NOT_UNDEPLOYED
+    + " ORDER BY 2, 1"
 )
 """What cannot be read of another's declaration is not found in it."""
 _OTHER_CODE_THERE = """
@@ -867,6 +1007,24 @@ WHERE pipelines.id <> :id
 _OTHER_SHARED_CODE = text(
     "SELECT pipelines.name, there.key, there.value " + _ACTIVE_ONES + _OTHER_CODE_THERE
 )
+
+
+_TABLES_DROPPED = """ JOIN undeployments AS gone ON gone.pipeline_id = pipelines.id
+  AND gone.drop_tables AND gone.dropping_at IS NOT NULL AND gone.done_at IS NULL
+CROSS JOIN LATERAL (
+  SELECT jsonb_path_query(active.declaration, '$.events.*.table')
+  UNION ALL SELECT declaration->'table' FROM mapping_versions
+  WHERE mapping_versions.pipeline_id = pipelines.id) AS spec (value)
+CROSS JOIN LATERAL (
+  SELECT spec.value->>'name' UNION ALL SELECT child->>'name'
+  FROM jsonb_path_query(spec.value, '$.children[*]') AS child) AS found (name)
+WHERE pipelines.id <> :id AND active.declaration->>'destination' = :destination
+  AND active.declaration->>'schema_name' = :schema
+  AND found.name = ANY(CAST(:names AS text[])) ORDER BY 2, 1 LIMIT 1"""
+_DROPPED_TABLES = text(
+    "SELECT pipelines.name AS pipeline, found.name AS table_name " + _ACTIVE_ONES + _TABLES_DROPPED
+)
+"""Also those that were learned."""
 
 
 _LOADED_TABLES = text(
@@ -920,7 +1078,8 @@ WHERE versions.pipeline_id = :id ORDER BY versions.number DESC
 _ACTIVE_VERSIONS = text("""
 SELECT pipelines.name, pipelines.team, active.pipeline_id, active.number, active.version,
   active.deployed_at, active.deployed_by, gone.asked_at IS NOT NULL AS is_undeployed,
-  gone.asked_at IS NOT NULL AND gone.done_at IS NULL AS drains
+  gone.asked_at IS NOT NULL AND gone.done_at IS NULL AS drains,
+  coalesce(gone.problem, '') AS problem
 FROM pipelines LEFT JOIN undeployments AS gone ON gone.pipeline_id = pipelines.id
 CROSS JOIN LATERAL (
   SELECT pipeline_id, number, version, deployed_at, deployed_by FROM pipeline_versions
@@ -974,6 +1133,8 @@ class ActiveVersion:
     """Its source is not read any more."""
     drains: bool = False
     """It is, but some of it may be on its way still."""
+    problem: str = ""
+    """Why its tables could not be dropped; "": they could, or were not to be."""
 
 
 def compare_active(tracker: TrackerStore, folders: Mapping[str, str]) -> dict[str, ActiveVersion]:
@@ -993,6 +1154,7 @@ def compare_active(tracker: TrackerStore, folders: Mapping[str, str]) -> dict[st
             row.pop("team"),
             is_undeployed=row.pop("is_undeployed"),
             drains=row.pop("drains"),
+            problem=row.pop("problem"),
             active=DeployedVersion(**row),
             folder_number=numbers.get(row["pipeline_id"]),
         )

@@ -79,6 +79,7 @@ def calls(monkeypatch):
     for name in ("run_ingest", "clean_up_parked_files", "refresh_tracker"):
         record(name, Report({"did": name}))
     record("run_replay", Report({"events": 1, "sent": 1, "resumed": 0}))
+    record("finish_drops", [Report({"pipeline": "orders"})])
     made.clear()
     return SimpleNamespace(made=made, record=record)
 
@@ -122,10 +123,12 @@ def test_ingest_takes_the_params_of_its_run_where_it_is_to_and_refuses_what_is_n
 @pytest.mark.parametrize("grace_s", [None, 0, 60.5])
 def test_maintenance_passes_its_grace(calls, grace_s):
     CleanUpParkedFilesOperator(task_id="t", grace_s=grace_s).execute(context())
-    RefreshTrackerOperator(task_id="t", grace_s=grace_s).execute(context())
+    done = RefreshTrackerOperator(task_id="t", grace_s=grace_s).execute(context())
+    assert done == {"did": "refresh_tracker", "drops": [{"pipeline": "orders"}]}
     assert [(name, options) for name, _, options in calls.made] == [
         ("clean_up_parked_files", {"grace_s": grace_s}),
         ("refresh_tracker", {"grace_s": grace_s}),
+        ("finish_drops", {}),
     ]
 
 

@@ -11,6 +11,10 @@ from tests.support import orders
 from typer.testing import CliRunner
 
 from waybill.cli import app
+from waybill.destinations import open_destination
+from waybill.destinations.adapters.postgres import session
+from waybill.pipelines import load_pipeline
+from waybill.settings import Settings
 
 pytestmark = pytest.mark.serves
 PASSES = "def transform(event):\n    return event\n"
@@ -107,10 +111,6 @@ def test_rights_to_write_a_table_are_asked_for_where_nothing_is_to_be_changed_of
     warehouse, tmp_path, monkeypatch
 ):
     folder = orders.write_orders(tmp_path / "pipelines", rows=1, code=PASSES)
-    from waybill.destinations import open_destination
-    from waybill.pipelines import load_pipeline
-    from waybill.settings import Settings
-
     spec = load_pipeline(folder).events["order"].table
     with open_destination("warehouse", Settings().destinations["warehouse"]) as destination:
         destination.ensure_table(spec)
@@ -153,6 +153,23 @@ def test_a_table_in_use_is_not_waited_for_and_others_are_not_held_up(warehouse, 
     assert "lock timeout" in done.stderr
     columns = "SELECT count(*) FROM information_schema.columns WHERE table_name = 'orders'"
     assert rows(warehouse, columns) == [(1,)]
+
+
+def test_a_trial_that_takes_long_ends_and_leaves_no_lock(warehouse, tmp_path, monkeypatch):
+    folder = orders.write_orders(tmp_path / "pipelines", rows=1, code=PASSES)
+    spec = load_pipeline(folder).events["order"].table
+    with open_destination("warehouse", Settings().destinations["warehouse"]) as destination:
+        destination.ensure_table(spec)
+    rows(warehouse, "CREATE FUNCTION shop.sleeps() RETURNS trigger LANGUAGE plpgsql AS "
+         "'BEGIN PERFORM pg_sleep(300); RETURN NULL; END'")  # fmt: skip
+    rows(warehouse, "CREATE TRIGGER slow BEFORE INSERT ON shop.orders FOR EACH STATEMENT "
+         "EXECUTE FUNCTION shop.sleeps()")  # fmt: skip
+    monkeypatch.setitem(session._UNDONE_LIMITS, "statement_timeout", "2s")
+    done = flat(run("deploy", folder).stderr)
+    assert "write to the pipeline's tables: destination 'warehouse' cannot take the load" in done
+    assert "statement timeout" in done
+    held = "SELECT count(*) FROM pg_locks WHERE relation = 'shop.orders'::regclass"
+    assert rows(warehouse, held) == [(0,)]
 
 
 def test_code_that_fails_for_every_row_is_refused_and_nothing_was_written(warehouse, dsn, tmp_path):

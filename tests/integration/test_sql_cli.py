@@ -84,3 +84,27 @@ def test_times_that_python_has_none_for_are_shown(dsn: str) -> None:
     done = run("sql", asked, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["rows"] == [["infinity", "24:00:00", "20000-01-01 00:00:00"]]
+
+
+def test_a_statement_that_takes_too_long_is_ended_by_the_server_and_told(dsn: str) -> None:
+    done = run("sql", "SELECT pg_sleep(60)", "--timeout", "1")
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "the statement was ended after 1 s" in " ".join(done.stderr.split())
+    with psycopg.connect(dsn) as connection:
+        left = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%sleep(60)%' AND state"
+        assert connection.execute(f"{left} = 'active' AND pid <> pg_backend_pid()").fetchone() == (
+            0,
+        )
+
+
+@pytest.mark.parametrize("levels", [300, 3_000])
+def test_json_that_is_nested_deeper_than_python_or_its_writer_takes_is_shown(
+    dsn: str, levels: int
+) -> None:
+    asked = f"SELECT (repeat('[', {levels}) || repeat(']', {levels}))::jsonb AS deep, 1 AS n"
+    done = run("sql", asked, "--json")
+    assert done.exit_code == 0, done.output
+    [[deep, number]] = json.loads(done.stdout)["rows"]
+    assert (deep, number) == ("[" * levels + "]" * levels, 1)
+    assert run("sql", asked).exit_code == 0
+    assert run("sql", asked, "--csv").exit_code == 0

@@ -5,17 +5,31 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from tests.support import children, orders
 from typer.testing import CliRunner
 
-from waybill import services
-from waybill.cli import app
-from waybill.errors import InputError
+from waybill import services, undeployment
+from waybill.access import Decision
+from waybill.cli import app, undeployments
+from waybill.deployment import (
+    active_pipeline,
+    begin_undeployment,
+    end_undeployment,
+    hold_undeployment,
+    refuse_replays,
+)
+from waybill.destinations.transactional.destination import SqlDestination
+from waybill.errors import InputError, RetryError
+from waybill.services import undeployment as service
 from waybill.services.ingestion import run_ingest
 from waybill.settings import Settings
+from waybill.storage import open_tracker
+from waybill.undeployment import UndeployRequest
 
 pytestmark = pytest.mark.serves
 PASSES = "def transform(event):\n    return event\n"
@@ -189,7 +203,7 @@ def make_table():
     for table in ("orders", "others"):
         warehouse(
             "INSERT INTO waybill._waybill_row_counts (table_schema, table_name, rows, gap) "
-            f"VALUES ('shop', '{table}', 1, 0)"
+            f"VALUES ('shop', '{table}', 1, 0) ON CONFLICT DO NOTHING"
         )
 
 
@@ -231,7 +245,7 @@ def test_tables_that_another_pipeline_writes_are_not_dropped(folder, tmp_path):
     [
         ("service.begin_undeployment", False, True),
         ("undeployment.on_the_way", False, True),
-        ("service.begin_drop", False, True),
+        ("undeployment.begin_drop", False, True),
         ("undeployment.drop_tables", False, False),
         ("undeployment.finish", True, False),
     ],
@@ -268,3 +282,276 @@ def run_ingest_of_nothing(folder):
         "('test-orders', 0, '{}', 0) "
         "ON CONFLICT DO NOTHING RETURNING 1"
     )
+
+
+def others_of(folder, tmp_path, table="orders"):
+    """Return the folder of another pipeline that writes a table of the same schema."""
+    other = tmp_path / "others"
+    shutil.copytree(folder, other)
+    text = (other / "pipeline.yaml").read_text()
+    text = text.replace("id: test-orders", "id: test-others")
+    text = text.replace("table: orders", f"table: {table}")
+    (other / "pipeline.yaml").write_text(text.replace("name: orders", "name: others"))
+    return other
+
+
+def drops(who="ben", **given):
+    """Undeploy `orders` and drop its tables, as somebody else does."""
+    request = UndeployRequest(pipeline="orders", drop_tables=True, why="gone", **given)
+    return services.run_undeploy(Settings(), request, Decision(who, "gone"))
+
+
+def test_a_table_that_another_pipeline_got_meanwhile_is_not_dropped(folder, tmp_path, monkeypatch):
+    deploy(folder)
+    make_table()
+    drained = service._drained
+
+    def deployed_beside(*given):
+        deploy(others_of(folder, tmp_path))
+        return drained(*given)
+
+    monkeypatch.setattr(service, "_drained", deployed_beside)
+    refused = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+    assert "'orders' and 'others' both write" in refused
+    assert warehouse(TABLES) == [("orders",)]
+    assert tracked("SELECT dropping_at FROM undeployments") == [(None,)]
+
+
+def test_nothing_is_replayed_into_tables_that_are_being_dropped(folder):
+    deploy(folder)
+    child = children.start(Settings(), DIES.format(place="undeployment.drop_tables"))
+    output, _ = child.communicate(timeout=90)
+    assert child.returncode == -signal.SIGKILL, output
+    with (
+        open_tracker(Settings().tracker) as tracker,
+        pytest.raises(InputError, match="deploy it before its parked events are replayed"),
+    ):
+        refuse_replays(tracker, active_pipeline(tracker, "orders"))
+
+
+def test_who_is_late_does_not_drop_the_tables_that_a_deploy_made_since(folder, monkeypatch):
+    deploy(folder)
+    make_table()
+    begin = undeployment.begin_drop
+
+    def overtaken(*given):
+        monkeypatch.setattr(undeployment, "begin_drop", begin)
+        begun = begin(*given)
+        assert drops().is_done
+        services.run_deploy(Settings(), folder, who="ben")
+        make_table()
+        return begun
+
+    monkeypatch.setattr(undeployment, "begin_drop", overtaken)
+    with pytest.raises(InputError, match="was deployed meanwhile"):
+        drops("ann")
+    assert warehouse(TABLES) == [("orders",)]
+    assert tracked("SELECT count(*) FROM undeployments") == [(0,)]
+
+
+def test_who_is_late_does_not_end_an_undeployment_that_another_began_since(folder, monkeypatch):
+    deploy(folder)
+    finish = undeployment.finish
+
+    def overtaken(*given):
+        monkeypatch.setattr(undeployment, "finish", finish)
+        services.run_deploy(Settings(), folder, who="ben")
+        run_ingest(Settings(), "orders")
+        assert not drops(wait=0).is_done
+        return finish(*given)
+
+    monkeypatch.setattr(undeployment, "finish", overtaken)
+    with pytest.raises(InputError, match="somebody else went on with its undeployment"):
+        services.run_undeploy(
+            Settings(), UndeployRequest(pipeline="orders", why="x"), Decision("ann", "x")
+        )
+    assert tracked("SELECT asked_by, done_at FROM undeployments") == [("ben", None)]
+
+
+def test_while_one_drops_tables_no_other_goes_on_and_nobody_deploys_onto_them(
+    folder, tmp_path, monkeypatch
+):
+    deploy(folder)
+    make_table()
+    declaration = "SELECT declaration #> '{table,children}' FROM mapping_versions"
+    assert tracked(declaration) == [([],)]
+    tracked(f"UPDATE mapping_versions SET declaration = jsonb_set(declaration, "
+            f"'{{table,children}}', '{LEARNED}') RETURNING 1")  # fmt: skip
+    monkeypatch.setenv("WAYBILL_TRACKER__LOCK_TIMEOUT_S", "1")
+    drop, tried = SqlDestination.drop_tables, []
+
+    def watched(self, specs, *confirm):
+        tried.append([spec.name for spec in specs])
+        with pytest.raises(RetryError, match="held a lock for too long"):
+            drops("ben")
+        for table in ("orders", "orders__tags"):
+            other = others_of(folder, tmp_path / table, table)
+            with pytest.raises(InputError, match=f"shop.{table} of 'warehouse', which is being"):
+                services.run_deploy(Settings(), other, who="ben")
+        drop(self, specs, *confirm)
+
+    monkeypatch.setattr(SqlDestination, "drop_tables", watched)
+    assert drops("ann").dropped == ("shop.orders", "shop.orders__tags")
+    assert tried == [["orders"]]
+    done = services.run_deploy(Settings(), tmp_path / "orders" / "others", who="ben")
+    assert done.warnings == (), "orders is undeployed, and writes no table"
+
+
+LEARNED = json.dumps(
+    [
+        {
+            "name": "orders__tags",
+            "source": "tags",
+            "columns": [{"name": "value", "type": "string", "source": ""}],
+        }
+    ]
+)
+
+
+def test_tables_stay_where_the_tracker_ended_the_hold_on_the_undeployment(folder, monkeypatch):
+    deploy(folder)
+    make_table()
+    drop = SqlDestination.drop_tables
+
+    def cut_off(self, specs, confirm):
+        def confirmed():
+            ended = tracked(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database AS own "
+                "ON own.oid = database WHERE locktype = 'advisory' AND own.datname = "
+                "current_database()"
+            )
+            assert ended == [(True,)]
+            confirm()
+
+        drop(self, specs, confirmed)
+
+    monkeypatch.setattr(SqlDestination, "drop_tables", cut_off)
+    with pytest.raises(RetryError, match="tracker"):
+        drops()
+    assert (warehouse(TABLES), len(warehouse(COUNTED))) == ([("orders",)], 2)
+    monkeypatch.setattr(SqlDestination, "drop_tables", drop)
+    assert drops().is_done
+    assert warehouse(TABLES) == []
+
+
+def test_a_replay_that_began_since_somebody_looked_has_them_look_again(folder, monkeypatch):
+    (folder / "orders.csv").write_text("number,amount,note\n,1,a\n")
+    deploy(folder)
+    run_ingest(Settings(), "orders")
+    replay = (
+        "INSERT INTO replays (id, partition_id, state, requested_by) "
+        "SELECT gen_random_uuid(), id, 'done', 'ann' FROM parked_partitions RETURNING 1"
+    )
+    log = (
+        "INSERT INTO write_ahead_logs (wal_id, pipeline_id, purpose, name, node, path, topic, "
+        "rereadable) VALUES ('w', 'test-orders', 'replay', 'replay-1', 'n', '/w', 't', false) "
+        "RETURNING 1"
+    )
+    drained, happens, looks = service._drained, [replay, log], []
+
+    def looked(*given):
+        found = drained(*given)
+        looks.append(bool(found))
+        if happens:
+            tracked(happens.pop(0))
+        return found
+
+    monkeypatch.setattr(service, "_drained", looked)
+    done = undeploy("--yes", "--leave-parked", code=2)
+    assert "write-ahead log /w of n is open" in flat(done.stdout)
+    assert looks == [False, False, True]
+    assert tracked("SELECT done_at FROM undeployments") == [(None,)]
+
+
+def test_a_replay_that_begins_as_an_undeployment_ends_waits_for_its_end(folder):
+    deploy(folder)
+    decision = Decision("ann", "gone")
+    with open_tracker(Settings().tracker) as tracker, ThreadPoolExecutor(1) as pool:
+        pipeline = active_pipeline(tracker, "orders")
+        begun = begin_undeployment(tracker, pipeline, decision, drop_tables=False)
+        refuse_replays(tracker, pipeline)
+        with tracker.transaction() as connection:
+            hold_undeployment(connection, pipeline, begun)
+            asked = pool.submit(refuse_replays, tracker, pipeline)
+            with pytest.raises(TimeoutError):
+                asked.result(timeout=1)
+            end_undeployment(connection, begun, decision, [])
+        with pytest.raises(InputError, match="deploy it before its parked events are replayed"):
+            asked.result(timeout=20)
+
+
+def test_a_drop_that_is_refused_is_told_and_tried_again_by_the_dag(folder):
+    deploy(folder)
+    make_table()
+    warehouse("CREATE VIEW shop.seen AS SELECT note FROM shop.orders")
+    refused = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+    assert "other objects depend on it" in refused
+    assert "waybill pipelines undeploy orders --keep-tables" in refused
+    [listed] = json.loads(run("list", "--json").stdout)
+    assert (listed["state"], "depend on it" in listed["problem"]) == ("undeploying", True)
+    assert "orders: its tables are not dropped: destination" in flat(run("list").stdout)
+    [again] = services.finish_drops(Settings())
+    assert not again.is_done
+    assert "depend on it" in again.waits_for[0]
+    told = "SELECT detail->>'destination', detail->>'message' FROM notices"
+    [(where, why)] = tracked(told)
+    assert where.startswith("warehouse did not drop the tables")
+    assert "depend on it" in why
+    assert (len(warehouse(TABLES)), len(warehouse(COUNTED))) == (2, 2)
+    warehouse("DROP VIEW shop.seen")
+    [done] = services.finish_drops(Settings())
+    assert (done.is_done, done.dropped) == (True, ("shop.orders",))
+    assert (warehouse(TABLES), services.finish_drops(Settings())) == ([], [])
+    [listed] = json.loads(run("list", "--json").stdout)
+    assert (listed["state"], listed["problem"]) == ("undeployed", "")
+    who = "SELECT who, detail->>'why' FROM audit_log WHERE action = 'undeployed'"
+    asked = "SELECT asked_by, why FROM undeployments"
+    assert tracked(who) == tracked(asked)
+
+
+def test_a_drop_that_rights_are_missing_for_is_ended_with_the_tables_kept(folder, monkeypatch):
+    deploy(folder)
+    run_ingest_of_nothing(folder)
+    make_table()
+    dsn = Settings().destinations["warehouse"].dsn.get_secret_value()
+    database = psycopg.conninfo.conninfo_to_dict(dsn)["dbname"]
+    role = f"keeper_{database[-8:]}".replace("-", "_")
+    warehouse(f'CREATE ROLE "{role}" LOGIN')
+    try:
+        for right in (
+            f'CREATE ON DATABASE "{database}"', "ALL ON SCHEMA shop", "ALL ON SCHEMA waybill",
+            "ALL ON ALL TABLES IN SCHEMA waybill", "ALL ON ALL TABLES IN SCHEMA shop",
+        ):  # fmt: skip
+            warehouse(f'GRANT {right} TO "{role}"')
+        given = {"warehouse": {"kind": "postgres", "dsn": make_conninfo(dsn, user=role)}}
+        monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(given))
+        refused = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+        assert "must be owner of table orders" in refused
+        refused = flat(run("deploy", folder, "--no-deep", code=1).stderr)
+        assert "its tables are being dropped: finish that first" in refused
+        assert "--keep-tables" in flat(undeploy("--yes", code=1).stderr)
+        both = undeploy("--keep-tables", "--drop-tables", "--confirm", "orders", code=1)
+        assert "not both" in both.stderr
+        kept = flat(undeploy("--keep-tables", "--yes").stdout)
+        assert "its tables stay, as far as they were not dropped before" in kept
+        monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps({"warehouse": {"dsn": dsn}}))
+        assert warehouse(TABLES) == [("orders",)]
+        assert tracked("SELECT reread_asked_at IS NOT NULL FROM connector_positions") == [(True,)]
+        assert services.finish_drops(Settings()) == []
+        assert deploy(folder)["number"] == 2
+    finally:
+        monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps({"warehouse": {"dsn": dsn}}))
+        warehouse(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+
+
+def test_a_dag_is_paused_only_once_nothing_refuses_the_undeployment(folder, monkeypatch):
+    paused = []
+    monkeypatch.setattr(
+        undeployments, "_pause", lambda _settings, dag: paused.append(dag) or "paused"
+    )
+    deploy(folder)
+    run_ingest(Settings(), "orders")
+    undeploy("--drop-tables", "--confirm", "orders", code=2)
+    assert paused == ["ingest_orders"]
+    assert "with its tables to be dropped" in flat(undeploy("--yes", code=1).stderr)
+    assert paused == ["ingest_orders"]

@@ -254,13 +254,30 @@ class _Session:
     seen: Signature = field(default_factory=dict)
 
     def watch(self) -> None:
-        """Look for changes until a signal comes; a file that is being written is waited for."""
+        """Look for changes until a signal comes; a file that is being written is waited for.
+
+        What changes while a sample runs has it run once more: somebody may have saved a file. What
+        changes while it runs for that, too, is taken as written by the pipeline's own code.
+        """
         self.seen = self._look()
-        self._run(None)
+        changed: list[str] | None = None
+        is_again = False  # it runs for what changed while it ran before
         while True:
-            time.sleep(_POLL_S)
+            self._run(changed)
+            now = self._look()
+            made = self._changed(now)
+            if made and is_again:
+                self.seen = now
+                self._say_passed_over(made)
+            is_again = bool(made) and not is_again
+            changed = self._next_change()
+
+    def _next_change(self) -> list[str]:
+        """Wait for a change, and until it is whole; return the files."""
+        while True:
             now = self._look()
             if now == self.seen:
+                time.sleep(_POLL_S)
                 continue
             end = time.monotonic() + _SETTLE_S
             while time.monotonic() < end:
@@ -268,12 +285,20 @@ class _Session:
                 settled, now = now, self._look()
                 if settled == now:
                     break
-            changed = sorted(
-                name for name in {*self.seen, *now} if self.seen.get(name) != now.get(name)
-            )
+            changed = self._changed(now)
             self.seen = now
             if changed and not self._is_others(changed):
-                self._run(changed)
+                return changed
+
+    def _changed(self, now: Signature) -> list[str]:
+        return sorted(name for name in {*self.seen, *now} if self.seen.get(name) != now.get(name))
+
+    def _say_passed_over(self, made: list[str]) -> None:
+        said = (
+            f"{_few(made)} changed while the sample ran, twice in a row: the pipeline's own code "
+            "seems to write there, so it is not run again for that. Save once more what you changed"
+        )
+        print_folded([said], err=self.as_json)
 
     def _is_others(self, changed: list[str]) -> bool:
         """Tell whether all that changed are shared modules that the pipeline does not import."""
@@ -301,9 +326,7 @@ class _Session:
     def _run(self, changed: list[str] | None) -> None:
         """Run the sample and show it, or what is wrong; ``changed``: None at the beginning."""
         if changed is not None and not self.as_json:
-            names = ", ".join(map(shown_name, changed[:3]))
-            more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""  # noqa: PLR2004
-            print_folded([f"{datetime.now().astimezone():%H:%M:%S} {names}{more}"])
+            print_folded([f"{datetime.now().astimezone():%H:%M:%S} {_few(changed)}"])
         self.version = ""
         try:
             pipeline, result = self._result(changed)
@@ -343,6 +366,16 @@ class _Session:
 
     def _is_code(self, name: str) -> bool:
         return name == self.code_file or name.startswith(_SHARED_PREFIX)
+
+
+_MOST_NAMED = 3
+
+
+def _few(names: list[str]) -> str:
+    """Return the first names of files, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    said = ", ".join(map(shown_name, names[:_MOST_NAMED]))
+    return f"{said} and {more} more" if more > 0 else said
 
 
 def _print_line(value: dict[str, Any]) -> None:

@@ -73,9 +73,14 @@ class ActiveVersions:
     def lines(self, pipeline: Pipeline) -> list[str]:
         """Return a sentence where the folder's version and the active one differ."""
         state = self.state(pipeline)
-        if state not in {"changed", "older"}:
+        found = self.active.get(pipeline.id)
+        if found is not None and found.problem:
+            return [
+                f"{pipeline.name}: its tables are not dropped: {found.problem}; mend that, or keep "
+                f"them: waybill pipelines undeploy {pipeline.name} --keep-tables"
+            ]
+        if found is None or state not in {"changed", "older"}:
             return []
-        found = self.active[pipeline.id]
         was = (
             "was never deployed"
             if found.folder_number is None
@@ -103,6 +108,7 @@ class ActiveVersions:
             "active": None if found is None else _shown(found.active),
             "state": self.state(pipeline),
             "folder_number": None if found is None else found.folder_number,
+            "problem": "" if found is None else found.problem,
         }
 
     @staticmethod
@@ -117,6 +123,7 @@ class ActiveVersions:
             "active": _shown(found.active),
             "state": "undeploying" if found.drains else "no_folder",
             "folder_number": None,
+            "problem": found.problem,
         }
 
 

@@ -35,6 +35,10 @@ def sql(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=1_000_000, help="Rows at most.")
     ] = 1_000,
+    timeout: Annotated[
+        float,
+        typer.Option(min=1.0, max=86_400.0, help="Seconds after which the statement is ended."),
+    ] = 300.0,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -42,6 +46,7 @@ def sql(
 
     PostgreSQL and DuckDB; with the rights of the destination's own user.
     """
+    from waybill.destinations import ReadQuery
     from waybill.errors import InputError
     from waybill.services import query_destination
     from waybill.settings import Settings
@@ -50,7 +55,7 @@ def sql(
         raise InputError("give --csv or --json, not both")
     settings = Settings()
     name = destination or _default(list(settings.destinations))
-    result = query_destination(settings, name, statement, most=limit)
+    result = query_destination(settings, name, ReadQuery(statement, limit, timeout))
     if as_json:
         rows = [[_json(value) for value in row] for row in result.rows]
         print_json({"columns": result.columns, "rows": rows, "more": result.is_cut})

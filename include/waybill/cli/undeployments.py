@@ -26,6 +26,7 @@ _AIRFLOW_S = 10.0
     UndeployRequest,
     flags={
         "drop_tables": ("--drop-tables",),
+        "keep_tables": ("--keep-tables",),
         "leave_parked": ("--leave-parked",),
         "why": ("--why", "--reason"),
     },
@@ -40,9 +41,10 @@ def undeploy(
     at the source's beginning.
 
     Exit code 2: something is on its way still; the same command again goes on. So it does after
-    it was killed, at whatever step.
+    it was killed, at whatever step. Where the destination refuses to drop its tables, the DAG
+    refresh_tracker tries it each hour; --keep-tables ends it, and they stay.
     """
-    from waybill.services import run_undeploy, undeployable
+    from waybill.services import UndeployWatch, run_undeploy, undeployable
     from waybill.settings import Settings
 
     settings, decided = Settings(), decision(who, request.why)
@@ -52,11 +54,11 @@ def undeploy(
         _confirm_drop(pipeline.name, tables, request.confirm, as_json=as_json)
     elif not yes:
         _confirm(pipeline.name, tables, as_json=as_json)
-    note = _pause(settings, f"ingest_{pipeline.name}")
-    print_folded([note], err=True)
-    report = run_undeploy(
-        settings, request, decided, lambda words: print_folded([f"waits: {words}"], err=True)
+    watch = UndeployWatch(
+        begun=lambda: print_folded([_pause(settings, f"ingest_{pipeline.name}")], err=True),
+        waits=lambda words: print_folded([f"waits: {words}"], err=True),
     )
+    report = run_undeploy(settings, request, decided, watch)
     if as_json:
         print_json(report.to_json())
     else:
@@ -79,6 +81,11 @@ def _lines(report: UndeployReport, request: UndeployRequest) -> list[str]:
             "once it is deployed again, its source is read from its beginning",
         ]
     kept = " and its parked events" if request.leave_parked else ""
+    if report.reads_again:
+        return [
+            f"{name}: undeployed; its tables{kept} stay, as far as they were not dropped before",
+            "once it is deployed again, its source is read from its beginning",
+        ]
     return [
         f"{name}: undeployed; its tables{kept} stay",
         "once it is deployed again, it is read on from where it stopped",

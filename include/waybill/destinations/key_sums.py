@@ -14,6 +14,7 @@ there, was brought back and deleted again. One that has a tombstone was deleted 
 
 from __future__ import annotations
 
+import json
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -187,7 +188,7 @@ def key_hashes(types: Sequence[str], columns: Sequence[pa.ChunkedArray]) -> Hash
         types: column types of the key.
         columns: its values, in types of Arrow in which the destination gives them.
 
-    Cost: 20 ns a number, 100 ns a text of 20 bytes.
+    Cost: 20 ns a number, 100 ns a text of 20 bytes, 10 µs a JSON value of 30.
     """
     hashes: Hashes | None = None
     for kind, column in zip(types, columns, strict=True):
@@ -216,6 +217,8 @@ def _hashed(kind: str, column: pa.ChunkedArray) -> Hashes:
         return _float(np.asarray(column.cast(pa.float64()).fill_null(0.0), np.float64))
     if kind in ("int32", "int64") or kind.startswith("decimal"):
         return _decimal(column.cast(pa.string()))
+    if kind == "json":
+        return _json(column.cast(pa.string()))
     return _text(column)
 
 
@@ -251,6 +254,36 @@ def _decimal(texts: pa.ChunkedArray) -> Hashes:
         whole = pc.or_(whole, pc.and_(longest, pc.less_equal(texts, largest)))
     numbers = _whole(pc.if_else(whole, texts, "0").cast(pa.int64()))
     return np.where(np.asarray(whole), numbers, _text(texts))
+
+
+def _json(texts: pa.ChunkedArray) -> Hashes:
+    """Hash what JSON says: servers keep no blanks, and order names and write numbers their way."""
+    import pyarrow as pa
+
+    said = [text if text is None else _one_spelling(text) for text in texts.to_pylist()]
+    return _text(pa.chunked_array([pa.array(said, pa.string())]))
+
+
+def _one_spelling(text: str) -> str:
+    """Return JSON in one spelling of its own; what is none, or is nested too deeply, as it is."""
+    try:
+        value = json.loads(
+            text, parse_int=_one_number, parse_float=_one_number, object_hook=lambda one: {"o": one}
+        )
+        return json.dumps(value, sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _one_number(text: str) -> dict[str, str]:
+    """Return a number such that equal ones are equal, and nothing else: objects have an ``o``."""
+    sign, digits, exponent = Decimal(text).as_tuple()
+    bare = "".join(map(str, digits)).lstrip("0")
+    short = bare.rstrip("0")
+    if not short:
+        return {"n": "0"}
+    power = int(exponent) + len(bare) - len(short)
+    return {"n": f"{'-' if sign else ''}{short}e{power}"}
 
 
 def _text(column: pa.ChunkedArray) -> Hashes:

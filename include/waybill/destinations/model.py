@@ -294,10 +294,14 @@ class RevertingDestination(Protocol):
         """
         ...
 
-    def drop_tables(self, specs: Sequence[TableSpec]) -> None:
+    def drop_tables(self, specs: Sequence[TableSpec], confirm: Callable[[], object]) -> None:
         """Drop tables and their children's, with what the books have of them, in one transaction.
 
         What is not there is passed over.
+
+        Args:
+            specs: the tables.
+            confirm: called when all is done but the commit; what it raises undoes it.
 
         Raises:
             RetryError: the destination is away, or a table is in use.

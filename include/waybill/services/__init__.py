@@ -144,6 +144,8 @@ if TYPE_CHECKING:
     from waybill.services.topics import topic_lines as topic_lines
     from waybill.services.trails import opened_trails as opened_trails
     from waybill.services.undeployment import UndeployReport as UndeployReport
+    from waybill.services.undeployment import UndeployWatch as UndeployWatch
+    from waybill.services.undeployment import finish_drops as finish_drops
     from waybill.services.undeployment import run_undeploy as run_undeploy
     from waybill.services.undeployment import undeployable as undeployable
     from waybill.services.upkeep import UpkeepParts as UpkeepParts
@@ -298,7 +300,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_lines",
         ],
         "trails": ["opened_trails"],
-        "undeployment": ["UndeployReport", "run_undeploy", "undeployable"],
+        "undeployment": [
+            "UndeployReport",
+            "UndeployWatch",
+            "finish_drops",
+            "run_undeploy",
+            "undeployable",
+        ],
         "upkeep": [
             "UpkeepParts",
             "pause_job",

@@ -14,7 +14,7 @@ from waybill.errors import InputError, NotFoundError
 from waybill.nearest_name import nearest_or_all
 
 if TYPE_CHECKING:
-    from waybill.destinations import QueryResult
+    from waybill.destinations import QueryResult, ReadQuery
     from waybill.settings import DestinationSettings, Settings
 
 _PYTHON_SHELL = (
@@ -36,7 +36,7 @@ class Shell:
     """What to know before it is started."""
 
 
-def query_destination(settings: Settings, name: str, statement: str, *, most: int) -> QueryResult:
+def query_destination(settings: Settings, name: str, query: ReadQuery) -> QueryResult:
     """Run one statement that reads, at a destination; see ``waybill.destinations.read_rows``.
 
     Raises:
@@ -46,7 +46,7 @@ def query_destination(settings: Settings, name: str, statement: str, *, most: in
     from waybill.waiting import answered
 
     given = _configured(settings, name)
-    return answered(lambda: read_rows(name, given, statement, most=most))
+    return answered(lambda: read_rows(name, given, query))
 
 
 def destination_shell(settings: Settings, name: str) -> Shell:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -45,7 +45,7 @@ _MOST_WAYS = 3
 _FIRST = 5
 """Events that are tried by themselves: code that never ends shows after them."""
 _WORDS = 300
-_HIDDEN = "its message is not shown, for the pipeline has personal fields"
+_HIDDEN = "what it says is not shown, for the pipeline has personal fields"
 
 
 class TrialFailedError(DeclarationError):
@@ -192,6 +192,8 @@ def _example_words(example: Example, found: Sequence[str]) -> str:
 
 
 def _try_rows(trial: _Trial) -> None:
+    from waybill.testing import SampleEvent, masked_result
+
     if trial.pipeline.source.connector == PUSHED:
         _warn_code(
             trial,
@@ -203,9 +205,12 @@ def _try_rows(trial: _Trial) -> None:
     if not rows:
         return
     results = _run(trial, rows)
-    failed = [one for one in results if one.parked]
-    hides = any(event.personal for event in trial.pipeline.events.values())
-    said = _ways(failed, hides=hides)
+    failed = [
+        masked_result(trial.pipeline, SampleEvent("", row), result)
+        for row, result in zip(rows, results, strict=False)
+        if result.parked
+    ]
+    said = _ways(failed)
     if results and len(failed) == len(results):
         which = (
             "the first row of its source parks"
@@ -225,13 +230,8 @@ def _try_rows(trial: _Trial) -> None:
         )
 
 
-def _ways(failed: Sequence[EventResult], *, hides: bool) -> str:
-    """Return in which ways rows park, the most frequent first, with an example of each.
-
-    Args:
-        failed: rows that park.
-        hides: messages are not shown, for they may quote personal fields.
-    """
+def _ways(failed: Sequence[EventResult]) -> str:
+    """Return in which ways rows park, the most frequent first, with an example of each."""
     found: dict[str, list[Any]] = {}
     for result in failed:
         parked = result.parked[0]
@@ -241,19 +241,22 @@ def _ways(failed: Sequence[EventResult], *, hides: bool) -> str:
     for way, alike in ordered[:_MOST_WAYS]:
         first = alike[0]
         where = f" ({shown_name(first.where)})" if first.where else ""
-        message = _HIDDEN if hides else _cut(first.message)
-        words.append(f"{way}, {len(alike)} times: {message}{where}")
+        words.append(f"{way}, {len(alike)} times: {_cut(first.message)}{where}")
     more = len(ordered) - _MOST_WAYS
     return "; ".join(words) + (f"; and {more} other ways" if more > 0 else "")
 
 
-def _first_rows(trial: _Trial) -> list[Mapping[str, Any] | Record]:
-    """Return the first rows of a source; where there are none, says why."""
+def _first_rows(trial: _Trial) -> list[Record]:
+    """Return the first rows of a source; where there are none, says why.
+
+    Whose values the words of a source quote is not known: with personal fields they are hidden.
+    """
     try:
         found = _within(trial.limit_s, lambda: _read_rows(trial))
     except Exception as error:  # noqa: BLE001 - a source may fail in any way; it is said
         kind = "" if isinstance(error, WaybillError) else f"{type(error).__name__}: "
-        reason = f"its source gave no rows: {kind}{error}"
+        hides = any(event.personal for event in trial.pipeline.events.values())
+        reason = f"its source gave no rows: {_HIDDEN if hides else f'{kind}{error}'}"
     else:
         if found:
             return found
@@ -264,12 +267,14 @@ def _first_rows(trial: _Trial) -> list[Mapping[str, Any] | Record]:
     return []
 
 
-def _read_rows(trial: _Trial) -> list[Mapping[str, Any] | Record]:
-    from waybill.ingestion.connectors import first_pages
+def _read_rows(trial: _Trial) -> list[Record]:
+    from waybill.ingestion.connectors import Record, first_pages
 
     with _opened(trial) as connector:
         rows = (row for page in first_pages(connector) for row in page.rows)
-        return list(islice(rows, _SAMPLE_ROWS))
+        return [
+            row if isinstance(row, Record) else Record(row) for row in islice(rows, _SAMPLE_ROWS)
+        ]
 
 
 @contextmanager
@@ -289,7 +294,7 @@ def _opened(trial: _Trial) -> Iterator[Any]:
         yield connector
 
 
-def _run(trial: _Trial, events: Sequence[Mapping[str, Any] | Event | Record]) -> list[EventResult]:
+def _run(trial: _Trial, events: Sequence[Event | Record]) -> list[EventResult]:
     """Return what becomes of events, as far as there is time; says how far that was."""
     from waybill.testing import run_pipeline
 

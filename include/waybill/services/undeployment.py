@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from waybill.deployment import (
     active_pipeline,
-    begin_drop,
     begin_undeployment,
+    note_problem,
     read_undeployment,
+    unfinished_drops,
 )
 from waybill.errors import InputError, RetryError
 from waybill.settings import Settings
@@ -19,10 +21,12 @@ from waybill.storage import open_log, open_tracker
 
 if TYPE_CHECKING:
     from waybill.access import Decision
+    from waybill.deployment import Undeployment
     from waybill.pipelines import Pipeline
     from waybill.storage import TrackerStore
     from waybill.undeployment import OnTheWay, UndeployRequest
 
+_LOG = logging.getLogger(__name__)
 _LOOK_S = 2.0
 
 
@@ -37,6 +41,8 @@ class UndeployReport:
     """Sentences: what is on its way still."""
     dropped: tuple[str, ...] = ()
     """Tables."""
+    reads_again: bool = False
+    """Once it is deployed again, its source is read from its beginning: tables may be gone."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -47,15 +53,19 @@ def undeployable(settings: Settings, request: UndeployRequest) -> tuple[Pipeline
     """Return a pipeline, and its tables by name, unless something keeps it from being undeployed.
 
     Raises:
-        InputError: nothing of that name is deployed, replays are open, events are parked, or its
-            tables cannot be dropped.
+        InputError: nothing of that name is deployed, it is undeployed already, replays are open,
+            events are parked, or its tables cannot be dropped.
     """
     from waybill import undeployment
 
+    if request.drop_tables and request.keep_tables:
+        raise InputError("give --drop-tables or --keep-tables, not both")
     with open_tracker(settings.tracker) as tracker:
         pipeline = active_pipeline(tracker, request.pipeline)
         undeployment.refuse_pushed(pipeline)
         begun = read_undeployment(tracker, pipeline.id)
+        if begun is not None and begun.done_at is not None:
+            raise InputError(f"pipeline {pipeline.name!r} {begun} already")
         if begun is None or begun.dropping_at is None:
             with tracker.transaction() as connection:
                 undeployment.refuse_hindered(
@@ -66,11 +76,24 @@ def undeployable(settings: Settings, request: UndeployRequest) -> tuple[Pipeline
         return pipeline, _table_names(tracker, pipeline)
 
 
+@dataclass(frozen=True, slots=True)
+class UndeployWatch:
+    """What somebody who undeploys a pipeline is told on the way."""
+
+    begun: Callable[[], object] = lambda: None
+    """Called once its source is not read any more: it is not refused from then on."""
+    waits: Callable[[str], object] = lambda _words: None
+    """Gets a sentence when what is waited for changes."""
+
+
+_NOBODY = UndeployWatch()
+
+
 def run_undeploy(
     settings: Settings,
     request: UndeployRequest,
     decision: Decision,
-    tell: Callable[[str], None] = lambda _words: None,
+    watch: UndeployWatch = _NOBODY,
 ) -> UndeployReport:
     """Undeploy a pipeline, or go on with it; safe to run again after any death.
 
@@ -78,60 +101,115 @@ def run_undeploy(
         settings: all.
         request: which, and what becomes of its tables.
         decision: whose it is, and why.
-        tell: gets a sentence when what is waited for changes.
+        watch: what is told on the way.
 
     Raises:
-        InputError: as of ``undeployable``; it was undeployed already, or deployed meanwhile.
-        RetryError: Kafka, the tracker or the destination is away; run it again.
+        InputError: as of ``undeployable``; it was undeployed already, or deployed meanwhile; or the
+            destination refuses to drop its tables, which is noted.
+        RetryError: Kafka, the tracker or the destination is away, or somebody else goes on with it
+            at this moment; run it again.
     """
     from waybill import undeployment
 
     pipeline, names = undeployable(settings, request)
+    deadline = time.monotonic() + request.wait
     with open_tracker(settings.tracker) as tracker:
-        begun = begin_undeployment(tracker, pipeline, decision, drop_tables=request.drop_tables)
-        if begun.dropping_at is None:
-            left = _drained(settings, tracker, pipeline, request, decision, tell)
+        begun = begin_undeployment(
+            tracker,
+            pipeline,
+            decision,
+            drop_tables=request.drop_tables,
+            keep_tables=request.keep_tables,
+        )
+        watch.begun()
+        dropped = names if request.drop_tables else []
+        while True:
+            left = _drained(settings, tracker, pipeline, decision, deadline, watch.waits)
             if left:
                 said = tuple(left.lines())
                 return UndeployReport(pipeline.name, pipeline.id, is_done=False, waits_for=said)
-        dropped: list[str] = []
-        if request.drop_tables:
-            _drop(settings, tracker, pipeline, request)
-            dropped = names
-        undeployment.finish(tracker, pipeline, decision, dropped, leave_parked=request.leave_parked)
-    return UndeployReport(pipeline.name, pipeline.id, is_done=True, dropped=tuple(dropped))
+            drained = undeployment.Drained(pipeline, begun, left, request.leave_parked)
+            if request.drop_tables:
+                if not undeployment.begin_drop(tracker, drained):
+                    continue
+                _drop(settings, tracker, pipeline, begun)
+            if undeployment.finish(tracker, drained, decision, dropped):
+                break
+    return UndeployReport(
+        pipeline.name,
+        pipeline.id,
+        is_done=True,
+        dropped=tuple(dropped),
+        reads_again=bool(dropped) or begun.dropping_at is not None,
+    )
+
+
+def finish_drops(settings: Settings) -> list[UndeployReport]:
+    """Try again to drop the tables of pipelines where that failed, or its process died.
+
+    Where a destination refuses once more, that is noted, and the others are gone on with.
+
+    Raises:
+        RetryError: the tracker is away.
+    """
+    with open_tracker(settings.tracker) as tracker:
+        return [_dropped_now(settings, tracker, begun) for begun in unfinished_drops(tracker)]
+
+
+def _dropped_now(settings: Settings, tracker: TrackerStore, begun: Undeployment) -> UndeployReport:
+    from waybill import undeployment
+    from waybill.access import Decision
+
+    pipeline = active_pipeline(tracker, begun.pipeline_id)
+    names = _table_names(tracker, pipeline)
+    looked = undeployment.OnTheWay(None, (), 0)
+    drained = undeployment.Drained(pipeline, begun, looked, leave_parked=True)
+    try:
+        _drop(settings, tracker, pipeline, begun)
+        undeployment.finish(tracker, drained, Decision(begun.asked_by, begun.why), names)
+    except (InputError, RetryError) as error:
+        _LOG.warning("the tables of %r are not dropped: %s", pipeline.name, error)
+        return UndeployReport(pipeline.name, pipeline.id, is_done=False, waits_for=(str(error),))
+    return UndeployReport(
+        pipeline.name, pipeline.id, is_done=True, dropped=tuple(names), reads_again=True
+    )
 
 
 def _drop(
-    settings: Settings, tracker: TrackerStore, pipeline: Pipeline, request: UndeployRequest
+    settings: Settings, tracker: TrackerStore, pipeline: Pipeline, begun: Undeployment
 ) -> None:
+    """Drop a pipeline's tables; note it where the destination refuses.
+
+    Raises:
+        InputError: it refuses; says what to do.
+        RetryError: it is away.
+    """
     from waybill import undeployment
 
-    begun = read_undeployment(tracker, pipeline.id)
-    if begun is not None and begun.dropping_at is None:
-        with tracker.transaction() as connection:
-            undeployment.refuse_hindered(connection, pipeline, leave_parked=request.leave_parked)
-    begin_drop(tracker, pipeline)
-    undeployment.drop_tables(
-        pipeline.destination,
-        settings.destinations[pipeline.destination],
-        settings.s3,
-        undeployment.tables_of(tracker, pipeline),
-    )
+    configured = settings.destinations.get(pipeline.destination)
+    try:
+        undeployment.drop_tables(tracker, pipeline, begun, configured, settings.s3)
+    except undeployment.DropRefusedError as error:
+        note_problem(tracker, pipeline, begun, str(error))
+        raise InputError(
+            f"{error}. The tables of {pipeline.name!r} are as they were: mend that and run the "
+            "same command again, which the DAG refresh_tracker does each hour, or keep them: "
+            f"`waybill pipelines undeploy {pipeline.name} --keep-tables`"
+        ) from error
 
 
 def _drained(
     settings: Settings,
     tracker: TrackerStore,
     pipeline: Pipeline,
-    request: UndeployRequest,
     decision: Decision,
-    tell: Callable[[str], None],
+    deadline: float,
+    tell: Callable[[str], object],
 ) -> OnTheWay:
     """Wait until nothing of a pipeline is on its way; return what is when the wait is over."""
     from waybill import undeployment
 
-    log, deadline, told = open_log(settings.kafka), time.monotonic() + request.wait, [""]
+    log, told = open_log(settings.kafka), [""]
 
     def say(words: str) -> None:
         if words and words != told[0]:

@@ -32,6 +32,8 @@ class AdvisoryLock(StrEnum):
     """Deciding about nodes, and announcing them."""
     CAMPAIGN = "waybill campaign"
     """Freezing the parked groups of a campaign: no group is in two that are at work."""
+    UNDEPLOYMENT = "waybill undeployment"
+    """Going on with a pipeline's undeployment; its scope: pipeline id."""
     DESTINATION_BOOKS = "waybill books"
     """Making the schema ``waybill`` of a destination."""
     DESTINATION_TABLES = "waybill tables"

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from waybill.testing.runs import json_value as json_value
     from waybill.testing.runs import run_pipeline as run_pipeline
     from waybill.testing.samples import Sample as Sample
+    from waybill.testing.samples import SampleEvent as SampleEvent
     from waybill.testing.samples import SampleResult as SampleResult
+    from waybill.testing.samples import masked_result as masked_result
     from waybill.testing.samples import read_sample as read_sample
     from waybill.testing.samples import run_sample as run_sample
 
@@ -49,6 +51,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "events": ["Event"],
         "own_tests": ["OwnTests", "run_own_tests"],
         "runs": ["EventResult", "ParkedResult", "PipelineResult", "json_value", "run_pipeline"],
-        "samples": ["Sample", "SampleResult", "read_sample", "run_sample"],
+        "samples": [
+            "Sample",
+            "SampleEvent",
+            "SampleResult",
+            "masked_result",
+            "read_sample",
+            "run_sample",
+        ],
     },
 )

@@ -27,7 +27,7 @@ class Event:
     version: int | None = None
     """The source's own version of the record; None: the declared field has it, if there is one."""
 
-    def with_fields(self, **fields: Any) -> Event:
+    def with_fields(self, /, **fields: Any) -> Event:
         """Return the event with these fields of its payload as given."""
         return replace(self, data={**self.data, **fields})
 

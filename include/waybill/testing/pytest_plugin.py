@@ -112,7 +112,7 @@ class PipelineFixture:
 
         return tuple(example.given for example in read_examples(self.folder))
 
-    def event(self, **fields: Any) -> Event:
+    def event(self, /, **fields: Any) -> Event:
         """Return its first example event, with these fields of the payload as given.
 
         Raises:

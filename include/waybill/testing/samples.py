@@ -214,11 +214,12 @@ def run_sample(settings: Settings, pipeline: Pipeline, sample: Sample) -> Sample
     """
     run = run_pipeline(pipeline, [event.given for event in sample.events], settings=settings)
     pairs = zip(sample.events, run.events, strict=True)
-    masked = tuple((event, _masked(pipeline, event, result)) for event, result in pairs)
+    masked = tuple((event, masked_result(pipeline, event, result)) for event, result in pairs)
     return SampleResult(sample, tuple(run.rows), masked)
 
 
-def _masked(pipeline: Pipeline, event: SampleEvent, result: EventResult) -> EventResult:
+def masked_result(pipeline: Pipeline, event: SampleEvent, result: EventResult) -> EventResult:
+    """Return what becomes of an event, its personal fields masked as in ``run_sample``."""
     if not any(declared.personal for declared in pipeline.events.values()):
         return result
     own = pipeline.source.event

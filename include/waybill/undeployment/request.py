@@ -14,6 +14,10 @@ class UndeployRequest(Request):
     drop_tables: bool = Field(
         default=False, description="Drop its tables; they are kept otherwise."
     )
+    keep_tables: bool = Field(
+        default=False,
+        description="Keep them after all, where they were to be dropped and that failed.",
+    )
     confirm: str | None = Field(
         None,
         description="The pipeline's name once more, for --drop-tables; asked for, if not given.",

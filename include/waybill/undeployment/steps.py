@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import Connection, text
 
 from waybill.access import Decision
-from waybill.deployment import end_undeployment, shared_tables
+from waybill.deployment import (
+    Undeployment,
+    end_undeployment,
+    hold_undeployment,
+    shared_tables,
+)
+from waybill.deployment import begin_drop as note_drop
 from waybill.destinations import RevertingDestination, open_destination
-from waybill.errors import InputError
+from waybill.errors import InputError, StopError
 from waybill.ledger import LogLine, SourceFilter, SourceLine, ask_reread, read_logs, read_sources
 from waybill.pipelines import PUSHED, Pipeline, TableSpec
 from waybill.processing import mappings_in_force
 from waybill.reconciliation import balance
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import KafkaLog, TrackerStore
+
+
+class DropRefusedError(InputError):
+    """A destination refuses to drop tables: it will until somebody mends what it says."""
+
 
 _GOING_ON = frozenset({"running", "stopping"})
 _PARKED = text("""
@@ -28,6 +40,14 @@ _REPLAYS = text("""
 SELECT count(*) FROM replays JOIN parked_partitions AS own ON own.id = replays.partition_id
 WHERE own.pipeline_id = :id AND replays.state = 'running'
 """)
+_OPEN_LOGS = text("""
+SELECT count(*) FROM write_ahead_logs WHERE pipeline_id = :id AND state = 'open'
+""")
+_LAST_REPLAY = text("""
+SELECT max(replays.started_at) FROM replays
+JOIN parked_partitions AS own ON own.id = replays.partition_id WHERE own.pipeline_id = :id
+""")
+_STILL_THERE = text("SELECT 1")
 _CAMPAIGNS = text("""
 SELECT DISTINCT campaigns.id FROM campaigns
 JOIN campaign_groups AS part ON part.campaign_id = campaigns.id
@@ -48,6 +68,8 @@ class OnTheWay:
     """Write-ahead logs that hold, or may hold, events of it."""
     events: int
     """In Kafka or staged, not processed or loaded yet."""
+    last_replay: datetime | None = None
+    """When the last replay of its events had begun; later ones may have sent more since."""
 
     def __bool__(self) -> bool:
         """Tell whether there is anything."""
@@ -111,6 +133,8 @@ def on_the_way(tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline) -> OnTh
 
     Cost: that of a balance.
     """
+    with tracker.transaction() as connection:
+        last_replay = _last_replay(connection, pipeline)
     sources = read_sources(tracker, SourceFilter(name=pipeline.name)).sources
     run = next(
         (one for one in sources if one.pipeline_id == pipeline.id and one.state in _GOING_ON), None
@@ -124,7 +148,35 @@ def on_the_way(tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline) -> OnTh
         for group in report.pipelines
         for counts in group.stages.values()
     )
-    return OnTheWay(run, logs, events)
+    return OnTheWay(run, logs, events, last_replay)
+
+
+def _last_replay(connection: Connection, pipeline: Pipeline) -> datetime | None:
+    found: datetime | None = connection.execute(_LAST_REPLAY, {"id": pipeline.id}).scalar()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A pipeline of which nothing was on its way when somebody looked."""
+
+    pipeline: Pipeline
+    begun: Undeployment
+    looked: OnTheWay
+    leave_parked: bool
+    """Parked events are no reason not to go on."""
+
+
+def _is_quiet(connection: Connection, drained: Drained) -> bool:
+    """Tell whether nothing began to send events since somebody looked.
+
+    Raises:
+        InputError: a replay is open, or events are parked.
+    """
+    pipeline = drained.pipeline
+    refuse_hindered(connection, pipeline, leave_parked=drained.leave_parked)
+    logs = int(connection.execute(_OPEN_LOGS, {"id": pipeline.id}).scalar_one())
+    return not logs and _last_replay(connection, pipeline) == drained.looked.last_replay
 
 
 def refuse_pushed(pipeline: Pipeline) -> None:
@@ -165,29 +217,74 @@ def refuse_drop(
     """
     name = pipeline.destination
     if name not in configured:
-        raise InputError(
-            f"destination {name!r} is not among the settings here (WAYBILL_DESTINATIONS), so its "
-            "tables cannot be dropped from here"
-        )
+        raise InputError(_not_configured(name))
     with open_destination(name, configured[name], s3) as destination:
         _reverting(name, destination)
     with tracker.transaction() as connection:
-        others = shared_tables(connection, pipeline)
+        others = shared_tables(connection, pipeline, tables_of(tracker, pipeline))
     if others:
         raise InputError(f"its tables are not dropped: {others[0]}")
 
 
-def drop_tables(
-    name: str, settings: DestinationSettings, s3: S3Settings, specs: Sequence[TableSpec]
-) -> None:
-    """Drop tables in a destination, in one transaction; what is gone already is passed over.
+def begin_drop(tracker: TrackerStore, drained: Drained) -> bool:
+    """Note that a pipeline's tables are about to be dropped; no deploy and no replay gets between.
+
+    False: a replay began since somebody looked what is on its way; look again.
 
     Raises:
-        RetryError: the destination is away.
-        InputError: it refuses, or its kind is none whose tables are dropped here.
+        InputError: something became open meanwhile, it was deployed, or another pipeline writes
+            its tables.
+        RetryError: somebody else goes on with it at this moment.
     """
-    with open_destination(name, settings, s3) as destination:
-        _reverting(name, destination).drop_tables(specs)
+    pipeline, begun = drained.pipeline, drained.begun
+    tables = tables_of(tracker, pipeline)
+    with tracker.transaction() as connection:
+        found = hold_undeployment(connection, pipeline, begun)
+        if found.dropping_at is None and not _is_quiet(connection, drained):
+            return False
+        note_drop(connection, begun, pipeline, tables)
+    return True
+
+
+def drop_tables(
+    tracker: TrackerStore,
+    pipeline: Pipeline,
+    begun: Undeployment,
+    settings: DestinationSettings | None,
+    s3: S3Settings,
+) -> None:
+    """Drop a pipeline's tables in one transaction; what is gone already is passed over.
+
+    Nobody else goes on with the undeployment meanwhile: who does would let a deploy in, and new
+    tables would be dropped. Should the tracker end this one's hold, the tables stay.
+
+    Raises:
+        RetryError: the destination or the tracker is away, a table is in use, or somebody else goes
+            on with the undeployment at this moment.
+        DropRefusedError: the destination refuses, or its kind is none whose tables are dropped.
+        InputError: the undeployment ended meanwhile.
+    """
+    specs = tables_of(tracker, pipeline)
+    with tracker.transaction(long_idle=True) as connection:
+        found = hold_undeployment(connection, pipeline, begun, alone=False)
+        if found.dropping_at is None:
+            raise InputError(f"pipeline {pipeline.name!r}: nobody began to drop its tables")
+        if settings is None:
+            raise DropRefusedError(_not_configured(pipeline.destination))
+        try:
+            with open_destination(pipeline.destination, settings, s3) as destination:
+                _reverting(pipeline.destination, destination).drop_tables(
+                    specs, lambda: connection.execute(_STILL_THERE)
+                )
+        except (InputError, StopError) as error:
+            raise DropRefusedError(str(error)) from error
+
+
+def _not_configured(name: str) -> str:
+    return (
+        f"destination {name!r} is not among the settings here (WAYBILL_DESTINATIONS), so its "
+        "tables cannot be dropped from here"
+    )
 
 
 def _reverting(name: str, destination: object) -> RevertingDestination:
@@ -200,21 +297,28 @@ def _reverting(name: str, destination: object) -> RevertingDestination:
 
 
 def finish(
-    tracker: TrackerStore,
-    pipeline: Pipeline,
-    decision: Decision,
-    dropped: Sequence[str],
-    *,
-    leave_parked: bool,
-) -> None:
-    """Say that a pipeline is undeployed; where tables were dropped, its source begins anew.
+    tracker: TrackerStore, drained: Drained, decision: Decision, dropped: Sequence[str]
+) -> bool:
+    """Say that a pipeline is undeployed; where tables may be gone, its source begins anew.
+
+    False: a replay began since somebody looked what is on its way; look again.
+
+    Args:
+        tracker: where it is noted.
+        drained: the pipeline.
+        decision: whose it is, and why.
+        dropped: tables, by name.
 
     Raises:
         InputError: something became open meanwhile, or it was deployed.
+        RetryError: somebody else goes on with it at this moment.
     """
+    pipeline, begun = drained.pipeline, drained.begun
     with tracker.transaction() as connection:
-        if not dropped:
-            refuse_hindered(connection, pipeline, leave_parked=leave_parked)
-        end_undeployment(connection, pipeline, decision, dropped)
-        if dropped:
+        found = hold_undeployment(connection, pipeline, begun)
+        if found.dropping_at is None and not _is_quiet(connection, drained):
+            return False
+        end_undeployment(connection, begun, decision, dropped)
+        if found.dropping_at is not None:
             ask_reread(connection, pipeline.id)
+    return True

@@ -62,20 +62,23 @@ class ApplyRetentionOperator(BaseOperator):
 class RefreshTrackerOperator(_GraceOperator):
     """Compare tracker and bucket: remove garbage objects, report rows whose object is gone.
 
-    A missing object is reported, never repaired by deleting its row. Safe to kill and to retry.
+    A missing object is reported, never repaired by deleting its row. Then the tables of undeployed
+    pipelines are dropped where a destination refused it before. Safe to kill and to retry.
 
     :param grace_s: seconds that an object which no row names is left alone; ``None``: the setting
         ``parking.garbage_grace_s`` (templated).
     :raises waybill.errors.RetryError: the object store or the tracker did not answer.
-    :returns: the ``RefreshReport`` as a dict.
+    :returns: the ``RefreshReport`` as a dict, and ``drops``: an ``UndeployReport`` each.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Refresh, and return what was found."""
         with as_task_failures():
-            from waybill.services import refresh_tracker
+            from waybill.services import finish_drops, refresh_tracker
 
-            return refresh_tracker(read_settings(), grace_s=self.grace_s).to_json()
+            settings = read_settings()
+            report = refresh_tracker(settings, grace_s=self.grace_s).to_json()
+            return report | {"drops": [one.to_json() for one in finish_drops(settings)]}
 
 
 class CompactTracesOperator(BaseOperator):

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -231,6 +232,54 @@ def test_dev_does_not_wait_for_ever_for_a_file_that_grows_on_and_on(orders, monk
     assert told == [None, ["log"]]
 
 
+def watched_until(session, monkeypatch, run_once, *, limit_s=20.0):
+    """Watch with runs of a test's own until one raises KeyboardInterrupt, or for a time."""
+    monkeypatch.setattr(local_runs, "_POLL_S", 0.01)
+    monkeypatch.setattr(session, "_run", run_once)
+    watching = threading.Thread(target=lambda: _until_interrupted(session), daemon=True)
+    watching.start()
+    watching.join(limit_s)
+    return watching
+
+
+def test_dev_does_not_run_on_and_on_for_what_the_pipelines_own_code_writes(
+    orders, monkeypatch, capsys
+):
+    session = local_runs._Session(Settings(), orders, 20, None)
+    runs = []
+
+    def writes(changed):
+        runs.append(changed)
+        if len(runs) > 5 or changed == ["mine.txt"]:
+            raise KeyboardInterrupt
+        (orders / f"own-{len(runs)}.log").write_text("x")
+        if len(runs) == 2:
+            threading.Timer(0.5, lambda: (orders / "mine.txt").write_text("saved")).start()
+
+    watching = watched_until(session, monkeypatch, writes)
+    assert not watching.is_alive()
+    assert runs == [None, ["own-1.log"], ["mine.txt"]]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "own-2.log changed while the sample ran, twice in a row" in said
+
+
+def test_dev_runs_again_for_a_file_that_was_saved_while_it_ran(orders, monkeypatch):
+    session = local_runs._Session(Settings(), orders, 20, None)
+    runs = []
+
+    def saved(changed):
+        runs.append(changed)
+        if len(runs) == 1:
+            (orders / "transformation.py").write_text("def transform(event):\n    return event\n")
+        elif changed == ["late.txt"]:
+            raise KeyboardInterrupt
+        else:
+            threading.Timer(0.3, lambda: (orders / "late.txt").write_text("x")).start()
+
+    watched_until(session, monkeypatch, saved)
+    assert runs == [None, ["transformation.py"], ["late.txt"]]
+
+
 def _until_interrupted(session):
     with contextlib.suppress(KeyboardInterrupt):
         session.watch()
@@ -238,6 +287,7 @@ def _until_interrupted(session):
 
 INTERRUPTED = """\
 import signal
+import sqlite3
 from waybill.cli import app
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background ignores it
 app()
@@ -307,3 +357,50 @@ def test_dev_shows_what_differs_survives_mistakes_and_ends_with_ctrl_c(orders, t
 def test_dev_takes_no_standard_input(orders):
     result = CliRunner().invoke(app, ["dev", "orders", "--events", "-"])
     assert (result.exit_code, "can be read once" in result.stderr) == (1, True)
+
+
+SQL = """\
+id: team-people
+name: people
+team: team
+owner: team
+source:
+  connector: sql
+  event: person
+  options: {file: people.db, table: people, cursor: seq, deletes: compare, compare_every: 0}
+events:
+  person:
+    key: [id]
+    version: seq
+    table: people
+    columns: {id: int64, seq: int64, name: string}
+destination: {name: warehouse, schema: team}
+"""
+
+
+def test_a_table_whose_deletes_are_found_by_comparing_keys_is_shown_without_any_server(
+    root, tmp_path, monkeypatch
+):
+    folder = root / "people"
+    folder.mkdir()
+    (folder / "pipeline.yaml").write_text(SQL)
+    (folder / "transformation.py").write_text("def transform(event):\n    return event\n")
+    with contextlib.closing(sqlite3.connect(folder / "people.db")) as database:
+        database.execute("CREATE TABLE people (id integer PRIMARY KEY, seq integer, name text)")
+        people = [(number, number, f"name {number}") for number in range(1, 30)]
+        database.executemany("INSERT INTO people VALUES (?, ?, ?)", people)
+        database.commit()
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://127.0.0.1:1/nowhere")
+    monkeypatch.setenv("WAYBILL_S3__ENDPOINT_URL", "http://127.0.0.1:1")
+    before = tree(tmp_path)
+    for _ in range(2):  # the second reading compares with nothing that the first one kept
+        value = json.loads(run("people", "--local", "--rows", "12", "--json").stdout)
+        assert [row["id"] for row in value["rows"]["people"]] == list(range(1, 13))
+        assert (value["parked"], value["deleted"], value["filtered"]) == ([], {}, 0)
+    assert tree(tmp_path) == before
+    with contextlib.closing(sqlite3.connect(folder / "people.db")) as database:
+        database.execute("DELETE FROM people WHERE id < 10")
+        database.commit()
+    value = json.loads(run("people", "--local", "--json").stdout)
+    assert [row["id"] for row in value["rows"]["people"]] == list(range(10, 30))
+    assert value["deleted"] == {}

@@ -66,6 +66,7 @@ def test_the_plug_in_imports_nothing_of_the_library_before_it_is_asked():
 def test_events_are_values_of_which_others_are_made():
     event = Event({"id": 1, "amount": "5"})
     assert event.with_fields(amount=None).data == {"id": 1, "amount": None}
+    assert event.with_fields(self=2).data["self"] == 2
     assert event.without("amount", "gone").data == {"id": 1}
     assert event.deleted("id") == Event({"id": 1}, op="delete")
     assert event.deleted().data == event.data

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +175,47 @@ def test_pythons_shell_imports_nothing_of_the_folder_it_is_started_in(
     )
     assert "Ctrl-D ends" in done.stdout, done.stderr
     assert "hostile" not in done.stdout
+
+
+ENDLESS = "SELECT sum(a.range * b.range) FROM range(100000) a, range(10000000) b"
+
+
+def test_a_statement_that_takes_too_long_is_ended_and_told(file: Path) -> None:
+    began = time.monotonic()
+    done = run("sql", ENDLESS, "--timeout", "1")
+    assert (done.exit_code, done.stdout) == (4, "")
+    assert "the statement was ended after 1 s" in " ".join(done.stderr.split())
+    assert time.monotonic() - began < 20
+
+
+def test_ctrl_c_ends_a_statement_without_a_traceback(file: Path) -> None:
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"from waybill.cli import app; app(['sql', {ENDLESS!r}])"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    time.sleep(3)
+    child.send_signal(signal.SIGINT)
+    try:
+        said, _ = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert child.returncode == 130, said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("levels", [150, 300])
+def test_values_that_are_nested_deeper_than_json_is_written_are_text(
+    file: Path, levels: int
+) -> None:
+    asked = f"SELECT {'[' * levels}1{']' * levels} AS deep, [1, 2] AS flat"
+    done = run("sql", asked, "--json")
+    assert done.exit_code == 0, done.output
+    [[deep, flat]] = json.loads(done.stdout)["rows"]
+    assert flat == [1, 2]
+    assert isinstance(deep, list) is (levels == 150)
+    text = json.dumps(deep) if levels == 150 else deep
+    assert text == "[" * levels + "1" + "]" * levels
+    assert run("sql", asked).exit_code == 0

@@ -130,6 +130,38 @@ def test_keys_that_differ_have_other_hashes_and_where_a_value_lies_does_not_matt
     assert len(set(key_hashes(["string", "string"], pairs).tolist())) == 3
 
 
+def test_json_has_one_hash_however_it_is_written_and_another_where_it_says_something_else():
+    alike = [
+        '{"b": 1.0, "a": [100, "é"]}',
+        '{"a":[1e2,"\\u00e9"],"b":1}',
+        '{"b":0,"b":1,"a":[1E+2,"é"]}',
+    ]
+    assert len(set(hashes("json", alike, pa.string()))) == 1
+    others = [
+        "0",
+        "-0.0",
+        "1",
+        '"1"',
+        "[1]",
+        "null",
+        "true",
+        '"true"',
+        "{}",
+        "[]",
+        '{"n": "1e0"}',
+    ]
+    found = hashes("json", others, pa.string())
+    assert found[0] == found[1]
+    assert len(set(found)) == len(others) - 1
+    deep = ["[" * 5_000 + "]" * 5_000, "no JSON", "1e999999999"]
+    assert len(set(hashes("json", deep, pa.string()))) == 3
+    long = [
+        "12345678901234567890123456789012345678901",
+        "12345678901234567890123456789012345678902",
+    ]
+    assert len(set(hashes("json", long, pa.string()))) == 2
+
+
 def test_hashes_are_those_that_were_noted_by_releases_before():
     """Books keep sums for years: another hash of a key would make every row missing."""
     assert hashes("int64", [1], pa.int64()) == [10451216379200822465]

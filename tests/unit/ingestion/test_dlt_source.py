@@ -61,6 +61,17 @@ def many():
         plain[number] = {"id": number, "v": value}
     yield plain
 """
+FRAGMENTS = """
+import orjson
+
+def fragments():
+    rows = [{"id": number} for number in range(100)]
+    for number, text in {
+        5: b'{"whole": [1, 2]}', 31: b'{"half": NaN', 52: b'"\\xff"', 73: b'1}, {"id": 7, "v": 2',
+    }.items():
+        rows[number]["v"] = [orjson.Fragment(text)] if number == 31 else orjson.Fragment(text)
+    yield rows
+"""
 SHOP = """
 import dlt
 from datetime import date, datetime, timedelta, timezone
@@ -293,6 +304,17 @@ def test_many_rows_are_written_as_each_is_alone(shop):
         608: {"id": 607, "v": "x" * 2_000_000},
         709: {"id": 708, "v": "text"},
     }
+
+
+def test_a_fragment_that_is_no_json_parks_alone(shop):
+    (shop / "parts.py").write_text(FRAGMENTS)
+    frames = answered(order(shop, "fragments", page_rows=1_000, resource="parts:fragments"))
+    bad = [one for frame in frames[:-1] for one in frame["bad"]]
+    assert [one["number"] for one in bad] == [32, 53, 74]
+    assert all("Fragment holds no JSON" in one["message"] for one in bad)
+    rows = {row["id"]: row for row in rows_of(frames)}
+    assert sorted(rows) == [number for number in range(100) if number not in (31, 52, 73)]
+    assert rows[5] == {"id": 5, "v": {"whole": [1, 2]}}
 
 
 def test_code_that_fails_is_named_with_its_line_and_a_peer_that_is_away_is_tried_again(shop):

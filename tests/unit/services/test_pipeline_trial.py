@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from tests.support import orders
 
-from waybill.services import deep_check
+from waybill.services import deep_check, pipeline_trial
 from waybill.settings import Settings
 
 HOLDER = """
@@ -175,4 +175,60 @@ def test_messages_about_rows_are_not_shown_where_there_are_personal_fields(setti
     (folder / "pipeline.yaml").write_text(declared)
     [hidden] = deep_check(settings, folder).problems
     assert "ann@example.com" not in hidden.message
-    assert "transformation/value_error, 1 times: its message is not shown" in hidden.message
+    assert "transformation/value_error, 1 times: ValueError: •••" in hidden.message
+
+
+PERSONAL = ("    policy: strict\n", "    policy: strict\n    personal: [note]\n")
+
+
+def test_a_place_that_code_names_by_a_personal_value_is_masked(settings, tmp_path):
+    code = (
+        "from waybill.errors import ParkError\n\n\ndef transform(event):\n"
+        "    raise ParkError('record_invalid', 'it is wrong', where=f\"of {event.data['note']}\")\n"
+    )
+    folder = written(tmp_path, code, rows=1)
+    (folder / "orders.csv").write_text("number,amount,note\n1,2,ann@example.com\n")
+    [seen] = deep_check(settings, folder).problems
+    assert "it is wrong (of ann@example.com)" in seen.message
+    declared = (folder / "pipeline.yaml").read_text()
+    (folder / "pipeline.yaml").write_text(declared.replace(*PERSONAL))
+    [masked] = deep_check(settings, folder).problems
+    assert "it is wrong (of •••)" in masked.message
+    assert "ann" not in masked.message
+
+
+def test_what_a_source_says_of_its_rows_is_not_shown_where_there_are_personal_fields(
+    settings, tmp_path, monkeypatch
+):
+    folder = written(tmp_path, PASSES, rows=1)
+    declared = (folder / "pipeline.yaml").read_text()
+    (folder / "pipeline.yaml").write_text(declared.replace(*PERSONAL))
+
+    def told(_trial):
+        raise ValueError("ann@example.com is not what was expected")
+
+    monkeypatch.setattr(pipeline_trial, "_read_rows", told)
+    [hidden] = deep_check(settings, folder).warnings
+    assert "its source gave no rows: what it says is not shown" in hidden.message
+    assert "ann" not in hidden.message
+
+
+def test_folders_of_trials_that_were_killed_are_swept_and_no_others(settings, warehouse, tmp_path):
+    killed, running, strange = (
+        warehouse.parent / name for name in (".waybill-trial-a", ".waybill-trial-b", ".waybill-x")
+    )
+    for folder in (killed, running, strange):
+        folder.mkdir()
+        (folder / "shop.duckdb").write_bytes(b"half")
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    link = warehouse.parent / ".waybill-trial-link"
+    link.symlink_to(kept)
+    an_hour_ago = time.time() - 3_700
+    for one in (killed, strange, kept):
+        os.utime(one, (an_hour_ago, an_hour_ago))
+    os.utime(link, (an_hour_ago, an_hour_ago), follow_symlinks=False)
+    assert deep_check(settings, written(tmp_path, PASSES, rows=1)).problems == ()
+    left = {one.name for one in warehouse.parent.iterdir()}
+    assert left == {running.name, strange.name, link.name}
+    assert kept.is_dir()

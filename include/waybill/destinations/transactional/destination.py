@@ -205,7 +205,7 @@ class SqlDestination(TransactionalDestination):
         with self._session.held():
             return examination.dry_run(self._engine, self.check, declared)
 
-    def drop_tables(self, specs: Sequence[TableSpec]) -> None:
+    def drop_tables(self, specs: Sequence[TableSpec], confirm: Callable[[], object]) -> None:
         """Drop tables with what the books have of them; see ``RevertingDestination``."""
         self._forget()
         with self._session.held():
@@ -216,6 +216,7 @@ class SqlDestination(TransactionalDestination):
                     self._session.execute(f"DROP TABLE IF EXISTS {name}")
                     for kept in (books.TOMBSTONES, books.TABLES):
                         self._session.execute(f"DELETE FROM {kept} WHERE {books.is_of(spec)}")
+                confirm()
 
     def _create_books(self) -> None:
         self._engine.books.create(self._session)

@@ -12,12 +12,15 @@ taken out of the baseline, once.
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waybill.destinations.key_sums import (
     MOST_ROWS,
+    Hashes,
     KeySums,
+    Numbers,
     key_hashes,
     key_types,
     moments,
@@ -30,12 +33,18 @@ from waybill.destinations.transactional.engine import Engine
 from waybill.destinations.transactional.session import Session
 from waybill.pipelines import TableSpec
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LOG = logging.getLogger(__name__)
 _FAR = 0.2
 """Of the rows: an estimate that is so far off is followed by an exact count."""
 
 
 def count_rows(engine: Engine, look: CountLook) -> RowCount | None:
     """Look at one table, in the session's transaction; None: no load has written to it.
+
+    None as well where it is dropped meanwhile, and the books with it.
 
     One that is not due is as it was when it was counted last, but for what loads did since: so what
     a count found is told even if the process that counted died before it told.
@@ -57,12 +66,31 @@ def count_rows(engine: Engine, look: CountLook) -> RowCount | None:
         engine.session.execute(f"UPDATE {TABLES} SET looked_at = now() WHERE {is_of(look.spec)}")
         return known
     anew = bool(row["first"] or row["accepted"])
-    found = _counted(engine.session, look.spec, there=estimate is not None, anew=anew)
     keys = "keys_beside = NULL" if anew else ""
-    if estimate is not None and found.counted <= MOST_ROWS:
-        found, keys = _settled(engine, found, anew=anew)
+    try:
+        found = _counted(engine.session, look.spec, there=estimate is not None, anew=anew)
+        if estimate is not None and found.counted <= MOST_ROWS:
+            found, keys = _settled(engine, found, anew=anew)
+    except _ForgottenError:
+        return None
     _write(engine.session, found, keys, row["baseline"])
     return found
+
+
+class _ForgottenError(Exception):
+    """The books have a table no more: it was dropped while it was counted."""
+
+
+def _of_books(rows: pa.Table) -> dict[str, Any]:
+    """Return the row that the books have of a table.
+
+    Raises:
+        _ForgottenError: there is none.
+    """
+    found: list[dict[str, Any]] = rows.to_pylist()
+    if not found:
+        raise _ForgottenError
+    return found[0]
 
 
 def _state(look: CountLook) -> str:
@@ -85,9 +113,11 @@ def _due(look: CountLook, row: dict[str, Any], estimate: int) -> bool:
 def _counted(session: Session, spec: TableSpec, *, there: bool, anew: bool) -> RowCount:
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
     counted = f"(SELECT count(*) FROM {table})" if there else "CAST(0 AS bigint)"
-    [row] = session.query(
-        f"SELECT {counted} AS counted, rows, baseline FROM {TABLES} WHERE {is_of(spec)}"
-    ).to_pylist()
+    row = _of_books(
+        session.query(
+            f"SELECT {counted} AS counted, rows, baseline FROM {TABLES} WHERE {is_of(spec)}"
+        )
+    )
     baseline = row["counted"] - row["rows"] if anew else row["baseline"]
     return RowCount(spec, row["counted"], row["rows"] + baseline, baseline)
 
@@ -113,16 +143,17 @@ def _settled(engine: Engine, found: RowCount, *, anew: bool) -> tuple[RowCount, 
     """
     session, spec = engine.session, found.spec
     sums = f"SELECT rows, keys, keys_beside FROM {TABLES}"
-    [row] = session.query(f"{sums} WHERE {is_of(spec)}").to_pylist()
+    row = _of_books(session.query(f"{sums} WHERE {is_of(spec)}"))
     known = not anew and _expected_sums(row, found.beside) is not None
     forgotten = "keys_beside = NULL" if anew else ""
     if known == (found.expected == found.counted) or not _has_columns(session, spec):
         return found, forgotten
     rows = session.query(_keys_and_books(spec))
-    [row] = rows.filter(rows["rows"].is_valid()).to_pylist()
-    rows = rows.filter(rows["rows"].is_null())
-    types = key_types(spec)
-    hashes = key_hashes(types, [rows[f"k{place}"] for place in range(len(types))])
+    row = _of_books(rows.filter(rows["rows"].is_valid()))
+    read = _read_keys(spec, rows.filter(rows["rows"].is_null()))
+    if read is None:
+        return found, forgotten
+    hashes, loaded_at = read
     there = KeySums.of(hashes)
     expected = None if anew else _expected_sums(row, found.beside)
     if expected is None:
@@ -131,7 +162,7 @@ def _settled(engine: Engine, found: RowCount, *, anew: bool) -> tuple[RowCount, 
             forgotten = f"keys_beside = {literal((there - put).to_text())}"
         return found, forgotten
     less = not_missing(
-        expected - there, hashes, moments(rows["at"]), lambda: engine.books.buried(session, spec)
+        expected - there, hashes, loaded_at, lambda: engine.books.buried(session, spec)
     )
     beside = found.beside - less.rows
     found = RowCount(spec, len(hashes), row["rows"] + beside, beside)
@@ -139,6 +170,20 @@ def _settled(engine: Engine, found: RowCount, *, anew: bool) -> tuple[RowCount, 
         return found, ""
     left = (KeySums.from_text(row["keys_beside"]) or KeySums.none()) - less
     return found, f"keys_beside = {literal(left.to_text())}"
+
+
+def _read_keys(spec: TableSpec, rows: pa.Table) -> tuple[Hashes, Numbers] | None:
+    """Return the keys' hashes, and when each row was loaded; None: somebody retyped a column."""
+    import pyarrow as pa
+
+    types = key_types(spec)
+    try:
+        hashes = key_hashes(types, [rows[f"k{place}"] for place in range(len(types))])
+        return hashes, moments(rows["at"])
+    except pa.ArrowException as error:
+        table = f"{spec.schema_name}.{spec.name}"
+        _LOG.warning("which rows of %s are missing is not known: a column's type: %s", table, error)
+        return None
 
 
 def _expected_sums(row: dict[str, Any], baseline: int) -> KeySums | None:
@@ -204,16 +249,21 @@ def count_warehouse_rows(session: Session, look: CountLook) -> RowCount | None:
             expected = state["rows"] + state["baseline"]
             return RowCount(spec, expected - state["gap"], expected, state["baseline"])
     anew = state["baseline"] is None or accepted
-    return _warehouse_count(session, look, anew=anew)
+    try:
+        return _warehouse_count(session, look, anew=anew)
+    except _ForgottenError:
+        return None
 
 
 def _warehouse_count(session: Session, look: CountLook, *, anew: bool) -> RowCount:
     spec = look.spec
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
-    [row] = session.query(
-        f"SELECT (SELECT COUNT(*) FROM {table}) AS counted, rows, baseline "
-        f"FROM {TABLES} WHERE {is_of(spec)}"
-    ).to_pylist()
+    row = _of_books(
+        session.query(
+            f"SELECT (SELECT COUNT(*) FROM {table}) AS counted, rows, baseline "
+            f"FROM {TABLES} WHERE {is_of(spec)}"
+        )
+    )
     counted, put = int(row["counted"]), int(row["rows"])
     baseline = counted - put if anew else int(row["baseline"])
     expected = put + baseline

@@ -534,7 +534,8 @@ def _is_plain(row: Mapping[Any, Any]) -> bool:
 def _together(rows: Sequence[Any]) -> bytes | None:
     """Return rows as one list of JSON, each as ``plain`` gives it; None: they go one by one.
 
-    What JSON does not have goes through ``plain``; but orjson writes NaN as null.
+    What JSON does not have goes through ``plain``; but orjson writes NaN as null, and a fragment as
+    it stands.
     """
     if not all(type(row) is dict for row in rows):
         return None
@@ -544,7 +545,26 @@ def _together(rows: Sequence[Any]) -> bytes | None:
             text = orjson.dumps(list(map(plain, rows)), option=_ONLY_JSON)
     except (TypeError, ValueError, RecursionError):
         return None
-    return text if len(text) <= _TOGETHER_BYTES else None
+    return text if len(text) <= _TOGETHER_BYTES and _is_list(text, len(rows)) else None
+
+
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def _is_list(text: bytes, count: int) -> bool:
+    """Tell whether a text is a list of JSON of so many values. Cost: as much as to write it."""
+    try:
+        text.decode()  # of texts in it msgspec tells only that they end
+        return len(_LIST.decode(text)) == count
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        return False
+
+
+def _checked(value: orjson.Fragment) -> orjson.Fragment:
+    text = orjson.dumps(value)
+    if not _is_list(b"[%b]" % text, 1):
+        raise ValueError(f"an orjson.Fragment holds no JSON: {text[:100]!r}")
+    return value
 
 
 _ONLY_JSON = (
@@ -608,6 +628,7 @@ _FORMS: tuple[tuple[Any, Any], ...] = (
     (UUID, str),
     (bytes | bytearray | memoryview, lambda value: base64.b64encode(bytes(value)).decode()),
     (Enum, lambda value: plain(value.value)),
+    (orjson.Fragment, _checked),
     (str, str),
     (int, int),
 )

@@ -115,9 +115,10 @@ undeployments = Table(
     time_column("asked_at", now=True),
     time_column("dropping_at"),
     time_column("done_at"),
+    Column("problem", Text, nullable=False, server_default=text("''")),
 )
 """A pipeline that is not to be read any more; a deploy deletes the row. ``dropping_at``: its tables
-may be gone; ``done_at``: nothing of it is on its way."""
+may be gone; ``done_at``: nothing of it is on its way; ``problem``: why they were not dropped."""
 
 consumers = Table(
     "consumers",

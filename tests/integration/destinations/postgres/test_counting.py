@@ -12,13 +12,15 @@ from tests.unit.destinations.orders import (
     Order,
     clean_database,
     commit_of,
+    rows_of,
     some_orders,
     spec_of,
 )
 
-from waybill.destinations import CountLook, open_destination
+from waybill.destinations import Commit, CountLook, open_destination
 from waybill.destinations.adapters.postgres import books
 from waybill.destinations.transactional import row_counts
+from waybill.pipelines import Column, TableSpec
 from waybill.settings import DestinationSettings
 
 pytestmark = pytest.mark.serves
@@ -223,3 +225,91 @@ def test_a_key_of_19_digits_that_the_source_deleted_as_well_is_missed_by_nobody(
     ask(dsn, f"DELETE FROM shop.orders WHERE id < {first + 2}")
     destination.load([commit_of(2, [Order(first, 2, 2, op="delete")])], park)
     assert count(destination)[:2] == (3, 4)
+
+
+def brought_back(destination, dsn, spec, one, again):
+    """Load rows, remove one behind Waybill's back, and load what brings it back; count each time.
+
+    Args:
+        destination: with the table.
+        dsn: its database.
+        spec: of the table.
+        one: a commit of three rows, of which one's ``what`` is gone.
+        again: one that brings it back.
+    """
+    destination.load([one], park)
+    assert count(destination, spec)[:2] == (3, 3)
+    ask(dsn, "DELETE FROM shop.orders WHERE what = 'gone'")
+    assert count(destination, spec)[:2] == (2, 3)
+    destination.load([again], park)
+
+
+def json_commit(number, *documents, op="upsert"):
+    orders = [
+        Order(n, number, number, what="gone" if n == 0 else "thing", op=op)
+        for n in range(len(documents))
+    ]
+    return Commit(number, (rows_of(orders, DOCUMENTS, doc=list(documents)),))
+
+
+DOCUMENTS = TableSpec(
+    schema_name="shop",
+    name="orders",
+    columns=(
+        Column(name="doc", type="json", nullable=False),
+        Column(name="id", type="int64"),
+        Column(name="what", type="string"),
+    ),
+    key=("doc",),
+)
+
+
+def test_json_keys_are_known_again_as_the_server_writes_them(destination, dsn):
+    spelt = ('{"b": 1.0, "a": [1e2, "x"]}', '"text"', "[2, 1]")
+    brought_back(destination, dsn, DOCUMENTS, json_commit(1, *spelt), json_commit(2, spelt[0]))
+    assert count(destination, DOCUMENTS)[:2] == (3, 3)
+    again = '{"a":[100,"x"],"b":1}'
+    ask(dsn, "DELETE FROM shop.orders WHERE what = 'gone'")
+    destination.load([json_commit(3, again)], park)
+    assert count(destination, DOCUMENTS)[:2] == (3, 3)
+    ask(dsn, "DELETE FROM shop.orders WHERE doc = '\"text\"'")
+    assert count(destination, DOCUMENTS)[:2] == (2, 3)
+    destination.load([json_commit(4, spelt[1], op="delete")], park)
+    assert count(destination, DOCUMENTS)[:2] == (2, 2), "its source deleted it, too"
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "way"),
+    [
+        ("_waybill_loaded_at", "text", "'at ' || _waybill_loaded_at"),
+        ("_waybill_loaded_at", "bigint[]", "ARRAY[1]::bigint[]"),
+        ("id", "bigint[]", "ARRAY[id]"),
+    ],
+)
+def test_a_table_of_which_somebody_retyped_a_column_is_counted_by_numbers_alone(
+    destination, dsn, caplog, column, kind, way
+):
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(3)])], park)
+    assert count(destination) == (3, 3, 0)
+    ask(dsn, "DELETE FROM shop.orders WHERE id = 1")
+    ask(dsn, f"ALTER TABLE shop.orders ALTER {column} DROP DEFAULT, "
+             f"ALTER {column} TYPE {kind} USING {way}")  # fmt: skip
+    assert count(destination) == (2, 3, 0)
+    assert "which rows of shop.orders are missing is not known" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["_counted", "_settled", "_has_columns"])
+def test_a_table_that_is_dropped_while_it_is_counted_is_counted_no_more(
+    destination, dsn, monkeypatch, place
+):
+    destination.load([commit_of(1, [Order(n, 1, 1) for n in range(3)])], park)
+    assert count(destination) == (3, 3, 0)
+    ask(dsn, "DELETE FROM shop.orders WHERE id = 1")
+    step = getattr(row_counts, place)
+
+    def dropped(*given, **more):
+        ask(dsn, "DELETE FROM waybill._waybill_row_counts")
+        return step(*given, **more)
+
+    monkeypatch.setattr(row_counts, place, dropped)
+    assert count(destination) is None

@@ -7,6 +7,8 @@ last row is the one, and the load begins anew without it. Cost: log2(rows) merge
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +21,11 @@ from waybill.destinations.transactional.session import Refused, SqlError
 from waybill.errors import InputError
 from waybill.pipelines import TableSpec
 from waybill.settings import DestinationSettings, S3Settings
+
+_TRIAL = ".waybill-trial-"
+"""How the folder of a dry run begins."""
+_LEFT_S = 3600.0
+"""A dry run takes a minute at most: an older folder is of one that was killed."""
 
 
 class DuckDestination(SqlDestination):
@@ -45,7 +52,8 @@ class DuckDestination(SqlDestination):
         if path.exists() or not path.parent.is_dir():
             return super().dry_run(specs)
         try:
-            with TemporaryDirectory(prefix=".waybill-", dir=path.parent) as folder:
+            _sweep(path.parent)
+            with TemporaryDirectory(prefix=_TRIAL, dir=path.parent) as folder:
                 beside = DuckDestination(self.name, str(Path(folder, path.name)), self._options)
                 return SqlDestination.dry_run(beside, specs)
         except OSError as error:
@@ -102,6 +110,17 @@ class DuckDestination(SqlDestination):
             else:
                 high = middle
         return high - 1
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what dry runs left that were killed; what cannot be removed stays."""
+    for left in folder.glob(f"{_TRIAL}*"):
+        try:
+            is_old = left.lstat().st_mtime < time.time() - _LEFT_S
+        except OSError:  # gone since
+            continue
+        if is_old:
+            shutil.rmtree(left, ignore_errors=True)  # of a link it removes nothing
 
 
 def _beginning(batch: TableBatch, rows: int) -> TableBatch:

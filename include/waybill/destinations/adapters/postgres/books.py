@@ -112,10 +112,7 @@ class PostgresBooks(SqlBooks):
     def buried(self, session: Session, spec: TableSpec) -> Hashes:
         """Return the hashes of a table's keys that have a tombstone."""
         types = key_types(spec)
-        parts = [
-            f"(key::jsonb->>{n})::{_READ_AS.get(kind, 'numeric')} AS k{n}"
-            for n, kind in enumerate(types)
-        ]
+        parts = [f"{_read(n, kind)} AS k{n}" for n, kind in enumerate(types)]
         rows = session.query(f"SELECT {', '.join(parts)} FROM {TOMBSTONES} WHERE {is_of(spec)}")
         return key_hashes(types, rows.columns)
 
@@ -124,12 +121,18 @@ _READ_AS = {
     "bool": "boolean",
     "float64": "double precision",
     "string": "text",
-    "json": "text",
     "timestamp": "timestamptz",
     "date": "timestamptz",
     "bytes": "bytea",
 }
 """Types that values of tombstones' keys are read as; whole numbers may be wider than declared."""
+
+
+def _read(place: int, kind: str) -> str:
+    """Return the expression for a value of a tombstone's key."""
+    if kind == "json":
+        return f"(key::jsonb->{place})::text"
+    return f"(key::jsonb->>{place})::{_READ_AS.get(kind, 'numeric')}"
 
 
 def rekeyed(spec: TableSpec, types: Sequence[str]) -> list[str]:

@@ -165,8 +165,13 @@ LIMITS = {
 _IDLE_LIMIT = "2min"
 """A loader that is frozen in mid-load loses its transaction after this; others may go on."""
 _LOCK_LIMIT = "3min"
-_UNDONE_LOCK_LIMIT = "5s"
-"""Who waits for a table's lock has others wait behind: no dry run is worth that."""
+_UNDONE_LIMITS = {
+    "lock_timeout": "5s",
+    "statement_timeout": "20s",
+    "idle_in_transaction_session_timeout": "20s",
+}
+"""Of a dry run. Who waits for a table's lock, or holds it, has others wait behind: no dry run is
+worth that, and one that its process left, or that is frozen, ends after this."""
 _STATEMENT_LIMIT = "30min"
 _SETTINGS = {
     "TimeZone": "'UTC'",
@@ -240,7 +245,7 @@ class PostgresSession:
 
     @contextmanager
     def rolled_back(self) -> Iterator[None]:
-        """One transaction that is rolled back at its end; it waits for no lock for long.
+        """One transaction that is rolled back at its end; it waits for and holds no lock for long.
 
         Raises:
             RetryError, InputError, StopError: as the server's error says.
@@ -248,7 +253,8 @@ class PostgresSession:
         try:
             self._begin()
             self.query(_OPENING)
-            self.execute(f"SET LOCAL lock_timeout = '{_UNDONE_LOCK_LIMIT}'")
+            for name, limit in _UNDONE_LIMITS.items():
+                self.execute(f"SET LOCAL {name} = '{limit}'")
             self._is_undone = True
             yield
         except SqlError as error:
