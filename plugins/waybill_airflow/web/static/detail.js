@@ -3,7 +3,7 @@
 import { hashOf, read, write } from "./address.js";
 import { actionBar, release } from "./actions.js";
 import { ask, offers } from "./client.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, redraw } from "./dom.js";
 import { canShowEvents, Events } from "./events.js";
 import { stageClass, waiting } from "./list.js";
 import { EMPTY, named } from "./names.js";
@@ -73,9 +73,7 @@ export class Detail {
     const before = this.partition;
     this.partition = partition;
     document.title = `${partition.pipeline} / ${partition.event_name || EMPTY} · Parked events`;
-    const focused = document.activeElement?.dataset?.action;
-    fill(this.top, this.head(partition), this.hold(partition), this.meaning(partition), this.numbers(partition), actionBar(partition, this), this.auto(partition));
-    if (focused) this.top.querySelector(`[data-action="${focused}"]`)?.focus();
+    redraw(this.top, () => fill(this.top, this.head(partition), this.hold(partition), this.meaning(partition), this.numbers(partition), actionBar(partition, this), this.auto(partition)));
     fill(this.history, replays(partition.replays ?? []));
     this.drawEvents(partition, before);
     if (partition.replaying > 0 || (partition.replays ?? []).some((one) => one.standing === "moving")) this.timer = setTimeout(() => this.reload(), AGAIN_MS);
@@ -105,9 +103,9 @@ export class Detail {
     return h(
       "header", { class: "head detail-head" },
       h("div", {},
-        h("h1", {}, partition.title ?? known?.title ?? plain(partition.error_type)),
+        h("h1", { tabindex: "-1" }, partition.title ?? known?.title ?? plain(partition.error_type)),
         h("p", { class: "identity" }, h("span", { class: `stage ${stageClass(partition.stage)}` }, partition.stage), h("code", {}, partition.error_type),
-          h("span", {}, h("strong", {}, partition.pipeline), " / ", h("strong", {}, named(partition.event_name))), h("span", { class: "muted" }, `team ${partition.team || "(none)"}`),
+          h("span", {}, pipelineName(partition), " / ", h("strong", {}, named(partition.event_name))), h("span", { class: "muted" }, `team ${partition.team || "(none)"}`),
           transient !== undefined && h("span", { class: "kind", title: transient ? "The same event may pass later with nothing changed" : "It fails again until something is changed" }, transient ? "transient" : "permanent")),
         may && h("p", { class: "may" }, may)),
       h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => this.reload() }, icon("refresh")),
@@ -151,6 +149,12 @@ export class Detail {
     const tried = set.tried_at ? ` Last tried ${ago(set.tried_at)}.` : "";
     return h("p", { class: "auto" }, icon("auto"), h("span", {}, h("strong", {}, "Auto-replay is on: "), `when ${CAUSES[set.on_change] ?? plain(set.on_change)}${set.asked_by ? `, set by ${set.asked_by}` : ""}.${tried}`));
   }
+}
+
+/** Its pipeline, with the way to its balance; what nobody deployed has none. */
+function pipelineName({ pipeline, pipeline_id: id, team }) {
+  const name = h("strong", {}, pipeline);
+  return team ? h("a", { href: `balance#${new URLSearchParams({ pipeline: id })}`, title: `The balance of ${pipeline}` }, name) : name;
 }
 
 function holdWords(partition, hold) {
