@@ -55,7 +55,7 @@ function turn(after) {
 function show() {
   read();
   tellOuter();
-  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), state: h("div", { class: "state-of-books" }), upkeep: h("div", { class: "upkeep" }), crumbs: h("div", {}), pager: new Pager(turn) };
+  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), state: h("div", {}), upkeep: h("div", { class: "upkeep" }), crumbs: h("div", {}), pager: new Pager(turn) };
   fill(page, parts.crumbs, h("header", { class: "head" }, h("div", {}, parts.title, parts.words), parts.totals), parts.state, breaches.element,
     h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), legend()), heat.element, parts.pager.element, parts.upkeep);
   return load();
@@ -70,7 +70,7 @@ async function numbers(signal, isCurrent) {
   if (!isCurrent()) return;
   const open = await breaches.load(view.pipeline, signal);
   if (isCurrent()) draw(found, own_rows, open);
-  if (isCurrent()) fill(parts.upkeep, jobs && upkeep(jobs));
+  if (isCurrent()) drawUpkeep(jobs);
 }
 
 function draw(found, rows, open) {
@@ -92,6 +92,14 @@ function draw(found, rows, open) {
   const words = !rows && found.total > lines.length ? `${many(lines.length, "pipeline")} of ${count(found.total)}, by name` : "";
   parts.pager.draw({ words, after: rows ? "" : view.after, next: rows ? null : found.next });
   if (lines.length) heat.draw(rows ?? found, lines, rows ? "event names" : "pipelines");
+}
+
+/** The jobs of upkeep; what somebody opened or folded stays so. */
+function drawUpkeep(jobs) {
+  const before = parts.upkeep.querySelector("details")?.open;
+  redraw(parts.upkeep, () => fill(parts.upkeep, jobs && upkeep(jobs)));
+  const drawn = parts.upkeep.querySelector("details");
+  if (drawn && before !== undefined) drawn.open = before;
 }
 
 /** The ways from one pipeline to the other pages. */

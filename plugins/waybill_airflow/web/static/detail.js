@@ -176,7 +176,7 @@ function replays(rows) {
   const head = ["State", "Started", "By", "Events", "Sent", "What became of them", "Which"].map((text, index) => h("th", { scope: "col", class: index === 3 || index === 4 ? "number" : "" }, text));
   return h(
     "section", { class: "history", "aria-label": "Replays" }, h("h2", {}, "Replays so far"),
-    h("div", { class: "table-frame" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map(replayRow)))),
+    h("div", { class: "table-frame", role: "group", "aria-label": "Table of replays", tabindex: "0" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map(replayRow)))),
   );
 }
 
