@@ -84,6 +84,7 @@ def test_a_window_on_event_time_shows_only_what_lies_in_it(parked, open_page):
 def test_pages_go_forth_and_back_and_show_each_partition_once(parked, open_page):
     one = open_page(hash_of(pipeline=MANY, limit=25, sort="name", descending="false"))
     expect(one.frame.locator(".shown")).to_have_text("1 to 25 of 60 partitions")
+    expect(one.frame.get_by_label("Rows")).to_have_value("25")
     seen = one.rows().locator("td:nth-child(2)").all_inner_texts()
     forth, back = (
         one.frame.get_by_role("button", name=f"{way} page") for way in ("Next", "Previous")

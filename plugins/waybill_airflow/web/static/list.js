@@ -188,7 +188,7 @@ export class List {
     const pages = this.pager.pagesBefore(after);
     const start = (pages ?? 0) * Number(limit);
     const words = pages === null ? `${many(rows, "partition")} of ${count(found.total.partitions)}` : `${count(start + 1)} to ${count(start + rows)} of ${many(found.total.partitions, "partition")}`;
-    refill(this.sizes, PAGE_SIZES.map((one) => h("option", { value: one, selected: one === limit }, one)));
+    fill(this.sizes, PAGE_SIZES.map((one) => h("option", { value: one, selected: one === limit }, one)));
     this.pager.draw({ words: rows ? words : "", after, next: found.next });
   }
 
