@@ -18,6 +18,7 @@ from waybill.reconciliation import (
     close_breach,
     minute_states,
     open_breach,
+    read_breach,
     read_breaches,
     settle,
 )
@@ -120,7 +121,8 @@ def test_names_of_any_kind_make_a_breach(tracker: TrackerStore) -> None:
     key = BreachKey("p", "quiet", "a\u202e'; DROP", "x\ud800".encode("utf-8", "replace").decode())
     found = opened(tracker, 1, key)
     assert found is not None
-    [read] = read_breaches(tracker, breach_id=found.id)
+    read = read_breach(tracker, found.id)
+    assert read is not None
     assert read.key == key
 
 

@@ -131,6 +131,55 @@ def test_event_names_with_a_breach_come_first_and_the_rest_are_counted(web):
     assert web.ask("ann", "GET", f"{path}?span=2h").status_code == 422
 
 
+def test_more_pipelines_than_a_page_holds_are_counted_and_come_on_the_next(web):
+    web.two_teams()
+    web.lot.sql(
+        "INSERT INTO pipelines (id, name, team) "
+        "SELECT 'p' || n, 'a ' || lpad(n::text, 3, '0'), 'aviation' FROM generate_series(0, 599) n"
+    )
+    first = web.get("uma", "/api/balance")
+    assert (len(first["pipelines"]), first["total"], first["more"]) == (500, 601, 101)
+    assert first["parked"] == 3, "of all pages"
+    last = web.get("uma", "/api/balance", params={"after": first["next"]})
+    assert (len(last["pipelines"]), last["total"], last["more"]) == (101, 601, 0)
+    assert last["next"] is None
+    names = [one["name"] for one in first["pipelines"] + last["pipelines"]]
+    assert names == [*(f"a {n:03d}" for n in range(600)), "flights"]
+    for given in ("pl-1", "flights"):
+        alone = web.get("uma", "/api/balance", params={"pipeline": given, "limit": 1})
+        assert [one["id"] for one in alone["pipelines"]] == ["pl-1"]
+        assert (alone["total"], alone["more"], alone["parked"]) == (1, 0, 3)
+    none = web.get("otto", "/api/balance", params={"pipeline": "pl-1"})
+    assert (none["pipelines"], none["total"], none["parked"]) == ([], 0, 0)
+    assert web.ask("uma", "GET", "/api/balance?limit=501").status_code == 422
+
+
+def test_more_breaches_than_a_page_holds_are_counted_and_come_on_the_next(web):
+    web.two_teams()
+    web.lot.sql(
+        "INSERT INTO breaches (pipeline_id, event_name, stage, minute, kind) "
+        "SELECT CASE WHEN n % 2 = 0 THEN 'pl-1' ELSE 'pl-2' END, '', '', n, 'on_the_way' "
+        "FROM generate_series(1, 450) AS n"
+    )
+    seen, after = [], None
+    for more in (200, 200, 50):
+        asked = {"state": "open", "limit": 200, "after": after}
+        given = {name: value for name, value in asked.items() if value}
+        found = web.get("ann", "/api/breaches", params=given)
+        assert (len(found["breaches"]), found["total"]) == (more, 450)
+        seen += found["breaches"]
+        after = found["next"]
+    assert after is None
+    assert [one["id"] for one in seen] == sorted({one["id"] for one in seen}, reverse=True)
+    assert {one["pipeline_id"]: one["team"] for one in seen} == {
+        "pl-1": "aviation", "pl-2": "shipping",
+    }  # fmt: skip
+    own = web.get("uma", "/api/breaches", params={"limit": 1})
+    assert (len(own["breaches"]), own["total"]) == (1, 225)
+    closed = web.get("uma", "/api/breaches", params={"state": "closed"})
+    assert (closed["breaches"], closed["total"], closed["next"]) == ([], 0, None)
+
+
 def test_everybody_sees_the_own_teams_balance_and_breaches(web):
     web.two_teams()
     ids = {pipeline: breach_of(web, pipeline) for pipeline in ("pl-1", "pl-2", "pl-3")}

@@ -183,6 +183,92 @@ def test_held_events_and_open_breaches_are_counted_and_make_a_pipeline_need_a_lo
     assert (found["total"], found["breaches"], found["failed"]) == (2, 2, 1)
 
 
+def test_what_is_silent_stopped_or_away_needs_a_look_and_is_counted(web):
+    for number, name in enumerate(("quiet", "read by nobody", "without a warehouse", "well"), 1):
+        web.deploy(f"pl-{number}", name, "aviation", destination=f"d{number}")
+    web.deploy("pl-5", "theirs", "shipping", destination="d3")
+
+    def needing_a_look():
+        found = web.get("uma", "/api/pipelines", params={"attention": True})
+        counts = tuple(found[name] for name in ("total", "failed", "silent", "stopped", "away"))
+        return {one["name"]: one["state"] for one in found["pipelines"]}, counts
+
+    assert needing_a_look() == ({}, (0, 0, 0, 0, 0))
+    begin_run(web.lot.tracker, "pl-1", node="n")
+    begin_run(web.lot.tracker, "pl-4", node="n")
+    assert needing_a_look() == ({}, (0, 0, 0, 0, 0)), "they run"
+    web.lot.sql("UPDATE source_runs SET told_at = now() - interval '2 minutes' WHERE pipeline_id = 'pl-1'")  # fmt: skip
+    web.lot.sql(
+        "INSERT INTO topic_stops (topic, partition, kind, words) VALUES "
+        "('events.aviation.d2', 0, 'cut', 'w'), ('events.aviation.d2', 1, 'cut', 'w')"
+    )
+    web.lot.sql("INSERT INTO destination_states (destination, waiting_since) VALUES ('d3', now())")
+    states = {"quiet": "silent", "read by nobody": "stopped", "without a warehouse": "away"}
+    assert needing_a_look() == (states, (3, 0, 1, 1, 1))
+    whole = web.get("ann", "/api/pipelines")
+    assert (whole["total"], whole["away"]) == (5, 2)
+    web.lot.sql("UPDATE topic_stops SET settled_at = now()")
+    web.lot.sql("UPDATE destination_states SET waiting_since = NULL")
+    assert needing_a_look() == ({"quiet": "silent"}, (1, 0, 1, 0, 0))
+
+
+def redeploy(web, number, **declaration):
+    """Deploy another version of pipeline pl-1."""
+    web.lot.sql(
+        "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
+        "VALUES ('pl-1', :number, :version, CAST(:declaration AS jsonb), 'test')",
+        number=number, version=f"v{number}",
+        declaration=json.dumps({"events": {}, "destination": "warehouse", **declaration}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ended", ["failed", "silent"])
+def test_a_source_that_sends_by_itself_now_is_not_told_as_failed_any_more(web, ended):
+    web.deploy("pl-1", "flights", "aviation", source={"connector": "csv"})
+    run = begin_run(web.lot.tracker, "pl-1", node="n")
+    if ended == "failed":
+        end_run(web.lot.tracker, "pl-1", run, RunFigures(), state="failed", error="no file")
+    else:
+        web.lot.sql("UPDATE source_runs SET told_at = now() - interval '2 minutes'")
+    assert web.get("uma", "/api/pipelines")[ended] == 1
+    redeploy(web, 2, source={"connector": "http"})
+    found = web.get("uma", "/api/pipelines")
+    [line] = found["pipelines"]
+    assert (line["state"], line["run_state"], found[ended]) == ("listening", "pushed", 0)
+    assert names(web.get("uma", "/api/pipelines", params={"attention": True})) == []
+    sources = web.get("uma", "/api/sources")
+    assert (sources["sources"][0]["state"], sources["failed"]) == ("pushed", 0)
+    assert web.get("uma", "/api/sources", params={"state": "failed"})["total"] == 0
+
+
+def test_a_failure_is_over_once_source_or_destination_is_another_and_not_by_any_deploy(web):
+    csv = {"connector": "csv", "path": "a.csv"}
+    web.deploy("pl-1", "flights", "aviation", source=csv)
+    run = begin_run(web.lot.tracker, "pl-1", node="n")
+    end_run(web.lot.tracker, "pl-1", run, RunFigures(), state="failed", error="no file")
+
+    def told():
+        found = web.get("uma", "/api/pipelines")
+        [line] = found["pipelines"]
+        looked = web.get("uma", "/api/pipelines", params={"attention": True})["total"]
+        return line["state"], line["run_state"], line["run_outdated"], found["failed"], looked
+
+    is_told, is_over = ("failed", "failed", False, 1, 1), ("idle", "failed", True, 0, 0)
+    assert told() == is_told
+    redeploy(web, 2, source=csv, events={"flight": {}})
+    assert told() == is_told, "the same source and destination"
+    redeploy(web, 3, source=csv, destination="lake")
+    assert told() == is_over
+    redeploy(web, 4, source=csv | {"path": "b.csv"})
+    assert told() == is_over
+    redeploy(web, 5, source=csv)
+    assert told() == is_told, "as it was when it failed"
+    redeploy(web, 6, source=csv, destination="lake")
+    run = begin_run(web.lot.tracker, "pl-1", node="n")
+    end_run(web.lot.tracker, "pl-1", run, RunFigures(), state="failed", error="no file")
+    assert told() == is_told, "it failed again"
+
+
 def test_a_page_is_one_statement_however_many_pipelines_it_has(web):
     asked = []
 

@@ -6,8 +6,11 @@ open the address that the frame has, and Airflow around it where they say ``in_a
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, Page, expect
 from tests.ui.web_server import Web
 
@@ -15,6 +18,8 @@ PLUGIN = "/plugin/waybill-parked"
 PAGE = "/waybill/parked"
 _MENU_WIDTH, _MARGIN_HEIGHT = 72, 8
 """What Airflow's own page takes of a window, in pixels."""
+_AXE = Axe()
+_RULES = {"rules": {"target-size": {"enabled": True}}}  # 24 pixels, or room around; off by default
 _TIMEOUT_MS = 60_000
 expect.set_options(timeout=_TIMEOUT_MS)
 
@@ -83,6 +88,24 @@ class OpenedPage:
         if not self.in_airflow:
             width, height = width - _MENU_WIDTH, height - _MARGIN_HEIGHT
         self.page.set_viewport_size({"width": width, "height": height})
+
+    def look_over(self, name: str) -> None:
+        """Fail where axe finds something wrong, or the page scrolls sideways: wide and light, narrow and dark.
+
+        With ``SHOTS_OF_PAGES``, a folder, in all four ways, and a picture of each is left there.
+        """
+        shots = os.environ.get("SHOTS_OF_PAGES")
+        ways = [(1280, False), (390, True)] + ([(1280, True), (390, False)] if shots else [])
+        for width, dark in ways:
+            self.page.emulate_media(color_scheme="dark" if dark else "light")
+            self.resize(width, 860)
+            found = _AXE.run(self.page, options=_RULES)
+            assert found.violations_count == 0, (width, dark, found.generate_report())
+            wide = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, (width, dark)
+            if shots:
+                look = "dark" if dark else "light"
+                self.page.screenshot(path=Path(shots) / f"{name}-{width}-{look}.png")
 
     def rows(self) -> Locator:
         return self.frame.locator("tr[data-id]")

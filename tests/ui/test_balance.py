@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qs
 
 import pytest
 from playwright.sync_api import expect
@@ -12,7 +13,7 @@ from tests.ui.opened_page import OpenedPage, hash_of
 from waybill.reconciliation import BreachKey
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-LOST = ["5a1e0000000000000000000000000001", "a/../b?id=2&x=<b>"]
+LOST = ["5a1e0000000000000000000000000001", "a/../b?id=2&x=<b>", ' 100%25 +"#é\u202e ']
 
 
 class OpenedBalance(OpenedPage):
@@ -169,9 +170,78 @@ def test_a_breach_names_its_events_with_links_to_their_trails(open_balance, book
     expect(breach.get_by_role("heading")).to_have_text("Lost on the way")
     expect(breach).to_contain_text("2 of 60 events did not come")
     links = breach.get_by_role("link")
-    expect(links).to_have_text([*LOST, "Where are these 2 events?"])
+    assert [one.text_content() for one in links.all()] == [*LOST, "Where are these 3 events?"]
     expect(links.last).to_have_attribute("href", f"trails#breach={number}")
-    expect(links.nth(1)).to_have_attribute("href", "trails#id=a%2F..%2Fb%3Fid%3D2%26x%3D%3Cb%3E")
+    for place, lost in enumerate(LOST):
+        page, _, view = links.nth(place).get_attribute("href").partition("#")
+        assert (page, parse_qs(view)) == ("trails", {"id": [lost]})
+    links.nth(2).press("Enter")
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text("Where is that event?")
+    expect(one.frame.get_by_label("Event id")).to_have_value(LOST[2])
+    expect(one.frame.locator(".absent-card")).to_contain_text("Not found")
+
+
+def test_a_breach_of_parked_events_leads_to_them_and_a_pipeline_to_the_other_pages(
+    open_balance, books
+):
+    name, event = 'b-"odd" <b>&id=9#?100%+é', "<i>a b</i>#&?%"
+    books.pipeline("pl-b-odd &id=8#%", name)
+    key = BreachKey("pl-b-odd &id=8#%", "parked_jump", event, "mapping")
+    number = books.breach(key, "9 of 10 park", missing=[])
+    one = open_balance(hash_of(pipeline="pl-b-odd &id=8#%"))
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text(name)
+    links = one.frame.locator("nav.crumbs").get_by_role("link")
+    found = [link.get_attribute("href").partition("#")[::2] for link in links.all()[1:]]
+    assert [(page, parse_qs(view)) for page, view in found] == [
+        ("parked", {"pipeline": [name]}), ("overview", {"words": [name]}),
+    ]  # fmt: skip
+    one.breach(number).get_by_role("link", name="Its parked events").click()
+    expect(one.frame.get_by_label("Pipeline", exact=True)).to_have_value("pl-b-odd &id=8#%")
+    expect(one.frame.get_by_label("Event name")).to_have_value(event)
+    expect(one.frame.get_by_label("Stage")).to_have_value("mapping")
+    expect(one.frame.locator(".empty")).to_contain_text("No partition matches")
+    books.lot.sql("DELETE FROM breaches WHERE id = :id", id=number)
+
+
+def test_beyond_a_page_of_pipelines_or_breaches_each_is_reached_and_can_be_closed(
+    open_balance, books
+):
+    books.lot.sql(
+        "INSERT INTO pipelines (id, name, team) SELECT 'pl-a' || n, 'a-' || n, 'shop' "
+        "FROM generate_series(101, 220) AS n"
+    )
+    books.lot.sql(
+        "INSERT INTO breaches (pipeline_id, event_name, stage, minute, kind, detail) "
+        "SELECT 'pl-b-clicks', '', '', n, 'on_the_way', jsonb_build_object('words', 'no ' || n) "
+        "FROM generate_series(1, 205) AS n"
+    )
+    try:
+        one = open_balance(hash_of(span="1h"))
+        expect(one.frame.locator("table.cells tbody tr")).to_have_count(100)
+        [[whole]] = books.lot.sql("SELECT count(*) FROM pipelines")
+        expect(one.frame.locator(".shown")).to_have_text(f"100 pipelines of {whole}, by name")
+        expect(one.frame.locator(".tile").first).to_have_text(f"{whole}pipelines")
+        one.frame.get_by_role("button", name="Next page").click()
+        expect(one.row("b-clicks")).to_have_count(1)
+        expect(one.page).to_have_url(re.compile(r"#span=1h&after=a-200$"))
+        one.frame.get_by_role("link", name="b-clicks", exact=True).click()
+        expect(one.frame.get_by_role("heading", level=1)).to_have_text("b-clicks")
+        expect(one.frame.locator(".tile").first).to_have_text("205open breaches")
+        cards = one.frame.locator("article.finding:not(.over)")
+        expect(cards).to_have_count(3)
+        one.frame.get_by_role("button", name="Show 200 more of 205 open").press("Enter")
+        expect(cards).to_have_count(203)
+        expect(cards.nth(3).get_by_role("button", name="Close…")).to_be_focused()
+        one.frame.get_by_role("button", name="Show 2 more open").click()
+        expect(cards).to_have_count(205)
+        expect(cards.last).to_contain_text("no 1")
+        cards.last.get_by_role("button", name="Close…").click()
+        one.frame.get_by_label("Why is it none?").fill("a test")
+        one.confirm()
+        expect(one.frame.locator(".tile").first).to_have_text("204open breaches")
+    finally:
+        books.lot.sql("DELETE FROM breaches WHERE pipeline_id = 'pl-b-clicks'")
+        books.lot.sql("DELETE FROM pipelines WHERE id LIKE 'pl-a%'")
 
 
 def test_a_breach_is_closed_with_a_reason_and_listed_as_ended(open_balance, books):
@@ -234,3 +304,13 @@ def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_balance):
     box = one.card().bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= one.page.viewport_size["width"]
+
+
+def test_a_screen_reader_finds_nothing_wrong(open_balance, books):
+    number = lose(books, LOST)
+    one = open_balance()
+    expect(one.frame.locator("td.breach")).to_have_count(1)
+    one.look_over("balance")
+    one.goto(hash_of(pipeline="pl-b-orders"))
+    expect(one.breach(number)).to_be_visible()
+    one.look_over("balance-of-one")

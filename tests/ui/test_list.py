@@ -84,6 +84,7 @@ def test_a_window_on_event_time_shows_only_what_lies_in_it(parked, open_page):
 def test_pages_go_forth_and_back_and_show_each_partition_once(parked, open_page):
     one = open_page(hash_of(pipeline=MANY, limit=25, sort="name", descending="false"))
     expect(one.frame.locator(".shown")).to_have_text("1 to 25 of 60 partitions")
+    expect(one.frame.get_by_label("Rows")).to_have_value("25")
     seen = one.rows().locator("td:nth-child(2)").all_inner_texts()
     forth, back = (
         one.frame.get_by_role("button", name=f"{way} page") for way in ("Next", "Previous")
@@ -109,8 +110,9 @@ def test_sorting_by_a_column_turns_with_each_click(parked, open_page):
     most.click()
     expect(one.rows().first).to_contain_text("null_value")
     expect(one.frame.locator("th[aria-sort]")).to_have_attribute("aria-sort", "descending")
-    most.click()
+    most.press("Enter")
     expect(one.rows().last).to_contain_text("null_value")
+    expect(most).to_be_focused()
     expect(one.frame.locator("th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
 
 
@@ -128,6 +130,7 @@ def test_the_keyboard_alone_opens_a_partition_and_comes_back(parked, open_page):
     )
     one.page.go_back()
     expect(one.rows()).to_have_count(1)
+    expect(one.rows().first.get_by_role("link")).to_be_focused()
 
 
 def test_a_campaign_shows_its_progress_and_is_paused_resumed_and_cancelled(parked, web, open_page):
@@ -145,3 +148,12 @@ def test_a_campaign_shows_its_progress_and_is_paused_resumed_and_cancelled(parke
     one.confirm()
     expect(card).to_have_count(0)
     assert read_campaign(tracker, campaign).state == "cancelled"
+
+
+def test_a_screen_reader_finds_nothing_wrong_in_the_list(parked, open_page):
+    one = open_page(hash_of(pipeline=PIPELINE))
+    expect(one.frame.locator("tr[data-id] .sparkline")).to_have_count(3)
+    one.look_over("parked")
+    one.frame.get_by_label("Event name").fill("nothing like this")
+    expect(one.frame.locator(".empty")).to_be_visible()
+    one.look_over("parked-none")

@@ -156,10 +156,52 @@ def test_who_may_only_look_sees_why_an_action_is_disabled(put, open_page):
     assert "ada@example.com" not in one.frame.locator("body").inner_text()
 
 
+def enveloped(event_id):
+    return json.dumps({"specversion": "1.0", "id": event_id, "data": {"n": 1}}).encode()
+
+
 def test_an_event_leads_to_its_trail(put, open_page):
-    partition = put([{}])
+    partition = put([{"value": enveloped("e-1")}, {}])
     one = open_page(hash_of(id=partition))
-    card = one.frame.locator(".event-card")
-    shown = card.get_attribute("aria-label").removeprefix("Event ")
-    link = card.locator(".facts").get_by_role("link", name=shown)
-    expect(link).to_have_attribute("href", f"trails#id={shown}")
+    card = one.frame.get_by_role("article", name="Event e-1")
+    link = card.locator(".facts").get_by_role("link", name="e-1")
+    expect(link).to_have_attribute("href", "trails#id=e-1")
+    one.frame.locator(".event-row").last.click()
+    nameless = one.frame.get_by_role("article", name="Event (no id)")
+    expect(nameless.locator(".facts")).not_to_contain_text("Event id")
+
+
+def test_an_event_with_a_hostile_id_leads_to_the_question_for_it_and_its_pipeline_to_its_balance(
+    web, open_page
+):
+    hostile, pipeline_id = ' é <b>"#?&id=1 100%25+ ', "pl-hostile &pipeline=pl-x#%"
+    web.lot.sql(
+        "INSERT INTO pipelines (id, name, team) VALUES (:id, :name, 'shop')",
+        id=pipeline_id, name=HOSTILE,
+    )  # fmt: skip
+    web.lot.park([make_event(0, pipeline_id=pipeline_id, value=enveloped(hostile))])
+    one = open_page(hash_of(pipeline=HOSTILE))
+    one.rows().first.get_by_role("link").press("Enter")
+    heading = one.frame.get_by_role("heading", level=1)
+    expect(heading).to_be_focused()
+    link = one.frame.locator(".facts").get_by_role("link")
+    assert link.text_content() == hostile
+    one.frame.locator(".identity").get_by_role("link").click()
+    expect(heading).to_have_text(HOSTILE)
+    assert f"#{hash_of(pipeline=pipeline_id)[1:]}" in one.page.url
+    one.page.go_back()
+    link.press("Enter")
+    expect(heading).to_have_text("Where is that event?")
+    expect(one.frame.get_by_label("Event id")).to_have_value(hostile)
+    web.lot.sql("DELETE FROM pipelines WHERE id = :id", id=pipeline_id)
+
+
+def test_a_screen_reader_finds_nothing_wrong(put, open_page):
+    value = b'{"order":{"amount":null,"note":"a long text that needs room on a narrow screen"}}'
+    errors = [{"value": value, "where": "amount", "message": f"way {n % 3}"} for n in range(30)]
+    partition = put(errors)
+    one = open_page(hash_of(id=partition))
+    expect(one.frame.locator(".event-card")).to_be_visible()
+    one.look_over("parked-group")
+    one.action("discard").click()
+    one.look_over("parked-dialog")

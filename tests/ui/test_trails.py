@@ -230,3 +230,14 @@ def test_a_breach_leads_to_the_trails_of_its_events_and_a_trail_to_its_parked_gr
     gone = open_trails("#breach=999999")
     gone.expected.append("404")
     expect(gone.frame.locator(".problem")).to_contain_text("there is no breach 999999")
+
+
+def test_a_screen_reader_finds_nothing_wrong(events, open_trails):
+    one = open_trails(f"#id={DELIVERED}")
+    expect(one.trail(DELIVERED)).to_be_visible()
+    one.look_over("trails")
+    one.choose("Many ids")
+    one.frame.get_by_label("Event ids").fill("\n".join([*MANY[:5], UNKNOWN]))
+    one.find()
+    expect(one.frame.locator(".absent-card")).to_contain_text("Not found")
+    one.look_over("trails-many")

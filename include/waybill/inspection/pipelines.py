@@ -1,7 +1,9 @@
 """Pipelines, a line each: state, rate, lag, what is parked or held, breaches, the last run.
 
 A page is one statement, and costs the same however deep it lies: what is told of all pipelines is
-counted over their names, and all else is read for its lines only. Rates are events by the minute in
+counted over their names, and all else is read for its lines only. Declarations, which may be long,
+are read of others as well only where that is needed: of those whose last run failed or fell silent,
+and of all while a topic is stopped or a destination away. Rates are events by the minute in
 which they came in, and by the one in which a destination took them, whenever they came in. The last
 two minutes are left out: their books are not folded yet.
 """
@@ -17,7 +19,7 @@ from sqlalchemy import text
 
 from waybill.events import HELD_ERROR
 from waybill.ledger import SILENT_S, SourceState, source_state
-from waybill.pipelines import topic_name
+from waybill.pipelines import PUSHED, topic_name
 from waybill.storage import TrackerStore
 
 MOST_PIPELINES = 100
@@ -43,36 +45,72 @@ _OF_RUNS: Mapping[SourceState, PipelineState] = {
 _PAGE = text("""
 WITH breaching AS (
   SELECT pipeline_id, count(*) AS open FROM breaches WHERE state = 'open' GROUP BY 1
-), matching AS MATERIALIZED (
+), stopped AS MATERIALIZED (
+  SELECT coalesce(known.topic, stops.topic) AS topic, min(stops.found_at) AS found_at
+  FROM topic_stops AS stops LEFT JOIN topic_generations AS known ON known.name = stops.topic
+  WHERE stops.settled_at IS NULL AND (known.state <> 'ended' OR NOT EXISTS (
+    SELECT FROM topic_generations AS others
+    WHERE others.topic = coalesce(known.topic, stops.topic) AND others.state <> 'ended'))
+  GROUP BY 1
+), away AS MATERIALIZED (
+  SELECT destination, waiting_since FROM destination_states WHERE waiting_since IS NOT NULL
+), everything AS MATERIALIZED (
   SELECT pipelines.id, pipelines.name, pipelines.team, hold.held_at,
     hold.cause->>'kind' AS hold_kind, coalesce(breaching.open, 0) AS breaches,
     run.state AS run_state, coalesce(run.ended_at, run.told_at) AS run_at,
-    run.stop_asked_by,
-    run.told_at > clock_timestamp() - make_interval(secs => :silent) AS heard
+    run.stop_asked_by, run.heard, stopped.found_at AS stopped_at, away.waiting_since,
+    coalesce(changed.since_run, false) AS run_outdated,
+    run.state = 'failed' AND NOT coalesce(changed.since_run, false) AS failed,
+    run.state = 'running' AND NOT run.heard AND NOT coalesce(changed.since_run, false) AS silent
   FROM pipelines
   LEFT JOIN pipeline_holds AS hold ON hold.pipeline_id = pipelines.id AND hold.released_at IS NULL
   LEFT JOIN breaching ON breaching.pipeline_id = pipelines.id
-  LEFT JOIN source_runs AS run ON run.pipeline_id = pipelines.id
+  LEFT JOIN (SELECT *, told_at > clock_timestamp() - make_interval(secs => :silent) AS heard
+    FROM source_runs) AS run ON run.pipeline_id = pipelines.id
+  LEFT JOIN LATERAL (
+    SELECT declaration->>'destination' AS name FROM pipeline_versions
+    WHERE pipeline_id = pipelines.id
+      AND (EXISTS (SELECT FROM stopped) OR EXISTS (SELECT FROM away))
+    ORDER BY number DESC LIMIT 1) AS target ON true
+  LEFT JOIN stopped ON stopped.topic = format(CAST(:topic AS text), pipelines.team, target.name)
+  LEFT JOIN away ON away.destination = target.name
+  LEFT JOIN LATERAL (
+    SELECT now.source->>'connector' = :pushed OR now.source IS DISTINCT FROM was.source
+      OR now.destination IS DISTINCT FROM was.destination AS since_run
+    FROM (SELECT declaration->'source' AS source, declaration->>'destination' AS destination
+      FROM pipeline_versions WHERE pipeline_id = pipelines.id
+        AND (run.state = 'failed' OR (run.state = 'running' AND NOT run.heard))
+      ORDER BY number DESC LIMIT 1) AS now
+    CROSS JOIN LATERAL (
+      SELECT declaration->'source' AS source, declaration->>'destination' AS destination
+      FROM pipeline_versions WHERE pipeline_id = pipelines.id AND deployed_at <= run.started_at
+      ORDER BY number DESC LIMIT 1) AS was) AS changed ON true
   WHERE (CAST(:teams AS text[]) IS NULL OR pipelines.team = ANY(:teams))
     AND (:words = '' OR position(lower(:words) IN lower(pipelines.name)) > 0
       OR position(lower(:words) IN lower(pipelines.team)) > 0)
     AND NOT EXISTS (SELECT FROM undeployments AS gone
       WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)
-    AND (NOT :attention OR hold.id IS NOT NULL OR breaching.open > 0 OR run.state = 'failed'
-      OR EXISTS (SELECT FROM parked_partitions AS parked WHERE parked.pipeline_id = pipelines.id
-        AND (parked.parked > 0 OR parked.replaying > 0)))
+), matching AS MATERIALIZED (
+  SELECT * FROM everything AS one
+  WHERE NOT :attention OR held_at IS NOT NULL OR breaches > 0 OR failed OR silent
+    OR stopped_at IS NOT NULL OR waiting_since IS NOT NULL
+    OR EXISTS (SELECT FROM parked_partitions AS parked WHERE parked.pipeline_id = one.id
+      AND (parked.parked > 0 OR parked.replaying > 0))
 ), total AS (
   SELECT count(*) AS pipelines, count(held_at) AS held, coalesce(sum(breaches), 0) AS breaches,
-    count(*) FILTER (WHERE run_state = 'failed') AS failed FROM matching
+    count(*) FILTER (WHERE failed) AS failed, count(*) FILTER (WHERE silent) AS silent,
+    count(stopped_at) AS stopped, count(waiting_since) AS away
+  FROM matching
 ), page AS (
   SELECT * FROM matching WHERE CAST(:after AS text) IS NULL OR name > :after
   ORDER BY name LIMIT :most
 )
 SELECT page.*, total.pipelines AS total_pipelines, total.held AS total_held,
   total.breaches AS total_breaches, total.failed AS total_failed,
+  total.silent AS total_silent, total.stopped AS total_stopped, total.away AS total_away,
   active.destination, active.connector, parked.parked, parked.replaying, parked.held,
   error.id AS error_id, error.event_name, error.stage, error.error_type, error.last_parked_at,
-  look.lag_s, look.at AS lag_at, stop.found_at AS stopped_at, away.waiting_since,
+  look.lag_s, look.at AS lag_at,
   taken.minutes AS came_in, given.minutes AS delivered
 FROM total LEFT JOIN page ON true
 LEFT JOIN LATERAL (
@@ -96,10 +134,6 @@ LEFT JOIN LATERAL (
   SELECT lag_s, at FROM topic_looks WHERE topic = ANY(topics.names)
   ORDER BY lag_s DESC LIMIT 1) AS look ON true
 LEFT JOIN LATERAL (
-  SELECT min(found_at) AS found_at FROM topic_stops
-  WHERE settled_at IS NULL AND topic = ANY(topics.names)) AS stop ON true
-LEFT JOIN destination_states AS away ON away.destination = active.destination
-LEFT JOIN LATERAL (
   SELECT jsonb_object_agg(minute - :since, events) AS minutes FROM (
     SELECT minute, sum(in_first) AS events FROM ledger_minutes
     WHERE pipeline_id = page.id AND minute >= :since AND minute < :until AND stage = 'ingestion'
@@ -120,7 +154,8 @@ class PipelineFilter:
     words: str = ""
     """In the name of the pipeline, or of its team; upper and lower case are alike."""
     attention: bool = False
-    """Only those that are held, have events parked or a breach open, or whose last run failed."""
+    """Only those that are held, have events parked or a breach open, whose last run failed or is
+    not heard of, whose topic is stopped, or whose destination is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +203,8 @@ class PipelineLine:
     """Of the last run of its source."""
     run_at: datetime | None
     """When that ended, or was heard of last; None: there was none."""
+    run_outdated: bool
+    """That run failed or fell silent with another source or destination than is deployed now."""
     last_error: LastError | None
     came_in: tuple[int, ...]
     """Events by minute, ``RATE_MINUTES`` of them."""
@@ -191,7 +228,13 @@ class PipelinePage:
     breaches: int
     """their open breaches,"""
     failed: int
-    """and those whose last run failed."""
+    """those whose last run failed, with the source and destination that they have now,"""
+    silent: int
+    """those whose run is not heard of,"""
+    stopped: int
+    """those whose topic is not read,"""
+    away: int
+    """and those whose destination takes nothing."""
 
 
 def pipeline_page(
@@ -214,8 +257,9 @@ def pipeline_page(
     Raises:
         RetryError: the tracker does not answer within 10 s.
 
-    Cost: one statement: a look at each pipeline's name, last run and open breaches (and for
-    ``attention`` at its parked groups); of those on the page the parked groups, and the ledger's
+    Cost: one statement: a look at each pipeline's name, last run and open breaches (for
+    ``attention`` at its parked groups, while a topic is stopped or a destination away at its
+    declaration); of those on the page the parked groups, and the ledger's
     minutes of an hour for each event name.
     """
     most = min(limit, MOST_PIPELINES)
@@ -227,6 +271,7 @@ def pipeline_page(
         "after": after,
         "most": most + 1,
         "silent": SILENT_S,
+        "pushed": PUSHED,
         "held": HELD_ERROR,
         "topic": topic_name("%s", "%s"),
         "since": until - RATE_MINUTES,
@@ -245,6 +290,9 @@ def pipeline_page(
         held=int(total.total_held),
         breaches=int(total.total_breaches),
         failed=int(total.total_failed),
+        silent=int(total.total_silent),
+        stopped=int(total.total_stopped),
+        away=int(total.total_away),
     )
 
 
@@ -273,6 +321,7 @@ def _line(row: Any) -> PipelineLine:
         breaches=int(row.breaches),
         run_state=run_state,
         run_at=row.run_at,
+        run_outdated=row.run_outdated,
         last_error=error or None,
         came_in=_minutes(row.came_in),
         delivered=_minutes(row.delivered),
@@ -288,11 +337,12 @@ def _state(row: Any, run_state: SourceState) -> tuple[PipelineState, datetime | 
     if row.stopped_at is not None:
         return "stopped", row.stopped_at
     state = _OF_RUNS[run_state]
-    if state in {"failed", "silent"}:
+    is_over = row.run_outdated and state in {"failed", "silent"}
+    if state in {"failed", "silent"} and not is_over:
         return state, row.run_at
     if row.waiting_since is not None:
         return "away", row.waiting_since
-    return state, None
+    return "idle" if is_over else state, None
 
 
 def _minutes(found: Mapping[str, int] | None) -> tuple[int, ...]:

@@ -204,6 +204,10 @@ FROM pipelines
 LEFT JOIN connector_positions AS at ON at.pipeline_id = pipelines.id
 LEFT JOIN source_runs AS run ON run.pipeline_id = pipelines.id
 """
+_FAILED = """run.state = 'failed' AND (SELECT declaration->'source'->>'connector'
+    FROM pipeline_versions WHERE pipeline_id = pipelines.id ORDER BY number DESC LIMIT 1)
+  IS DISTINCT FROM :pushed"""
+"""The declaration is read of those alone whose last run failed."""
 _ACTIVE = """
 LEFT JOIN LATERAL (
   SELECT declaration->'source'->>'connector' AS connector, declaration->>'schedule' AS schedule
@@ -221,7 +225,7 @@ WHERE (CAST(:teams AS text[]) IS NULL OR pipelines.team = ANY(:teams))
 """
 _STATE = f"""
   AND (:state = '' OR (:state = 'running' AND {_HEARD})
-    OR (:state = 'failed' AND run.state = 'failed'))
+    OR (:state = 'failed' AND {_FAILED}))
 """
 _PAGE = text(f"""
 SELECT pipelines.id AS pipeline_id, pipelines.name AS pipeline, pipelines.team, active.connector,
@@ -235,7 +239,7 @@ ORDER BY pipelines.name LIMIT :most
 """)
 _TOTAL = text(f"""
 SELECT count(*) AS total, count(*) FILTER (WHERE {_HEARD}) AS running,
-  count(*) FILTER (WHERE run.state = 'failed') AS failed {_FROM} {_MATCHES} {_STATE}
+  count(*) FILTER (WHERE {_FAILED}) AS failed {_FROM} {_MATCHES} {_STATE}
 """)
 
 
@@ -423,6 +427,7 @@ def read_sources(
         "state": wanted.state,
         "name": wanted.name,
         "silent": SILENT_S,
+        "pushed": PUSHED,
     }
     with tracker.transaction() as connection:
         rows = connection.execute(_PAGE, given | {"after": after, "most": limit + 1}).all()
@@ -441,19 +446,22 @@ def source_state(
 ) -> SourceState:
     """Return how a source is, from what its row says of its last run.
 
+    What ended before a source was made one that sends by itself is not told any more: no run will
+    ever follow it.
+
     Args:
         state: of that row; None: there is none.
         connector: of the active version; None: none is deployed.
         heard: the run was heard of within ``SILENT_S``.
         stop_asked_by: who wants it to stop; empty or None: nobody.
     """
+    if state == "running" and heard:
+        return "stopping" if stop_asked_by else "running"
+    if connector == PUSHED:
+        return "pushed"
     if state is None:
-        return "pushed" if connector == PUSHED else "never"
-    if state != "running":
-        return state
-    if not heard:
-        return "silent"
-    return "stopping" if stop_asked_by else "running"
+        return "never"
+    return "silent" if state == "running" else state
 
 
 def _packed(figures: RunFigures) -> str:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from waybill.reconciliation.breaches import BreachKey as BreachKey
     from waybill.reconciliation.breaches import Opened as Opened
     from waybill.reconciliation.breaches import close_breach as close_breach
+    from waybill.reconciliation.breaches import count_breaches as count_breaches
     from waybill.reconciliation.breaches import open_breach as open_breach
+    from waybill.reconciliation.breaches import read_breach as read_breach
     from waybill.reconciliation.breaches import read_breaches as read_breaches
     from waybill.reconciliation.breaches import settle as settle
     from waybill.reconciliation.minutes import MOST_ROWS as MOST_ROWS
@@ -40,7 +42,10 @@ if TYPE_CHECKING:
     from waybill.reconciliation.rounds import AuditLimits as AuditLimits
     from waybill.reconciliation.rounds import AuditReport as AuditReport
     from waybill.reconciliation.rounds import audit as audit
+    from waybill.reconciliation.service import BalanceFilter as BalanceFilter
     from waybill.reconciliation.service import BalanceService as BalanceService
+    from waybill.reconciliation.service import BreachFilter as BreachFilter
+    from waybill.reconciliation.service import BreachPage as BreachPage
     from waybill.reconciliation.service import BreachState as BreachState
     from waybill.reconciliation.service import EventRows as EventRows
     from waybill.reconciliation.service import Overview as Overview
@@ -57,7 +62,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "KINDS",
             "Opened",
             "close_breach",
+            "count_breaches",
             "open_breach",
+            "read_breach",
             "read_breaches",
             "settle",
         ],
@@ -66,7 +73,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "queue": ["last_report"],
         "rounds": ["AuditLimits", "AuditReport", "audit"],
         "service": [
+            "BalanceFilter",
             "BalanceService",
+            "BreachFilter",
+            "BreachPage",
             "BreachState",
             "EventRows",
             "Overview",

@@ -78,13 +78,20 @@ UPDATE audit_minutes SET changed = changed + 1
 WHERE pipeline_id = :pipeline_id AND event_name = :event_name AND minute = :minute
 """)
 _READ = text("""
-SELECT breaches.*, coalesce(pipelines.name, pipeline_id) AS pipeline
+SELECT breaches.*, coalesce(pipelines.name, pipeline_id) AS pipeline,
+  coalesce(pipelines.team, '') AS team
 FROM breaches LEFT JOIN pipelines ON pipelines.id = breaches.pipeline_id
 WHERE (CAST(:id AS bigint) IS NULL OR breaches.id = :id)
   AND (CAST(:pipelines AS text[]) IS NULL OR pipeline_id = ANY(:pipelines))
   AND (CAST(:states AS text[]) IS NULL OR state = ANY(:states))
   AND (CAST(:since AS timestamptz) IS NULL OR last_seen_at >= :since)
+  AND (CAST(:before AS bigint) IS NULL OR breaches.id < :before)
 ORDER BY breaches.id DESC LIMIT :limit
+""")
+_COUNT = text("""
+SELECT count(*) FROM breaches
+WHERE (CAST(:pipelines AS text[]) IS NULL OR pipeline_id = ANY(:pipelines))
+  AND (CAST(:states AS text[]) IS NULL OR state = ANY(:states))
 """)
 
 
@@ -118,6 +125,8 @@ class Breach:
     key: BreachKey
     pipeline: str
     """Its name."""
+    team: str
+    """Whose that is; empty: nobody deployed it."""
     gap: int
     """Events: positive: missing, negative: too many."""
     state: str
@@ -260,27 +269,44 @@ def close_breach(tracker: TrackerStore, breach_id: int, decision: Decision) -> B
 def read_breaches(
     tracker: TrackerStore,
     *,
-    breach_id: int | None = None,
     pipeline_ids: Sequence[str] | None = None,
     states: Sequence[str] | None = None,
     since: datetime | None = None,
+    before: int | None = None,
     limit: int = 1000,
 ) -> list[Breach]:
     """Return breaches, the newest first.
 
     Args:
         tracker: the books.
-        breach_id: only this one.
         pipeline_ids: only of these; None: of all.
         states: only these: ``open``, ``explained``, ``closed``; None: all.
         since: only those seen since then.
+        before: only those older than this one: to go on behind it.
         limit: at most so many.
     """
-    asked = _asked(breach_id) | {"since": since, "limit": limit}
-    asked["pipelines"] = None if pipeline_ids is None else list(pipeline_ids)
-    asked["states"] = None if states is None else list(states)
+    asked = _asked(None) | {"since": since, "before": before, "limit": limit}
+    asked |= _which(pipeline_ids, states)
     with tracker.transaction() as connection:
         return [_breach(row) for row in connection.execute(_READ, asked).mappings()]
+
+
+def read_breach(tracker: TrackerStore, breach_id: int) -> Breach | None:
+    """Return one breach; None: there is none of this number."""
+    with tracker.transaction() as connection:
+        row = connection.execute(_READ, _asked(breach_id)).mappings().one_or_none()
+    return None if row is None else _breach(row)
+
+
+def count_breaches(
+    tracker: TrackerStore,
+    *,
+    pipeline_ids: Sequence[str] | None = None,
+    states: Sequence[str] | None = None,
+) -> int:
+    """Return how many breaches there are of these pipelines, in these states; None: of all."""
+    with tracker.transaction() as connection:
+        return int(connection.execute(_COUNT, _which(pipeline_ids, states)).scalar_one())
 
 
 def tell_of(
@@ -315,8 +341,17 @@ def _values(key: BreachKey) -> dict[str, Any]:
 
 
 def _asked(breach_id: int | None) -> dict[str, Any]:
-    nothing: dict[str, Any] = dict.fromkeys(("pipelines", "states", "since"))
+    nothing: dict[str, Any] = dict.fromkeys(("pipelines", "states", "since", "before"))
     return {**nothing, "id": breach_id, "limit": 1}
+
+
+def _which(
+    pipeline_ids: Sequence[str] | None, states: Sequence[str] | None
+) -> dict[str, list[str] | None]:
+    return {
+        "pipelines": None if pipeline_ids is None else list(pipeline_ids),
+        "states": None if states is None else list(states),
+    }
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -329,7 +364,7 @@ def _breach(row: RowMapping) -> Breach:
     ids = row["ids"] or {}
     names = ("pipeline_id", "kind", "event_name", "stage", "minute")
     same = (
-        *("id", "pipeline", "gap", "state", "detail", "ended_by", "reason"),
+        *("id", "pipeline", "team", "gap", "state", "detail", "ended_by", "reason"),
         *("first_seen_at", "last_seen_at", "named_at", "ended_at"),
     )
     return Breach(

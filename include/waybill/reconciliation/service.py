@@ -14,7 +14,14 @@ from waybill.access import Decision
 from waybill.deployment import deployed_names
 from waybill.errors import NotFoundError
 from waybill.ledger import LOST, read_lost_in_flight
-from waybill.reconciliation import Breach, Verdict, close_breach, read_breaches
+from waybill.reconciliation import (
+    Breach,
+    Verdict,
+    close_breach,
+    count_breaches,
+    read_breach,
+    read_breaches,
+)
 from waybill.reconciliation.balance_report import read_unrecoverable
 from waybill.reconciliation.minutes import (
     MOST_ROWS,
@@ -50,6 +57,22 @@ SELECT pipeline_id, count(*) FROM breaches
 WHERE state = 'open' AND pipeline_id = ANY(:pipelines) GROUP BY 1
 """)
 _AUDITED = text("SELECT max(at) FROM audit_rounds")
+_OWN = text("""
+WITH own AS MATERIALIZED (
+  SELECT id, name, team FROM pipelines
+  WHERE (CAST(:teams AS text[]) IS NULL OR team = ANY(:teams))
+    AND (CAST(:pipeline AS text) IS NULL OR id = :pipeline OR name = :pipeline)
+), page AS (
+  SELECT * FROM own WHERE CAST(:after AS text) IS NULL OR name > :after ORDER BY name LIMIT :most
+), whole AS (
+  SELECT count(*) AS total,
+    count(*) FILTER (WHERE CAST(:after AS text) IS NULL OR name > :after) AS still,
+    (SELECT coalesce(sum(parked + replaying), 0) FROM parked_partitions
+      WHERE pipeline_id IN (SELECT id FROM own)) AS parked
+  FROM own
+)
+SELECT page.*, whole.* FROM whole LEFT JOIN page ON true ORDER BY page.name
+""")
 _SIX = 6
 
 
@@ -102,8 +125,47 @@ class Overview:
     audited_at: datetime | None
     """When the auditor looked last; None: never."""
     pipelines: list[PipelineRow]
+    next: str | None
+    """The name to go on after; None: this was the last page."""
     more: int
-    """Pipelines that are left out."""
+    """Pipelines behind this page."""
+    total: int
+    """All that match,"""
+    parked: int
+    """and their events that are parked now, or being replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceFilter:
+    """Which pipelines' balance."""
+
+    teams: tuple[str, ...] | None = None
+    """Only of these; None: of all."""
+    pipeline: str | None = None
+    """Only this one, by name or id."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreachFilter:
+    """Which breaches."""
+
+    teams: tuple[str, ...] | None = None
+    """Only of these teams' pipelines; None: of all."""
+    pipeline: str | None = None
+    """Only of this one, by name or id."""
+    states: Sequence[BreachState] | None = None
+    """Only these; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreachPage:
+    """A page of breaches, the newest first."""
+
+    breaches: list[Breach]
+    next: int | None
+    """The one to go on behind; None: this was the last page."""
+    total: int
+    """All that match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,35 +190,65 @@ class BalanceService:
         self._tracker = tracker
 
     def overview(
-        self, teams: tuple[str, ...] | None, span: Span, *, now: datetime | None = None
+        self,
+        wanted: BalanceFilter,
+        span: Span,
+        *,
+        limit: int = MOST_ROWS,
+        after: str | None = None,
+        now: datetime | None = None,
     ) -> Overview:
-        """Return the balance of these teams' pipelines, by name; None: of all teams'.
+        """Return a page of the pipelines' balance, by name.
 
-        Cost: the ledger's minutes of the span; at most 15 s. At most 500 pipelines.
+        Args:
+            wanted: whose.
+            span: how far back.
+            limit: most pipelines, up to ``MOST_ROWS``.
+            after: ``next`` of the page before.
+            now: up to when; None: now.
+
+        Cost: the ledger's minutes of the span, of the page's pipelines; the parked groups of all
+        that match; at most 15 s.
 
         Raises:
             RetryError: the tracker does not answer in time.
         """
         asked = grid(span, now or datetime.now(UTC))
-        names = deployed_names(self._tracker, teams)
-        shown = names[:MOST_ROWS]
-        ids = [one["id"] for one in shown]
+        most = min(limit, MOST_ROWS)
+        given = {
+            "teams": None if wanted.teams is None else list(wanted.teams),
+            "pipeline": wanted.pipeline,
+            "after": after,
+            "most": most,
+        }
         with self._tracker.transaction() as connection:
+            owned = connection.execute(_OWN, given).all()
+            whole, shown = owned[0], [row for row in owned if row.id is not None]
+            ids = [row.id for row in shown]
             rows = read_rows(connection, asked, ids, by="pipeline_id")
             totals = _totals(connection, ids)
             breaches = {row[0]: row[1] for row in connection.execute(_BREACHES, {"pipelines": ids})}
             audited = connection.execute(_AUDITED).scalar()
         found = [
             PipelineRow(
-                one["id"],
-                one["team"],
-                totals[one["id"]],
-                int(breaches.get(one["id"], 0)),
-                _row(one["name"], list(rows.get(one["id"], {}).values()), one["id"] in breaches),
+                one.id,
+                one.team,
+                totals[one.id],
+                int(breaches.get(one.id, 0)),
+                _row(one.name, list(rows.get(one.id, {}).values()), one.id in breaches),
             )
             for one in shown
         ]
-        return Overview(asked, audited, found, len(names) - len(shown))
+        more = int(whole.still) - len(shown)
+        return Overview(
+            asked,
+            audited,
+            found,
+            next=found[-1].row.name if more and found else None,
+            more=more,
+            total=int(whole.total),
+            parked=int(whole.parked),
+        )
 
     def event_names(
         self, pipeline_id: str, span: Span, *, limit: int, now: datetime | None = None
@@ -174,29 +266,27 @@ class BalanceService:
         rows.sort(key=lambda row: (row.state != "breach", row.name))
         return EventRows(asked, audited, rows[:limit], max(0, len(rows) - limit))
 
-    def breaches(
-        self,
-        teams: tuple[str, ...] | None,
-        *,
-        pipeline: str | None,
-        states: Sequence[BreachState] | None,
-        limit: int,
-    ) -> list[Breach]:
-        """Return breaches of these teams' pipelines, the newest first; None: of all.
+    def breaches(self, wanted: BreachFilter, *, limit: int, after: int | None = None) -> BreachPage:
+        """Return a page of breaches, the newest first.
 
         Args:
-            teams: whose.
-            pipeline: only this one, by name or id.
-            states: only these; None: all.
+            wanted: which.
             limit: at most so many.
+            after: ``next`` of the page before.
         """
         ids: list[str] | None = None
-        if teams is not None or pipeline is not None:
-            names = deployed_names(self._tracker, teams)
+        pipeline = wanted.pipeline
+        if wanted.teams is not None or pipeline is not None:
+            names = deployed_names(self._tracker, wanted.teams)
             ids = [one["id"] for one in names if pipeline in (None, one["id"], one["name"])]
-            if not ids and teams is None and pipeline is not None:
+            if not ids and wanted.teams is None and pipeline is not None:
                 ids = [pipeline]  # of a pipeline that nobody deployed
-        return read_breaches(self._tracker, pipeline_ids=ids, states=states, limit=limit)
+        total = count_breaches(self._tracker, pipeline_ids=ids, states=wanted.states)
+        found = read_breaches(
+            self._tracker, pipeline_ids=ids, states=wanted.states, before=after, limit=limit + 1
+        )
+        more = len(found) > limit
+        return BreachPage(found[:limit], found[limit - 1].id if more else None, total)
 
     def breach(self, breach_id: int) -> Breach:
         """Return one breach.
@@ -204,10 +294,10 @@ class BalanceService:
         Raises:
             InputError: there is none of this number.
         """
-        found = read_breaches(self._tracker, breach_id=breach_id)
-        if not found:
+        found = read_breach(self._tracker, breach_id)
+        if found is None:
             raise NotFoundError(f"there is no breach {breach_id}; /breaches lists those there are")
-        return found[0]
+        return found
 
     def close(self, breach_id: int, *, who: str, why: str) -> Breach:
         """Close a breach by name; who and why are in the audit log.
@@ -265,4 +355,14 @@ def _total(
     )
 
 
-__all__ = ["COUNT_COLUMNS", "BalanceService", "EventRows", "Overview", "PipelineRow", "RowOf"]
+__all__ = [
+    "COUNT_COLUMNS",
+    "BalanceFilter",
+    "BalanceService",
+    "BreachFilter",
+    "BreachPage",
+    "EventRows",
+    "Overview",
+    "PipelineRow",
+    "RowOf",
+]

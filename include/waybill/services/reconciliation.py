@@ -105,13 +105,13 @@ def breach(settings: Settings, breach_id: int) -> Breach:
     Raises:
         InputError: there is none of this number.
     """
-    from waybill.reconciliation import read_breaches
+    from waybill.reconciliation import read_breach
 
     with open_tracker(settings.tracker) as tracker:
-        found = read_breaches(tracker, breach_id=breach_id)
-    if not found:
+        found = read_breach(tracker, breach_id)
+    if found is None:
         raise NotFoundError(f"there is no breach {breach_id}; `waybill audit breaches` lists them")
-    return found[0]
+    return found
 
 
 def close_breach(settings: Settings, breach_id: int, decision: Decision) -> Breach:

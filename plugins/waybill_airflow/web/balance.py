@@ -18,8 +18,10 @@ from waybill.errors import InputError
 from waybill.events import rfc3339
 from waybill.reconciliation import (
     MOST_ROWS,
+    BalanceFilter,
     BalanceService,
     Breach,
+    BreachFilter,
     BreachState,
     Cell,
     EventRows,
@@ -36,6 +38,7 @@ from waybill_airflow.web.models import Why, problems
 from waybill_airflow.web.services import parked_events
 
 State = Verdict | Literal["nothing"]
+_TEXT = r"^[^\x00]{0,300}$"
 _IDS_IN_LISTS = 20
 router = APIRouter(prefix="/api", tags=["balance"])
 _MOST_IDS = 1000
@@ -151,16 +154,26 @@ def _time(minute: int) -> str:
 
 
 class Balance(_Grid):
-    """The balance of the user's pipelines."""
+    """A page of the balance of the user's pipelines, by name."""
 
     pipelines: list[PipelineBalance]
-    more: int = Field(description="Pipelines that are left out: only 500 are shown.")
+    next: str | None = Field(description="`after` of the next page; null: this was the last.")
+    more: int = Field(description="Pipelines behind this page.")
+    total: int = Field(description="All that match,")
+    parked: int = Field(description="and their events that are parked now, or being replayed.")
 
     @classmethod
     def of(cls, found: Overview) -> Self:
         """Return an overview."""
         rows = [PipelineBalance.of(one) for one in found.pipelines]
-        return cls(pipelines=rows, more=found.more, **_grid(found.grid, found.audited_at))
+        return cls(
+            pipelines=rows,
+            next=found.next,
+            more=found.more,
+            total=found.total,
+            parked=found.parked,
+            **_grid(found.grid, found.audited_at),
+        )
 
 
 class Minutes(_Grid):
@@ -182,6 +195,7 @@ class BreachOut(BaseModel):
     id: int
     pipeline: str
     pipeline_id: str
+    team: str = Field(description="Of the pipeline; empty: nobody deployed it.")
     event_name: str = Field(description="Empty: of no one event name.")
     stage: str
     minute: int = Field(description="Intake minute, since 1970; 0: of no one minute.")
@@ -212,13 +226,15 @@ class BreachOut(BaseModel):
         ids = {name: said.pop(name) for name in ("missing", "doubled")}
         first = {name: found[:most_ids] for name, found in ids.items()}
         counts = {f"{name}_events": len(found) for name, found in ids.items()}
-        return cls(**said, **first, **counts)
+        return cls(team=breach.team, **said, **first, **counts)
 
 
 class Breaches(BaseModel):
-    """Breaches, the newest first."""
+    """A page of breaches, the newest first."""
 
     breaches: list[BreachOut]
+    next: int | None = Field(description="`after` of the next page; null: this was the last.")
+    total: int = Field(description="All that match.")
 
 
 class CloseBody(BaseModel):
@@ -256,9 +272,21 @@ def _breach_access(
 
 
 @router.get("/balance", summary="The balance of pipelines")
-def balance(access: Viewer, balances: Balances, span: SpanOf = "6h") -> Balance:
+def balance(
+    access: Viewer,
+    balances: Balances,
+    span: SpanOf = "6h",
+    pipeline: Annotated[
+        str | None, Query(pattern=_TEXT, description="Only this one, by name or id.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_ROWS, description="Most pipelines.")] = MOST_ROWS,
+    after: Annotated[
+        str | None, Query(pattern=_TEXT, description="`next` of the page before.")
+    ] = None,
+) -> Balance:
     """Return for each of the user's pipelines its totals, and its minutes as a heat map."""
-    return Balance.of(balances.overview(access.teams("view"), span))
+    wanted = BalanceFilter(access.teams("view"), pipeline or None)
+    return Balance.of(balances.overview(wanted, span, limit=limit, after=after))
 
 
 @router.get(
@@ -287,11 +315,17 @@ def breaches(
         BreachState | None, Query(description="explained: ended by itself; closed: by name.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=500, description="Most breaches.")] = 50,
+    after: Annotated[
+        int | None, Query(ge=1, lt=2**63, description="`next` of the page before.")
+    ] = None,
 ) -> Breaches:
-    """Return the breaches of the user's pipelines, the newest first."""
+    """Return a page of the breaches of the user's pipelines, the newest first."""
     states = None if state is None else [state]
-    found = balances.breaches(access.teams("view"), pipeline=pipeline, states=states, limit=limit)
-    return Breaches(breaches=[BreachOut.of(one) for one in found])
+    wanted = BreachFilter(access.teams("view"), pipeline, states)
+    found = balances.breaches(wanted, limit=limit, after=after)
+    return Breaches(
+        breaches=[BreachOut.of(one) for one in found.breaches], next=found.next, total=found.total
+    )
 
 
 @router.get("/breaches/{breach_id}", responses=_NO_BREACH, summary="One breach")

@@ -64,6 +64,10 @@ class PipelineOut(BaseModel):
     breaches: int = Field(description="That are open.")
     run_state: SourceState = Field(description="Of its source, as `/sources` has it.")
     run_at: str | None = Field(description="When the last run ended, or was heard of last.")
+    run_outdated: bool = Field(
+        description="It failed or fell silent with another source or destination than is deployed "
+        "now, so `state` does not tell it."
+    )
     last_error: LastErrorOut | None
     came_in: list[int] = Field(description="Events by minute: an hour's, from `since` on.")
     delivered: list[int] = Field(
@@ -92,6 +96,7 @@ class PipelineOut(BaseModel):
             breaches=line.breaches,
             run_state=line.run_state,
             run_at=_time(line.run_at),
+            run_outdated=line.run_outdated,
             last_error=None
             if error is None
             else LastErrorOut(
@@ -120,7 +125,13 @@ class Pipelines(BaseModel):
     total: int = Field(description="All that match.")
     held: int = Field(description="Those of them that are held,")
     breaches: int = Field(description="their open breaches,")
-    failed: int = Field(description="and those whose source's last run failed.")
+    failed: int = Field(
+        description="those whose source's last run failed, with the source and destination that "
+        "they have now,"
+    )
+    silent: int = Field(description="those whose run is not heard of,")
+    stopped: int = Field(description="those whose topic is not read,")
+    away: int = Field(description="and those whose destination takes nothing.")
 
 
 @router.get("/pipelines", summary="Pipelines")
@@ -132,8 +143,8 @@ def pipelines(
     attention: Annotated[  # noqa: FBT002 - a query parameter
         bool,
         Query(
-            description="Only those that are held, have events parked or a breach open, or whose "
-            "last run failed."
+            description="Only those that are held, have events parked or a breach open, whose last "
+            "run failed or is not heard of, whose topic is stopped, or whose destination is away."
         ),
     ] = False,
     limit: Annotated[int, Query(ge=1, le=MOST_PIPELINES, description="Most pipelines.")] = 50,
@@ -152,6 +163,9 @@ def pipelines(
         held=page.held,
         breaches=page.breaches,
         failed=page.failed,
+        silent=page.silent,
+        stopped=page.stopped,
+        away=page.away,
     )
 
 

@@ -52,6 +52,25 @@ export function openInAirflow(path) {
     return;
   }
   around.history.pushState({}, "", `${prefix(around)}/${path}`);
+  route(around);
+}
+
+/**
+ * Where Airflow shows this page as a view that it had before, go to the one that it has now, with what
+ * stands behind the `#`: a view in no menu is given none of it. Returns whether it went.
+ */
+export function leaveOldView(old, now) {
+  const around = outerWindow();
+  if (!around) return false;
+  const own = around.location.pathname.slice(prefix(around).length);
+  if (!own.startsWith(`/plugin/${old}/`) && own !== `/plugin/${old}`) return false;
+  around.history.replaceState({}, "", `${prefix(around)}/plugin/${now}${around.location.hash}`);
+  route(around);
+  return true;
+}
+
+/** Have the outer page's router look at its address. */
+function route(around) {
   around.dispatchEvent(new PopStateEvent("popstate", { state: {} }));
 }
 

@@ -2,7 +2,7 @@
 
 import { ask, change } from "./client.js";
 import { openForm, textField } from "./dialogs.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, redraw } from "./dom.js";
 import { notice, problem } from "./notices.js";
 import { mayFor } from "./permissions.js";
 import { ago, count, time } from "./words.js";
@@ -16,38 +16,50 @@ const TITLES = {
   slot: ["Its source keeps too much for it"],
 };
 const ENDED = { explained: "over by itself", closed: "closed by name" };
+const OF_PARKED = ["parked", "parked_jump"];
 const MOST_ENDED = 20;
 const MOST_SHOWN = 3;
+const PAGE = 200;
 
-/** The open breaches, and below them those that ended; `world` has me and teams: id → team. */
+/** The open breaches, and below them those that ended; `world` has me. */
 export class Breaches {
-  constructor(world, onclosed) {
+  constructor(world, onchange) {
     this.world = world;
-    this.onclosed = onclosed;
+    this.onchange = onchange;
     this.pipeline = "";
-    this.all = false;
+    this.wanted = MOST_SHOWN;
     this.open = h("div", { class: "breaches" });
     this.ended = h("div", { class: "breaches" });
     this.more = h("details", { class: "ended", ontoggle: () => this.more.open && this.loadEnded() }, h("summary", {}, "Breaches that ended"), this.ended);
     this.element = h("section", { "aria-label": "Breaches", class: "breach-section" }, this.open, this.more);
   }
 
-  /** Ask for those of a pipeline, or of all; returns how many are open. */
+  /** Ask for those of a pipeline, or of all, as many as are shown; returns how many are open. */
   async load(pipeline, signal) {
+    if (pipeline !== this.pipeline) this.wanted = MOST_SHOWN;
     this.pipeline = pipeline;
-    const { breaches } = await ask("/breaches", { query: { state: "open", pipeline, limit: 200 }, signal });
-    this.draw(breaches);
+    const found = [];
+    let page = { next: null };
+    do {
+      page = await ask("/breaches", { query: { state: "open", pipeline, limit: Math.min(PAGE, this.wanted - found.length), after: page.next }, signal });
+      found.push(...page.breaches);
+    } while (page.next && found.length < this.wanted);
+    this.draw(found, page.total);
     if (this.more.open) await this.loadEnded();
-    return breaches.length;
+    return page.total;
   }
 
-  draw(breaches) {
-    const focused = document.activeElement?.dataset?.breach;
-    const shown = this.all ? breaches : breaches.slice(0, MOST_SHOWN);
-    const rest = breaches.length - shown.length;
-    const showAll = () => { this.all = true; this.draw(breaches); };
-    fill(this.open, shown.map((one) => this.card(one)), rest > 0 && h("button", { type: "button", class: "button", onclick: showAll }, `Show ${count(rest)} more open`));
-    if (focused) this.open.querySelector(`[data-breach="${focused}"]`)?.focus();
+  draw(breaches, total) {
+    const rest = total - breaches.length;
+    const some = Math.min(rest, PAGE);
+    const first = breaches.length;
+    const more = async () => {
+      this.wanted = first + some;
+      await this.onchange();
+      this.open.children[first]?.querySelector("a, button")?.focus({ preventScroll: true });
+    };
+    redraw(this.open, () => fill(this.open, breaches.map((one) => this.card(one)),
+      rest > 0 && h("button", { type: "button", class: "button", onclick: more }, some < rest ? `Show ${count(some)} more of ${count(total)} open` : `Show ${count(rest)} more open`)));
   }
 
   async loadEnded() {
@@ -55,7 +67,9 @@ export class Breaches {
       const query = { pipeline: this.pipeline, limit: MOST_ENDED };
       const found = await Promise.all(["explained", "closed"].map((state) => ask("/breaches", { query: { ...query, state } })));
       const rows = found.flatMap((one) => one.breaches).sort((a, b) => b.ended_at.localeCompare(a.ended_at)).slice(0, MOST_ENDED);
-      fill(this.ended, rows.length ? rows.map((one) => this.card(one)) : h("p", { class: "muted" }, "None has ended yet."));
+      const total = found.reduce((sum, one) => sum + one.total, 0);
+      redraw(this.ended, () => fill(this.ended, rows.length ? rows.map((one) => this.card(one)) : h("p", { class: "muted" }, "None has ended yet."),
+        total > rows.length && h("p", { class: "muted" }, `The newest ${count(rows.length)} of ${count(total)}.`)));
     } catch (error) {
       fill(this.ended, problem(error, () => this.loadEnded()));
     }
@@ -68,14 +82,14 @@ export class Breaches {
       icon(open ? "alert" : "check"),
       h("div", { class: "breach-body" },
         h("h2", {}, title(one)), h("p", { class: "breach-words" }, one.words), h("p", { class: "breach-place" }, place(one)),
-        events("missing", one.missing, one.missing_events), events("doubled", one.doubled, one.doubled_events), trailsOf(one),
+        events("missing", one.missing, one.missing_events), events("doubled", one.doubled, one.doubled_events), trailsOf(one), parkedOf(one),
         !open && h("p", { class: "muted" }, `${ENDED[one.state]} ${ago(one.ended_at)}${one.state === "closed" ? ` (${one.ended_by})` : ""}: ${one.reason}`)),
       open && this.closer(one),
     );
   }
 
   closer(one) {
-    const team = this.world.teams.get(one.pipeline_id) ?? "";
+    const { team } = one;
     const may = mayFor(this.world.me, "discard", team);
     const why = `Closing a breach of team ${team || "(none)"} takes the permission “discard” for it.`;
     return h("span", { class: "with-why" },
@@ -93,7 +107,7 @@ export class Breaches {
     });
     if (!closed) return;
     notice(`Breach ${one.id} is closed.`);
-    await this.onclosed();
+    await this.onchange();
   }
 }
 
@@ -111,6 +125,12 @@ function place(one) {
 function trailsOf(one) {
   const number = one.missing_events + one.doubled_events;
   return number > 1 && h("p", {}, h("a", { href: `trails#breach=${one.id}` }, `Where are these ${count(number)} events?`));
+}
+
+/** Of one about parked events: where these are. */
+function parkedOf(one) {
+  const group = Object.entries({ pipeline: one.pipeline_id, event_name: one.event_name, stage: one.stage }).filter(([, value]) => value);
+  return OF_PARKED.includes(one.kind) && h("p", {}, h("a", { href: `parked#${new URLSearchParams(group)}` }, "Its parked events"));
 }
 
 function events(what, ids, number) {

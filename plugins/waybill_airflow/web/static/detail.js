@@ -3,7 +3,7 @@
 import { hashOf, read, write } from "./address.js";
 import { actionBar, release } from "./actions.js";
 import { ask, offers } from "./client.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, redraw } from "./dom.js";
 import { canShowEvents, Events } from "./events.js";
 import { stageClass, waiting } from "./list.js";
 import { EMPTY, named } from "./names.js";
@@ -73,9 +73,7 @@ export class Detail {
     const before = this.partition;
     this.partition = partition;
     document.title = `${partition.pipeline} / ${partition.event_name || EMPTY} · Parked events`;
-    const focused = document.activeElement?.dataset?.action;
-    fill(this.top, this.head(partition), this.hold(partition), this.meaning(partition), this.numbers(partition), actionBar(partition, this), this.auto(partition));
-    if (focused) this.top.querySelector(`[data-action="${focused}"]`)?.focus();
+    redraw(this.top, () => fill(this.top, this.head(partition), this.hold(partition), this.meaning(partition), this.numbers(partition), actionBar(partition, this), this.auto(partition)));
     fill(this.history, replays(partition.replays ?? []));
     this.drawEvents(partition, before);
     if (partition.replaying > 0 || (partition.replays ?? []).some((one) => one.standing === "moving")) this.timer = setTimeout(() => this.reload(), AGAIN_MS);
@@ -105,9 +103,9 @@ export class Detail {
     return h(
       "header", { class: "head detail-head" },
       h("div", {},
-        h("h1", {}, partition.title ?? known?.title ?? plain(partition.error_type)),
+        h("h1", { tabindex: "-1" }, partition.title ?? known?.title ?? plain(partition.error_type)),
         h("p", { class: "identity" }, h("span", { class: `stage ${stageClass(partition.stage)}` }, partition.stage), h("code", {}, partition.error_type),
-          h("span", {}, h("strong", {}, partition.pipeline), " / ", h("strong", {}, named(partition.event_name))), h("span", { class: "muted" }, `team ${partition.team || "(none)"}`),
+          h("span", {}, pipelineName(partition), " / ", h("strong", {}, named(partition.event_name))), h("span", { class: "muted" }, `team ${partition.team || "(none)"}`),
           transient !== undefined && h("span", { class: "kind", title: transient ? "The same event may pass later with nothing changed" : "It fails again until something is changed" }, transient ? "transient" : "permanent")),
         may && h("p", { class: "may" }, may)),
       h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => this.reload() }, icon("refresh")),
@@ -153,6 +151,12 @@ export class Detail {
   }
 }
 
+/** Its pipeline, with the way to its balance; what nobody deployed has none. */
+function pipelineName({ pipeline, pipeline_id: id, team }) {
+  const name = h("strong", {}, pipeline);
+  return team ? h("a", { href: `balance#${new URLSearchParams({ pipeline: id })}`, title: `The balance of ${pipeline}` }, name) : name;
+}
+
 function holdWords(partition, hold) {
   const { cause } = hold;
   const since = h("span", {}, `Since ${time(hold.held_at)} UTC its events wait as they came. `);
@@ -172,7 +176,7 @@ function replays(rows) {
   const head = ["State", "Started", "By", "Events", "Sent", "What became of them", "Which"].map((text, index) => h("th", { scope: "col", class: index === 3 || index === 4 ? "number" : "" }, text));
   return h(
     "section", { class: "history", "aria-label": "Replays" }, h("h2", {}, "Replays so far"),
-    h("div", { class: "table-frame" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map(replayRow)))),
+    h("div", { class: "table-frame", role: "group", "aria-label": "Table of replays", tabindex: "0" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map(replayRow)))),
   );
 }
 

@@ -41,6 +41,35 @@ export function fill(element, ...children) {
   return element;
 }
 
+/** The same, where they differ from what it holds: a region that is read aloud is silent when nothing changed. */
+export function refill(element, ...children) {
+  const next = fill(element.cloneNode(false), ...children);
+  if (!next.isEqualNode(element)) element.replaceChildren(...next.childNodes);
+  return element;
+}
+
+const CONTROLS = "a[href], button, input, select, textarea, summary, [tabindex='0']";
+
+/**
+ * Draw within an element, and leave the keyboard where it was: in the line of the same `data-id`, at
+ * the control with the same words; else at the one in the same place.
+ */
+export function redraw(element, draw) {
+  const held = element.contains(document.activeElement) ? document.activeElement : null;
+  const id = held?.closest("[data-id]")?.dataset.id;
+  const around = () => (id === undefined ? element : [...element.querySelectorAll("[data-id]")].find((one) => one.dataset.id === id));
+  const controls = () => [...(around()?.querySelectorAll(CONTROLS) ?? [])];
+  const place = held ? controls().indexOf(held) : -1;
+  draw();
+  if (!held || held.isConnected) return;
+  const words = wordsOf(held);
+  (controls().find((one) => wordsOf(one) === words) ?? controls()[place])?.focus({ preventScroll: true });
+}
+
+function wordsOf(control) {
+  return control.getAttribute("aria-label") ?? (control.name || control.textContent);
+}
+
 const ICONS = {
   back: "M15 5l-7 7 7 7",
   next: "M9 5l7 7-7 7",

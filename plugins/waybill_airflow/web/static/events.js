@@ -1,7 +1,7 @@
 // The events of a partition: groups by fingerprint, and one event's payload beside its errors.
 
 import { ask, offers, taken, takes } from "./client.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, redraw } from "./dom.js";
 import { fieldOf, find, jsonView, textView } from "./json_view.js";
 import { problem } from "./notices.js";
 import { ago, count, many, percent, size, time } from "./words.js";
@@ -46,7 +46,7 @@ export class Events {
     const all = groups.reduce((sum, group) => sum + group.events, 0);
     const rows = groups.map((group) => this.group(group, all));
     const every = groups.length > 1 && this.choice("", ["All kinds of error"], all, all);
-    fill(this.groups, h("h2", {}, groups.length === 1 ? "One kind of error" : `${count(groups.length)} kinds of error`), every, rows);
+    redraw(this.groups, () => fill(this.groups, h("h2", {}, groups.length === 1 ? "One kind of error" : `${count(groups.length)} kinds of error`), every, rows));
     this.groups.hidden = groups.length === 0;
   }
 
@@ -128,7 +128,7 @@ export class Events {
     const path = hasJson ? find(event.payload, field) : null;
     const view = hasJson ? jsonView(event.payload, path, event.masked ?? []) : textView(event.text);
     return h(
-      "article", { class: "event-card", "aria-label": `Event ${event.event_id}` },
+      "article", { class: "event-card", "aria-label": `Event ${event.event_id || "(no id)"}` },
       h("div", { class: "event-error" }, errors(event), hasJson && absent(field, path), facts(event)),
       h("div", { class: "event-payload" }, h("h3", {}, hasJson ? "Payload" : "Payload, as text"), cutNote(event), maskedNote(event), view, envelope(event)),
     );

@@ -65,7 +65,7 @@ function* children(value) {
 /** Return a payload as a <pre>; `marked` is a path of `find`. */
 export function jsonView(payload, marked, masked = []) {
   const state = { left: MOST_NODES, marked: marked ? JSON.stringify(marked) : null, masked: new Set(masked) };
-  const lines = h("pre", { class: "json", tabindex: "0", "aria-label": "Payload" });
+  const lines = h("pre", { class: "json", role: "group", tabindex: "0", "aria-label": "Payload" });
   lines.append(...node(payload, [], state));
   return lines;
 }
@@ -120,5 +120,5 @@ function entry(key, value, path, named, state) {
 
 /** Return bytes that are no JSON, as text. */
 export function textView(text) {
-  return h("pre", { class: "json raw", tabindex: "0", "aria-label": "Payload" }, cut(text), more(text));
+  return h("pre", { class: "json raw", role: "group", tabindex: "0", "aria-label": "Payload" }, cut(text), more(text));
 }

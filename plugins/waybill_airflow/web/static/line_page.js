@@ -2,10 +2,11 @@
 
 import { tellOuter } from "./address.js";
 import { ask } from "./client.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, redraw, refill } from "./dom.js";
 import { waiting } from "./list.js";
 import { live } from "./live_page.js";
 import { problem } from "./notices.js";
+import { Pager } from "./pager.js";
 import { count, many } from "./words.js";
 
 const TYPING_MS = 350;
@@ -22,7 +23,6 @@ const TYPING_MS = 350;
 export function linePage({ title, intro, path, againMs, lines, noun, filters, choices, tiles, look, heads, key, row, none, prepare }) {
   const page = document.getElementById("page");
   let view = {};
-  let before = []; // where the pages before this one began
   let parts = null;
 
   function read() {
@@ -33,7 +33,7 @@ export function linePage({ title, intro, path, againMs, lines, noun, filters, ch
 
   function change(part) {
     view = { ...view, after: "", ...part };
-    if (!view.after) before = [];
+    if (!view.after) parts.pager.forget();
     const given = Object.entries(view).filter(([, value]) => value);
     history.replaceState(null, "", `${location.pathname}${location.search}${given.length ? `#${new URLSearchParams(given)}` : ""}`);
     tellOuter();
@@ -42,10 +42,10 @@ export function linePage({ title, intro, path, againMs, lines, noun, filters, ch
 
   function show() {
     read();
-    before = [];
     tellOuter();
-    parts = { totals: h("div", { class: "totals", "aria-live": "polite" }), table: h("div", { class: "table-frame" }), pager: h("nav", { class: "pager", "aria-label": "Pages" }) };
-    fill(page, h("header", { class: "head" }, h("div", {}, h("h1", {}, title), h("p", { class: "muted" }, intro)), parts.totals), finder(), parts.table, parts.pager);
+    const turn = (after) => change({ after }).then(() => page.scrollIntoView({ block: "start" }));
+    parts = { totals: h("div", { class: "totals", "aria-live": "polite" }), table: h("div", { class: "table-frame" }), pager: new Pager(turn) };
+    fill(page, h("header", { class: "head" }, h("div", {}, h("h1", {}, title), h("p", { class: "muted" }, intro)), parts.totals), finder(), parts.table, parts.pager.element);
     fill(parts.table, waiting());
     return load();
   }
@@ -74,36 +74,20 @@ export function linePage({ title, intro, path, againMs, lines, noun, filters, ch
   }
 
   function draw(found) {
-    const inFocus = document.activeElement?.closest("tr[data-id]");
-    const place = inFocus ? controls(inFocus).indexOf(document.activeElement) : -1;
-    fill(parts.totals, tiles(found).map(([number, words, state]) => h("div", { class: `tile ${state ?? ""}` }, h("strong", {}, count(number)), h("span", {}, words))),
-      h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => load() }, icon("refresh")));
+    redraw(parts.totals, () => refill(parts.totals, tiles(found).map(([number, words, state]) => h("div", { class: `tile ${state ?? ""}` }, h("strong", {}, count(number)), h("span", {}, words))),
+      h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => load() }, icon("refresh"))));
     const drawnLines = lines(found).map((line) => row(line));
-    fill(parts.table, drawnLines.length ? h("table", { class: look, role: "table" }, h("caption", { class: "sr-only" }, title),
+    redraw(parts.table, () => fill(parts.table, drawnLines.length ? h("table", { class: look, role: "table" }, h("caption", { class: "sr-only" }, title),
       h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads.map(([words, style, meaning]) => h("th", { scope: "col", role: "columnheader", class: style, title: meaning }, words || h("span", { class: "sr-only" }, "Actions"))))),
-      h("tbody", { role: "rowgroup" }, drawnLines)) : empty());
-    const line = inFocus && drawnLines.find((one) => one.dataset.id === inFocus.dataset.id);
-    if (line) controls(line)[place]?.focus({ preventScroll: true });
-    drawPager(found);
+      h("tbody", { role: "rowgroup" }, drawnLines)) : empty()));
+    const shown = drawnLines.length;
+    parts.pager.draw({ words: shown ? `${many(shown, noun)} of ${count(found.total)}, by name` : "", after: view.after, next: found.next });
   }
 
   function empty() {
     const [what, hint] = none(view);
     const isNarrowed = Object.entries(view).some(([name, value]) => name !== "after" && value);
     return h("div", { class: "empty" }, icon(isNarrowed ? "check" : "clock"), h("p", {}, what), h("p", { class: "muted" }, hint));
-  }
-
-  function drawPager(found) {
-    const shown = lines(found).length;
-    const step = (label, name, onclick) => h("button", { type: "button", class: "button icon-only", "aria-label": label, title: label, disabled: !onclick, onclick }, icon(name));
-    const turn = (after) => change({ after }).then(() => page.scrollIntoView({ block: "start" }));
-    const next = () => {
-      before.push(view.after);
-      turn(found.next);
-    };
-    fill(parts.pager, h("span", { class: "muted shown" }, shown ? `${many(shown, noun)} of ${count(found.total)}, by name` : ""),
-      step("First page", "first", view.after ? () => change({}) : null), step("Previous page", "back", before.length ? () => turn(before.pop()) : null),
-      step("Next page", "next", found.next ? next : null));
   }
 
   const load = live(page, { againMs, prepare, show, load: numbers, failed: (error, again) => fill(parts.table, problem(error, again)) });
@@ -121,8 +105,4 @@ export function cell(label, look, ...content) {
 /** Return a line of these cells, with what heads it. */
 export function tableRow(id, head, ...cells) {
   return h("tr", { "data-id": id, role: "row" }, h("th", { scope: "row", role: "rowheader" }, head), cells);
-}
-
-function controls(line) {
-  return [...line.querySelectorAll("a, button")];
 }

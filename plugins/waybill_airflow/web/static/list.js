@@ -4,10 +4,11 @@
 import { hashOf, read, write } from "./address.js";
 import { showCampaigns } from "./campaigns.js";
 import { ask, offers, taken, takes } from "./client.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, redraw, refill } from "./dom.js";
 import { filterBar, narrows, queryOf } from "./filters.js";
 import { named } from "./names.js";
 import { problem } from "./notices.js";
+import { Pager } from "./pager.js";
 import { summary } from "./permissions.js";
 import { sparkline } from "./sparkline.js";
 import { ago, count, many, size, time } from "./words.js";
@@ -20,7 +21,6 @@ export class List {
   constructor(page, world) {
     this.page = page;
     this.world = world;
-    this.cursors = [];
     this.view = read();
     this.asked = null;
   }
@@ -31,9 +31,10 @@ export class List {
     this.totals = h("div", { class: "totals", "aria-live": "polite" });
     this.bar = h("div", {});
     this.table = h("div", { class: "table-frame" });
-    this.pager = h("nav", { class: "pager", "aria-label": "Pages" });
+    this.sizes = h("select", { name: "limit", onchange: (event) => this.change({ limit: event.target.value, after: "" }) });
+    this.pager = new Pager((after) => this.turn(after), h("label", { class: "muted page-size" }, "Rows ", this.sizes));
     const campaigns = h("div", { class: "campaigns" });
-    fill(this.page, this.head(), campaigns, this.bar, this.table, this.pager);
+    fill(this.page, this.head(), campaigns, this.bar, this.table, this.pager.element);
     showCampaigns(campaigns, this.world.me);
     this.drawBar();
     fill(this.table, waiting());
@@ -60,7 +61,7 @@ export class List {
   change(part) {
     const next = { ...this.view, ...part };
     if (hashOf(next) === hashOf(this.view)) return;
-    if (!("after" in part) || part.after === "") this.cursors = [];
+    if (!("after" in part) || part.after === "") this.pager.forget();
     const typing = document.activeElement?.type === "text" && this.bar.contains(document.activeElement);
     this.view = next;
     write(next);
@@ -92,18 +93,18 @@ export class List {
   draw(found) {
     this.drawTotals(found.total);
     const rows = found.partitions;
-    fill(this.table, rows.length ? this.drawTable(rows) : this.empty());
+    redraw(this.table, () => fill(this.table, rows.length ? this.drawTable(rows) : this.empty()));
     this.drawPager(found);
   }
 
   drawTotals(total) {
-    fill(
+    redraw(this.totals, () => refill(
       this.totals,
       tile(count(total.partitions), total.partitions === 1 ? "partition" : "partitions"),
       tile(count(total.parked), total.parked === 1 ? "parked event" : "parked events"),
       tile(size(total.bytes), "held"),
       h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => this.load() }, icon("refresh")),
-    );
+    ));
   }
 
   drawTable(rows) {
@@ -183,32 +184,12 @@ export class List {
 
   drawPager(found) {
     const { after, limit } = this.view;
-    const start = this.cursors.length * Number(limit);
-    const known = !after || this.cursors.length > 0;
-    const shown = known ? `${count(start + 1)} to ${count(start + found.partitions.length)} of ${many(found.total.partitions, "partition")}` : `${many(found.partitions.length, "partition")} of ${count(found.total.partitions)}`;
-    const sizes = h("select", { name: "limit", onchange: (event) => this.change({ limit: event.target.value, after: "" }) }, PAGE_SIZES.map((one) => h("option", { value: one, selected: one === limit }, one)));
-    fill(
-      this.pager,
-      h("span", { class: "muted shown" }, found.partitions.length ? shown : ""),
-      h("label", { class: "muted page-size" }, "Rows ", sizes),
-      step("First page", "first", after ? () => this.goFirst() : null),
-      step("Previous page", "back", this.cursors.length ? () => this.goBack() : null),
-      step("Next page", "next", found.next ? () => this.goNext(found.next) : null),
-    );
-  }
-
-  goFirst() {
-    this.cursors = [];
-    this.turn("");
-  }
-
-  goBack() {
-    this.turn(this.cursors.pop());
-  }
-
-  goNext(cursor) {
-    this.cursors.push(this.view.after);
-    this.turn(cursor);
+    const rows = found.partitions.length;
+    const pages = this.pager.pagesBefore(after);
+    const start = (pages ?? 0) * Number(limit);
+    const words = pages === null ? `${many(rows, "partition")} of ${count(found.total.partitions)}` : `${count(start + 1)} to ${count(start + rows)} of ${many(found.total.partitions, "partition")}`;
+    fill(this.sizes, PAGE_SIZES.map((one) => h("option", { value: one, selected: one === limit }, one)));
+    this.pager.draw({ words: rows ? words : "", after, next: found.next });
   }
 
   turn(after) {
@@ -224,10 +205,6 @@ function tile(number, words) {
 
 function moment(text, label) {
   return h("td", { class: "time", "data-label": label, title: `${time(text)} UTC` }, h("span", {}, ago(text)), h("span", { class: "sub" }, time(text, { seconds: false })));
-}
-
-function step(label, name, onclick) {
-  return h("button", { type: "button", class: "button icon-only", "aria-label": label, title: label, disabled: !onclick, onclick }, icon(name));
 }
 
 /** Return the class that colours a stage's name. */

@@ -1,6 +1,6 @@
 // The page "Overview": a line a pipeline, found by words, in pages by name; each number leads to what is behind it.
 
-import { openInAirflow } from "./address.js";
+import { leaveOldView, openInAirflow } from "./address.js";
 import { drawing } from "./chart.js";
 import { ask } from "./client.js";
 import { rate, span } from "./cluster_card.js";
@@ -22,12 +22,13 @@ const MEANINGS = {
   away: "loads wait", waiting: "its run gave its slot back", listening: "its source sends by itself",
 };
 const NO_RUN = { never: "none yet", pushed: "–" };
+const WORSE = [["silent", "with a silent run", "bad"], ["stopped", "with a stopped topic", "bad"], ["away", "with a destination away", "warn"]]; // tiles of what is seldom
 
 let titles = null; // of error types
 
 function choices(view, change) {
   return [
-    h("label", { class: "tick" }, h("input", { type: "checkbox", name: "attention", checked: view.attention === "true", onchange: (event) => change({ attention: event.target.checked ? "true" : "" }) }), "Only what needs a look: held, parked, breaches, failed runs"),
+    h("label", { class: "tick" }, h("input", { type: "checkbox", name: "attention", checked: view.attention === "true", onchange: (event) => change({ attention: event.target.checked ? "true" : "" }) }), "Only what needs a look: held, parked, breaches, failed or silent runs, stopped topics, destinations away"),
     h("ul", { class: "keys" }, h("li", { class: "lag" }, "taken in"), h("li", { class: "busy" }, "delivered")),
   ];
 }
@@ -81,8 +82,8 @@ function lastError(error) {
 function lastRun(one) {
   if (one.run_state in NO_RUN) return h("span", { class: "muted" }, NO_RUN[one.run_state]);
   return [
-    h("button", { type: "button", class: `link ${one.run_state === "failed" ? "bad" : ""}`, onclick: () => openRun(one) }, one.run_state, icon("open"), h("span", { class: "sr-only" }, ` the last run of ${one.name} in Airflow`)),
-    h("span", { class: "sub" }, h("time", { datetime: one.run_at, title: `${time(one.run_at)} UTC` }, ago(one.run_at)), " · ", h("a", { href: to("sources", { words: one.name }) }, "source")),
+    h("button", { type: "button", class: `link ${one.run_state === "failed" && !one.run_outdated ? "bad" : ""}`, onclick: () => openRun(one) }, one.run_state, icon("open"), h("span", { class: "sr-only" }, ` the last run of ${one.name} in Airflow`)),
+    h("span", { class: "sub" }, h("time", { datetime: one.run_at, title: `${time(one.run_at)} UTC` }, ago(one.run_at)), one.run_outdated && ", before its source or destination changed", " · ", h("a", { href: to("sources", { words: one.name }) }, "source")),
   ];
 }
 
@@ -97,15 +98,16 @@ async function openRun(one) {
   }
 }
 
-linePage({
+const isMoved = leaveOldView("waybill-pipelines", "waybill-overview/waybill/overview");
+if (!isMoved) linePage({
   title: "Overview", noun: "pipeline", look: "pipelines overview", heads: HEADS,
   intro: "How each pipeline is: what comes in and is delivered, how long it waits, what could not go on, and what does not add up.",
   path: "/pipelines", againMs: AGAIN_MS, lines: (found) => found.pipelines, key: "id",
   filters: { attention: ["true"] }, choices, row,
-  tiles: (found) => [[found.total, found.total === 1 ? "pipeline" : "pipelines"], [found.held, "held", found.held ? "warn" : ""], [found.breaches, found.breaches === 1 ? "open breach" : "open breaches", found.breaches ? "bad" : ""], [found.failed, "with a failed run", found.failed ? "bad" : ""]],
+  tiles: (found) => [[found.total, found.total === 1 ? "pipeline" : "pipelines"], [found.held, "held", found.held ? "warn" : ""], [found.breaches, found.breaches === 1 ? "open breach" : "open breaches", found.breaches ? "bad" : ""], [found.failed, "with a failed run", found.failed ? "bad" : ""], ...WORSE.filter(([name]) => found[name]).map(([name, words, look]) => [found[name], words, look])],
   none: ({ words, attention }) => {
     if (!words && !attention) return ["No pipeline is deployed yet.", "Deploy one with `waybill pipelines deploy`."];
-    return ["No pipeline matches.", words ? "Change the words, or show all." : "Nothing is held or parked, nothing failed, and all adds up."];
+    return ["No pipeline matches.", words ? "Change the words, or show all." : "Nothing is held, parked or stopped, no run failed or fell silent, no destination is away, and all adds up."];
   },
   prepare: async () => {
     titles = new Map((await ask("/catalogue")).error_types.map((one) => [one.code, one.title]));

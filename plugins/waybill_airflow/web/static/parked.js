@@ -25,15 +25,23 @@ async function readWorld() {
 async function show() {
   tellOuter();
   detail?.leave();
+  const left = detail?.id;
   detail = null;
   const { id } = read();
   if (id) {
     detail = new Detail(page, world, id);
     await detail.show();
+    if (list) page.querySelector("h1")?.focus({ preventScroll: true });
   } else {
     list ??= new List(page, world);
     await list.show();
+    if (left) lineOf(left)?.querySelector("a").focus();
   }
+}
+
+/** The line of a partition in the list; the keyboard goes on from there. */
+function lineOf(id) {
+  return [...page.querySelectorAll("tr[data-id]")].find((one) => one.dataset.id === id);
 }
 
 async function start() {

@@ -1,7 +1,7 @@
 // The questions so far: whose, how far, and what came of them; those that run can be cancelled.
 
 import { ask } from "./client.js";
-import { fill, h, icon } from "./dom.js";
+import { fill, h, icon, redraw } from "./dom.js";
 import { problem } from "./notices.js";
 import { ago, count, time } from "./words.js";
 
@@ -23,7 +23,7 @@ export class History {
     clearTimeout(this.timer);
     try {
       const { queries } = await ask("/trails");
-      fill(this.list, queries.length ? queries.map((one) => this.row(one)) : h("li", { class: "muted none" }, "None yet. Answers are kept for a while, to be looked at again."));
+      redraw(this.list, () => fill(this.list, queries.length ? queries.map((one) => this.row(one)) : h("li", { class: "muted none" }, "None yet. Answers are kept for a while, to be looked at again.")));
       this.mark(this.shown);
       if (queries.some((one) => OPEN.includes(one.state))) this.timer = setTimeout(() => this.load(), AGAIN_MS);
     } catch (error) {
