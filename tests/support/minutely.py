@@ -35,7 +35,7 @@ from waybill.reconciliation import AuditLimits, audit
 from waybill.reconciliation.balance_report import balance
 from waybill.reconciliation.checks import run
 from waybill.reconciliation.checks.limits import WatchLimits
-from waybill.reconciliation.service import BalanceService
+from waybill.reconciliation.service import BalanceFilter, BalanceService, BreachFilter
 from waybill.settings import AuditSettings
 from waybill.storage import KafkaLog, TrackerStore
 
@@ -153,9 +153,9 @@ class Minutely:
     def pages(self) -> None:
         """Ask what the pages of balance and destinations, and the governor, ask again and again."""
         desk = BalanceService(self.tracker)
-        desk.overview(None, "24h", now=NOW)
+        desk.overview(BalanceFilter(), "24h", now=NOW)
         desk.event_names(PIPELINE, "24h", limit=100, now=NOW)
-        desk.breaches(None, pipeline=None, states=None, limit=100)
+        desk.breaches(BreachFilter(), limit=100)
         destination_lines(self.tracker, {})
         consumer_progress(self.tracker, self.consumer, DESTINATION, after=0, limit=200)
         committed(self.tracker, [str(uuid4()), f"load:{DESTINATION}:{self.loaded}"])
