@@ -181,7 +181,7 @@ class PostgresServer(_Server):
         full = f"{name}_{secrets.token_hex(4)}"
         if not keep:
             self._databases.append(full)
-        return self.service.create_database(full)
+        return self._create(full, "template1")
 
     def tracker(self, name: str = "tracker") -> str:
         """Create a new database with the tracker's tables; return its URL.
@@ -189,7 +189,6 @@ class PostgresServer(_Server):
         It is copied from one that is migrated once: 0.03 s in place of 0.2 s.
         """
         import psycopg
-        from psycopg import sql
 
         if not self._template:
             dsn = self.database("template", keep=True)
@@ -198,12 +197,20 @@ class PostgresServer(_Server):
             self._template = str(make_url(dsn).database)
         full = f"{name}_{secrets.token_hex(4)}"
         self._databases.append(full)
+        dsn = self._create(full, self._template)
+        with psycopg.connect(dsn) as connection:
+            connection.execute("UPDATE deployment SET id = gen_random_uuid()")
+        return dsn
+
+    def _create(self, name: str, template: str) -> str:
+        """Copy a database, file by file: through its log takes twice the CPU; return its URL."""
+        import psycopg
+        from psycopg import sql
+
         copy = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
         with psycopg.connect(self.service.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(copy.format(sql.Identifier(full), sql.Identifier(self._template)))
-        with psycopg.connect(self.service.dsn(full)) as connection:
-            connection.execute("UPDATE deployment SET id = gen_random_uuid()")
-        return self.service.dsn(full)
+            connection.execute(copy.format(sql.Identifier(name), sql.Identifier(template)))
+        return self.service.dsn(name)
 
     def drop_databases(self) -> None:
         """Delete the databases of a file of tests, whoever is still connected."""
