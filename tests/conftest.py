@@ -215,7 +215,7 @@ def _postgres(servers_home: Path) -> Iterator[servers.PostgresServer]:
 
 @pytest.fixture(scope="session")
 def _kafka(servers_home: Path) -> Iterator[servers.KafkaServer]:
-    with servers.started(servers.start_kafka, servers_home) as server:
+    with servers.started(servers.start_quiet_kafka, servers_home) as server:
         yield server
 
 
