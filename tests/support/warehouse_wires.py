@@ -144,6 +144,17 @@ class DuckWire:
         counts = isinstance(tree, (exp.Insert, exp.Update, exp.Delete, exp.Merge))
         return Answer(changed=found.fetchone()[0] if counts else -1)
 
+    @staticmethod
+    def _translated(tree: exp.Expression) -> str:
+        if isinstance(tree, exp.Create):
+            tree.set("properties", None)
+            for key in list(tree.find_all(exp.PrimaryKey)):
+                key.pop()
+        for kind in list(tree.find_all(exp.DataType)):
+            if kind.this.name in ("VARCHAR", "VARBINARY", "TEXT"):
+                kind.set("expressions", [])
+        return tree.sql("duckdb")
+
     def _note(self, tree: exp.Expression) -> None:
         """Remember the columns of tables, as a catalogue would."""
         if isinstance(tree, exp.Create) and isinstance(tree.this, exp.Schema):
@@ -190,18 +201,7 @@ def _read_once(statement: str, dialect: str) -> tuple[exp.Expression, str]:
     Tests of a warehouse say much the same: to parse it each time was most of what they cost.
     """
     tree = sqlglot.parse_one(statement, read=dialect)
-    return tree, _translated(tree.copy())
-
-
-def _translated(tree: exp.Expression) -> str:
-    if isinstance(tree, exp.Create):
-        tree.set("properties", None)
-        for key in list(tree.find_all(exp.PrimaryKey)):
-            key.pop()
-    for kind in list(tree.find_all(exp.DataType)):
-        if kind.this.name in ("VARCHAR", "VARBINARY", "TEXT"):
-            kind.set("expressions", [])
-    return tree.sql("duckdb")
+    return tree, DuckWire._translated(tree.copy())
 
 
 def _doubled(name: str) -> str:
