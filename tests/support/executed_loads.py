@@ -29,11 +29,11 @@ _LOCK = 7_710
 
 
 @contextmanager
-def two_executors(folder: Path) -> Iterator[SparkSession]:
-    """Open a session whose two executors are processes of their own; one that is silent is lost."""
+def real_executors(folder: Path, count: int) -> Iterator[SparkSession]:
+    """Open a session whose executors are processes of their own; one that is silent is lost."""
     jars.ensure(servers.JARS)
     settings = SparkSettings(
-        master="local-cluster[2,1,1024]",
+        master=f"local-cluster[{count},1,1024]",
         jars_dir=servers.JARS / jars.SPARK,
         work_dir=folder,
         driver_memory="512m",
