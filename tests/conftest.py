@@ -39,8 +39,9 @@ from tests.support.airflow_metadata import AirflowMetadata  # noqa: E402
 
 from waybill.settings import Settings  # noqa: E402
 
-# Java that lives for seconds: compiled once and quickly, collected by one thread; half the CPU.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Java that lives for seconds: compiled once and quickly, collected by one thread; half the CPU. It
+# measures nothing for others twenty times a second.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _ARCHIVE = None
 if os.environ.setdefault("JAVA_TOOL_OPTIONS", _JAVA) == _JAVA:
     _ARCHIVE = class_data.archive(servers.JARS)
@@ -214,7 +215,7 @@ def _postgres(servers_home: Path) -> Iterator[servers.PostgresServer]:
 
 @pytest.fixture(scope="session")
 def _kafka(servers_home: Path) -> Iterator[servers.KafkaServer]:
-    with servers.started(servers.start_kafka, servers_home) as server:
+    with servers.started(servers.start_quiet_kafka, servers_home) as server:
         yield server
 
 

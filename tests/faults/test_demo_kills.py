@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from tests import servers
 from tests.support.orders import write_orders
+from tests.support.processes import has_ended
 
 from waybill.stack import free_port
 from waybill.stack.postgres import Postgres
@@ -78,9 +79,10 @@ class Killer(threading.Thread):
 
     def kill_one(self, pid: int) -> None:
         victims = {0: pid, 1: next(iter(jvms(pid)), pid), 2: pid}
+        application = psutil.Process(pid)
         os.kill(victims[len(self.killed)], signal.SIGKILL)
         self.killed.append(pid)
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        while not has_ended(application):
             time.sleep(0.1)
 
 

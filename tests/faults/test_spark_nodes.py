@@ -18,6 +18,7 @@ import psutil
 import pytest
 from tests.faults.standalone_campaign import SparkCluster
 from tests.support import children, orders, streams
+from tests.support.processes import command_line, has_ended
 
 from waybill import services
 from waybill.capacity import CapacityStatus, Node
@@ -110,7 +111,7 @@ def workers(settings: Settings) -> dict[str, psutil.Process]:
 def runs_tasks(worker: psutil.Process) -> bool:
     """Tell whether an executor on a node has run a task of ours: it has Python then."""
     below = worker.children(recursive=True)
-    return any("waybill.processing.spark.daemon" in one.cmdline() for one in below)
+    return any("waybill.processing.spark.daemon" in command_line(one) for one in below)
 
 
 def log_of(settings: Settings) -> str:
@@ -129,8 +130,8 @@ def acknowledged(settings: Settings) -> bool:
 
 
 def is_gone(settings: Settings, name: str, before: list[psutil.Process]) -> bool:
-    left = [one for one in before if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-    return not left and not (worker_folder(settings) / name).exists()
+    ended = all(has_ended(one) for one in before)
+    return ended and not (worker_folder(settings) / name).exists()
 
 
 def grown(settings: Settings, *others: str) -> str:

@@ -55,11 +55,16 @@ def client(address: str, service: str = "autoscaling") -> Any:
     )
 
 
+@pytest.fixture(scope="module")
+def image(address: str) -> str:
+    """One of the images that the server always has; to list them takes seconds."""
+    return str(client(address, "ec2").describe_images()["Images"][0]["ImageId"])
+
+
 @pytest.fixture
-def group(address: str) -> AutoScalingNodes:
+def group(address: str, image: str) -> AutoScalingNodes:
     """A group of two instances, and at most five."""
     httpx.post(f"{address}/moto-api/reset", timeout=60).raise_for_status()
-    image = client(address, "ec2").describe_images()["Images"][0]["ImageId"]
     scaling = client(address)
     scaling.create_launch_configuration(
         LaunchConfigurationName="node", ImageId=image, InstanceType="t3.micro"

@@ -182,13 +182,15 @@ class Killed(BaseException):
     """Stands for a SIGKILL: nothing in between catches it."""
 
 
+@pytest.mark.parametrize("warehouse", ["postgres", "duckdb"], indirect=True)
 @pytest.mark.parametrize("moment", ["before the tracker", "after the tracker"])
 def test_a_loader_that_is_killed_while_it_loads_again_is_followed_by_one_that_ends_it(
     loads, warehouse, copies, monkeypatch, moment
 ):
-    """Rows that were delivered, and are refused now, park once; the books stay in balance."""
-    if warehouse.kind not in ("postgres", "duckdb"):
-        pytest.skip("loading again is the same code; what an engine refuses was tried on two")
+    """Rows that were delivered, and are refused now, park once; the books stay in balance.
+
+    Loading again is the same code for each kind; what an engine refuses is tried on two.
+    """
     loader = loads.loader(opening=warehouse.open)
     load_all(loads, loader, loads.stage(some(1, 2)))
     copies.take()
@@ -208,13 +210,15 @@ def test_a_loader_that_is_killed_while_it_loads_again_is_followed_by_one_that_en
     assert len(keys) == 1
 
 
+@pytest.mark.parametrize("warehouse", ["postgres", "delta"], indirect=True)
 @pytest.mark.parametrize("how", ["gone", "expired"])
 def test_what_could_not_be_loaded_again_is_told_though_the_loader_is_killed_before_its_end(
     loads, warehouse, copies, monkeypatch, how
 ):
-    """The destination's books have the number of the commit by then: only the rewind can tell."""
-    if warehouse.kind not in ("postgres", "delta"):
-        pytest.skip("loading again is the same code; books of all and books per table were tried")
+    """The destination's books have the number of the commit by then: only the rewind can tell.
+
+    Loading again is the same code for each kind; books of all and books per table are tried.
+    """
     loader = loads.loader(opening=warehouse.open)
     load_all(loads, loader, loads.stage(some(1, 2)))
     copies.take()

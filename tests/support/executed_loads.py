@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import psycopg
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from tests import servers
 from tests.support import children
@@ -29,11 +30,16 @@ _LOCK = 7_710
 
 
 @contextmanager
-def two_executors(folder: Path) -> Iterator[SparkSession]:
-    """Open a session whose two executors are processes of their own; one that is silent is lost."""
+def real_executors(folder: Path, count: int) -> Iterator[SparkSession]:
+    """Open a session whose executors are processes of their own; one that is silent is lost.
+
+    Its JVM is a new one: executors inherit their environment from it, and another test may have
+    started that of this process with ``WAYBILL_…`` variables of its own.
+    """
     jars.ensure(servers.JARS)
+    _end_gateway()
     settings = SparkSettings(
-        master="local-cluster[2,1,1024]",
+        master=f"local-cluster[{count},1,1024]",
         jars_dir=servers.JARS / jars.SPARK,
         work_dir=folder,
         driver_memory="512m",
@@ -48,6 +54,17 @@ def two_executors(folder: Path) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+def _end_gateway() -> None:
+    """End this process's JVM, if it has one; the next session starts another."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        process = gateway.proc
+        process.stdin.close()  # it lives until then
+        process.wait(timeout=30)
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 class SpiedExecutors:

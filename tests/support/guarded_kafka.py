@@ -11,7 +11,6 @@ from tests import servers
 
 from waybill.settings import StackSettings
 from waybill.stack import jars, state_folder
-from waybill.stack.kafka import Kafka
 
 USER, PASSWORD = "writer", "writes-only"
 PROPERTIES = """\
@@ -25,7 +24,7 @@ super.users=User:ANONYMOUS
 """
 
 
-class GuardedKafka(Kafka):
+class GuardedKafka(servers.QuietKafka):
     """The embedded broker with access rules; the second listener takes Airflow's port."""
 
     def __init__(self, home: Path, stack: StackSettings, jars_dir: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from contextlib import suppress
 from multiprocessing import forkserver
 
+import psutil
 import pytest
 from tests.servers import CHECKOUT
 
@@ -27,3 +29,17 @@ def start_server() -> None:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(CHECKOUT / "include"), str(CHECKOUT)]))
         PROCESSES.set_forkserver_preload(_PRELOAD)
         forkserver.ensure_running()
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return a process's command line; empty where it ended meanwhile, be it a zombie or gone."""
+    with suppress(psutil.NoSuchProcess):
+        return process.cmdline()
+    return []
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Tell whether a process is gone, or is a zombie."""
+    with suppress(psutil.NoSuchProcess):
+        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+    return True

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from pydantic import SecretStr
+from tests.support.processes import command_line
 
 from waybill.errors import InputError, RetryError
 from waybill.ingestion.connectors import Connections, Discovered, open_connector, singer_tap
@@ -86,7 +87,7 @@ def test_a_tap_reads_no_file_of_the_platform_and_leaves_no_process_behind(tmp_pa
     left = [
         one
         for one in psutil.Process().children(recursive=True)
-        if "time.sleep(600)" in one.cmdline()
+        if "time.sleep(600)" in command_line(one)
     ]
     assert left == []
 
