@@ -28,7 +28,7 @@ export class Search {
     this.fields = h("div", { class: "fields", id: "ways-panel", role: "tabpanel" });
     this.window = this.makeWindow();
     this.button = h("button", { type: "submit", class: "button solid" }, "Find");
-    this.tabs = WAYS.map(([way, words]) => h("button", { type: "button", role: "tab", id: `way-${way}`, class: "tab", "data-way": way, "aria-controls": "ways-panel", onclick: () => this.choose(way), onkeydown: (event) => this.move(event) }, words));
+    this.tabs = WAYS.map(([way, words]) => h("button", { type: "button", role: "tab", class: "tab", "data-way": way, "aria-controls": "ways-panel", onclick: () => this.choose(way), onkeydown: (event) => this.move(event) }, words));
     this.element = h(
       "form", { class: "search", role: "search", "aria-label": "Find events", onsubmit: (event) => this.submit(event) },
       h("div", { class: "tabs", role: "tablist", "aria-label": "Ways to ask" }, this.tabs), this.fields,
@@ -67,7 +67,6 @@ export class Search {
       const own = tab.dataset.way === way;
       tab.setAttribute("aria-selected", String(own));
       tab.tabIndex = own ? 0 : -1;
-      if (own) this.fields.setAttribute("aria-labelledby", tab.id);
     }
     const { id, pipeline, event_name, key, many, file, told } = this.made;
     const labelled = (words, input, note) => h("div", { class: "field" }, h("label", { class: "label", for: input.id }, words), input, note && h("span", { class: "note" }, note));
