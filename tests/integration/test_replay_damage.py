@@ -178,7 +178,7 @@ def test_a_dry_run_names_what_is_lost_and_fails(
     run(books)  # sets all apart
     for words in (("replay", "--dry-run"), ("dry-run",)):
         code, said = dry(*words)
-        assert code == 1  # refused: nothing is parked
+        assert code == 2
         assert "20" in said
         assert "quarantine" in said
         assert "`waybill parked lost`" in said

@@ -141,10 +141,10 @@ def replay(
     request.conditions.check()
     if proposed is not None and not request.dry_run:
         raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
-    found = replayable(settings, request)
     if request.dry_run:
         report_dry_run(settings, request.as_dry_run(proposed=proposed), as_json=as_json)
         return
+    found = replayable(settings, request)
     conf = request.model_dump(mode="json", exclude={"dry_run", "sample"})
     conf["governed"] = not ungoverned
     state, run_id, reason = _launch(settings, conf, follow=follow)

@@ -259,19 +259,18 @@ def shared_log_of(run_id: str, group: BatchGroup) -> str:
 
 
 def replayable(settings: Settings, request: ReplayRequest) -> ParkedGroup:
-    """Return the partition that a replay, or a dry run, would take.
+    """Return the partition that a replay would take.
 
     Raises:
         InputError: a name is wrong, or nothing is parked there; says which, and the nearest. Or the
-            pipeline is held, and it is no dry run.
+            pipeline is held.
     """
     from waybill.replay import find_replayable, refuse_held, require_parked
 
     with opened_parking(settings) as parking:
         found = find_replayable(parking, request)
         require_parked(parking, found, since=request.since, until=request.until)
-        if not request.dry_run:
-            refuse_held(parking, found.pipeline_id)
+        refuse_held(parking, found.pipeline_id)
         return found
 
 
