@@ -51,7 +51,7 @@ def test_a_breach_is_found_listed_shown_and_closed(settings: Any) -> None:
     [one] = json.loads(called("audit", "breaches", "--json", "--pipeline", "orders", code=2))
     assert (one["pipeline"], one["gap"], one["state"]) == ("orders", 3, "open")
     listed = " ".join(called("audit", "breaches", code=2).split())
-    assert "open orders order transformation on_the_way 3 events missing" in listed
+    assert f"{one['id']} open orders order 3 events missing" in listed
     assert "3 events missing" in called("audit", "show", str(one["id"]))
     report = json.loads(called("balance", "--json", code=2))
     assert (report["unaccounted"], report["verdicts"]["breach"]) == (3, 1)

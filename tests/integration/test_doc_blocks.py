@@ -73,7 +73,9 @@ def with_rows(checkout: Checkout) -> None:
     dsn = checkout.settings.destinations["warehouse"].dsn.get_secret_value()
     with psycopg.connect(dsn) as connection:
         connection.execute("CREATE SCHEMA aviation")
-        connection.execute("CREATE TABLE aviation.flights AS SELECT 1545 AS flight")
+        connection.execute(
+            "CREATE TABLE aviation.flights AS SELECT 1545 AS flight, 2475 AS distance"
+        )
 
 
 def with_versions_and_parked_flights(checkout: Checkout) -> None:

@@ -61,7 +61,7 @@ def test_what_is_in_force_and_what_was_before(folder: Path) -> None:
     assert "version 3 (in force)" in said
     assert "by task Größe: new column grosse" in said
     line = next(line for line in said.splitlines() if "user_id" in line)
-    assert line.split() == "│ user_id │ int64 │ yes │ userId │ learned │".split()
+    assert line.split() == ["user_id", "int64", "yes", "userId", "learned"]
     earlier = called("show", "orders", "--version", "2")
     assert "version 2 (version 3 is in force)" in earlier
     assert "grosse" not in earlier

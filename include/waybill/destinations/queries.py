@@ -7,9 +7,7 @@ opens the file read-only and reaches no other file and no network. Both end it a
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 _UNREACHABLE = ("08", "57P")
 """Classes of SQLSTATE: the server is not there, or not now."""
 _TOO_LONG = "57014"
+_AGAIN_S = 0.1
 _DEEPEST = 200
 """Levels of a value that are taken apart: writers of JSON end at 254."""
 _BEYOND_PYTHON = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
@@ -177,39 +176,39 @@ def _read_duckdb(name: str, path: str, query: ReadQuery) -> QueryResult:
     try:
         with (
             duckdb.connect(path, read_only=True, config=limits) as connection,
-            _ended_after(connection, query.timeout_s),
+            ThreadPoolExecutor(1) as reader,
         ):
-            _refuse_other_statements(connection, query.statement)
-            found = connection.execute(query.statement)
-            columns = tuple(str(one[0]) for one in found.description or ())
-            rows = [tuple(map(_shallow, row)) for row in found.fetchmany(query.most + 1)]
-    except duckdb.InterruptException as error:
+            reading = reader.submit(_duckdb_rows, connection, query)
+            try:
+                return reading.result(query.timeout_s)
+            except (TimeoutError, KeyboardInterrupt):
+                _end(connection, reading)
+                raise
+    except TimeoutError as error:
         raise _too_long(where, query) from error
     except duckdb.IOException as error:
         raise sorted_error(duck_error(error), name) from error
     except duckdb.Error as error:
         raise InputError(f"{where} refused the statement: {str(error).strip()}") from error
-    except RuntimeError as error:
-        if str(error) == _CTRL_C:
-            raise KeyboardInterrupt from error
-        raise
+
+
+def _duckdb_rows(connection: Any, query: ReadQuery) -> QueryResult:
+    _refuse_other_statements(connection, query.statement)
+    found = connection.execute(query.statement)
+    columns = tuple(str(one[0]) for one in found.description or ())
+    rows = [tuple(map(_shallow, row)) for row in found.fetchmany(query.most + 1)]
     return QueryResult(columns, rows[: query.most], len(rows) > query.most)
 
 
-_CTRL_C = "Query interrupted"
-"""What DuckDB makes of a KeyboardInterrupt."""
+def _end(connection: Any, reading: Future[QueryResult]) -> None:
+    """End what DuckDB runs: again and again, as it does not hear what comes between two steps.
 
-
-@contextmanager
-def _ended_after(connection: Any, limit_s: float) -> Iterator[None]:
-    """End what DuckDB runs after a time."""
-    timer = threading.Timer(limit_s, connection.interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+    Ctrl-C in the thread that runs a statement is no way to end it: DuckDB then waits for its own
+    threads, which nobody has told.
+    """
+    while not reading.done():
+        connection.interrupt()
+        wait([reading], _AGAIN_S)
 
 
 def _refuse_other_statements(connection: Any, statement: str) -> None:

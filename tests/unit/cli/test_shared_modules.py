@@ -128,7 +128,7 @@ def test_tests_of_two_folders_of_pipelines_do_not_mix_their_shared_modules(
 def test_dev_watches_the_shared_modules_of_its_pipeline_and_no_others(root):
     dev = Dev("orders")
     try:
-        assert any("PAID" in line for line in dev.wait_for("watching "))
+        assert any("PAID" in line for line in dev.wait_for("watching"))
         (root / "shared" / "unused.py").write_text("A = 1\n")
         (root / "shared" / "words.py").write_text(STATUS.format("title"))
         said = dev.wait_for('+ orders  {"id":"A-2"')
