@@ -63,7 +63,8 @@ def run_deploy(
     Raises:
         TrialFailedError: it was tried, and cannot work.
         StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
-        InputError: the declaration is wrong, or not fit for what is deployed.
+        InputError: the declaration is wrong, not fit for what is deployed, or was changed while it
+            was checked.
     """
     from waybill.ingestion.connectors import open_connector
 
@@ -83,7 +84,7 @@ def run_deploy(
             who=who,
             rules=rules_for(pipeline, settings.destinations),
             source_roots=roots,
-            origin=DeployOrigin(place, force=force),
+            origin=DeployOrigin(place, force=force, version=pipeline.version),
         )
     said = map(_sentence, [*missing, *elsewhere, *tried])
     return replace(report, warnings=(*report.warnings, *said))
