@@ -75,7 +75,7 @@ def run_deploy(
     if missing and not missing_ok:
         raise NamesMissingError(missing)
     elsewhere = [one for one in check_sources(directory, environment) if not one.field]
-    tried = _tried(settings, directory, missing) if deep else ()
+    tried = _tried(settings, directory, pipeline, missing) if deep else ()
     place = f"{socket.gethostname()}:{directory.resolve()}"
     with open_tracker(settings.tracker) as tracker:
         report = deploy(
@@ -90,7 +90,9 @@ def run_deploy(
     return replace(report, warnings=(*report.warnings, *said))
 
 
-def _tried(settings: Settings, directory: Path, missing: Sequence[Problem]) -> Sequence[Problem]:
+def _tried(
+    settings: Settings, directory: Path, pipeline: Pipeline, missing: Sequence[Problem]
+) -> Sequence[Problem]:
     """Try a pipeline; return of what to warn.
 
     Raises:
@@ -98,7 +100,8 @@ def _tried(settings: Settings, directory: Path, missing: Sequence[Problem]) -> S
     """
     from waybill.services.pipeline_trial import TrialFailedError, deep_check
 
-    found = deep_check(settings, directory, has_imports=all(one.field for one in missing))
+    has_imports = all(one.field for one in missing)
+    found = deep_check(settings, directory, pipeline, has_imports=has_imports)
     if found.problems:
         raise TrialFailedError(list(found.problems))
     return [one for one in found.warnings if one.field != _NAME or not missing]
