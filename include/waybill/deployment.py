@@ -12,7 +12,7 @@ from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, or_, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import Decision, write_audit
@@ -30,6 +30,7 @@ from waybill.mappings import (
 from waybill.nearest_name import hint, shown_name
 from waybill.notices import write_notice
 from waybill.pipelines import (
+    PUSHED,
     DeclarationError,
     Pipeline,
     PipelineHead,
@@ -125,6 +126,8 @@ class DeployReport:
     touched: tuple[str, ...] = ()
     """Names of other pipelines that import shared modules of this one, and are active with other
     texts of these: they get them when they are deployed."""
+    is_pushed: bool = False
+    """Its source sends to the collector: it has no DAG."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -140,6 +143,8 @@ class DeployOrigin:
     """Host and folder, for the history; "": nobody can tell later what came from there."""
     force: bool = True
     """Deploy also where another version was deployed from elsewhere since."""
+    version: str = ""
+    """That was checked: another is refused. "": whatever the folder holds."""
 
 
 _UNKNOWN_ORIGIN = DeployOrigin()
@@ -172,11 +177,13 @@ def deploy(
 
     Raises:
         InputError: the declaration is wrong, its source lies where it must not, its name belongs to
-            another pipeline, its team or destination is not what it was, or a column's type is none
-            that holds what was learned.
+            another pipeline, its team or destination is not what it was, a column's type is none
+            that holds what was learned, or the folder holds another version than was checked.
         StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
     """
     pipeline = load_pipeline(directory, source_roots)
+    if origin.version and pipeline.version != origin.version:
+        raise InputError(f"{directory} changed while it was checked; run the command again")
     with tracker.transaction() as connection:
         _lock_deploys(connection)
         _register(connection, pipeline)
@@ -280,6 +287,7 @@ def _activated(
         warnings=tuple(shared_tables(connection, pipeline)),
         replaced=replaced,
         rolled_back_to=change.rolled_back_to,
+        is_pushed=pipeline.source.connector == PUSHED,
     )
 
 
@@ -629,24 +637,24 @@ def shared_tables(
 ) -> list[str]:
     """Return a sentence for each table that another deployed pipeline writes too.
 
-    One that is undeployed writes none.
+    Those that it learned from its events are among them. One that is undeployed writes none.
 
     Args:
         connection: to the tracker.
         pipeline: the one.
         learned: its tables with what was learned of them, besides those that it declares.
 
-    Cost: one statement, which reads each active declaration, 75 KB of one of 100 event names; they
-    are compared where they lie.
+    Cost: one statement, which reads each active declaration, 75 KB of one of 100 event names, and
+    of pipelines of this destination and schema their mappings; they are compared where they lie.
     """
     place = {"destination": pipeline.destination, "schema": pipeline.schema_name}
     names = _declared_tables(pipeline, learned)
-    given = {"id": pipeline.id, "place": json.dumps(place), "names": names}
+    given = {"id": pipeline.id, "names": names}
     return [
         f"pipelines {pipeline.name!r} and {other!r} both write table "
         f"{pipeline.schema_name}.{table} of {pipeline.destination!r}: rows with equal keys "
         "replace each other"
-        for other, table in connection.execute(_SHARED_TABLES, given)
+        for other, table in connection.execute(_SHARED_TABLES, given | place)
     ]
 
 
@@ -720,14 +728,33 @@ def _lock_deploys(connection: Connection) -> None:
 
 
 def _register(connection: Connection, pipeline: Pipeline) -> None:
-    """Insert or update the pipeline's row."""
-    owner = connection.execute(
-        select(pipelines.c.id).where(pipelines.c.name == pipeline.name)
-    ).scalar()
-    if owner is not None and owner != pipeline.id:
+    """Insert or update the pipeline's row.
+
+    Commands take a name or an id: so no pipeline's name is the id of another.
+
+    Raises:
+        InputError: another has its name, has its name as its id, or its id as its name.
+    """
+    own = pipelines.c
+    query = select(own.id, own.name).where(
+        own.id != pipeline.id,
+        or_(own.name.in_((pipeline.name, pipeline.id)), own.id == pipeline.name),
+    )
+    for other in connection.execute(query):
+        if other.name == pipeline.name:
+            raise InputError(
+                f"a pipeline named {pipeline.name!r} exists with id {other.id!r}; this declaration "
+                f"says {pipeline.id!r}. Ids never change: keep the old id, or choose another name"
+            )
+        if other.id == pipeline.name:
+            raise InputError(
+                f"name {pipeline.name!r} is the id of pipeline {other.name!r}: commands take a "
+                "name or an id, and would not know which is meant; choose another name"
+            )
         raise InputError(
-            f"a pipeline named {pipeline.name!r} exists with id {owner!r}; this declaration says "
-            f"{pipeline.id!r}. Ids never change: keep the old id, or choose another name"
+            f"id {pipeline.id!r} is the name of the pipeline with id {other.id!r}: commands take a "
+            "name or an id, and would not know which is meant; choose another id, or deploy that "
+            "pipeline under another name first"
         )
     statement = insert(pipelines).values(id=pipeline.id, name=pipeline.name, team=pipeline.team)
     connection.execute(
@@ -980,12 +1007,15 @@ _HEADS = text(
     "- CAST('{events,transformation_code,shared_code}' AS text[]) " + _ACTIVE_ONES
 )
 _TABLES_THERE = """
-CROSS JOIN LATERAL jsonb_path_query(active.declaration, '$
-  ? (@.destination == $destination && @.schema_name == $schema).events.*.table',
-  CAST(:place AS jsonb)) AS spec
 CROSS JOIN LATERAL (
-  SELECT spec->>'name' UNION ALL SELECT child->>'name'
-  FROM jsonb_path_query(spec, '$.children[*]') AS child) AS found (name)"""
+  SELECT jsonb_path_query(active.declaration, '$.events.*.table')
+  UNION ALL SELECT learned.declaration->'table' FROM (
+    SELECT DISTINCT ON (event_name) event_name, declaration FROM mapping_versions
+    WHERE mapping_versions.pipeline_id = pipelines.id ORDER BY event_name, number DESC) AS learned
+  WHERE jsonb_exists(active.declaration->'events', learned.event_name)) AS spec (value)
+CROSS JOIN LATERAL (
+  SELECT spec.value->>'name' UNION ALL SELECT child->>'name'
+  FROM jsonb_path_query(spec.value, '$.children[*]') AS child) AS found (name)"""
 _NOT_UNDEPLOYED = """ AND NOT EXISTS (
   SELECT FROM undeployments AS gone
   WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)"""
@@ -993,11 +1023,14 @@ _SHARED_TABLES = text(
     "SELECT DISTINCT pipelines.name, found.name "
     + _ACTIVE_ONES
     + _TABLES_THERE
-    + " WHERE pipelines.id <> :id AND found.name = ANY(CAST(:names AS text[]))"
+    + " WHERE pipelines.id <> :id AND active.declaration->>'destination' = :destination"
+    + " AND active.declaration->>'schema_name' = :schema"
+    + " AND found.name = ANY(CAST(:names AS text[]))"
     + _NOT_UNDEPLOYED
     + " ORDER BY 2, 1"
 )
-"""What cannot be read of another's declaration is not found in it."""
+"""What is declared, and what was learned of these event names: it is in the mapping in force. What
+cannot be read of another's declaration is not found in it."""
 _OTHER_CODE_THERE = """
 CROSS JOIN LATERAL jsonb_each_text(active.declaration->'shared_code') AS there
 JOIN jsonb_each_text(CAST(:code AS jsonb)) AS own

@@ -194,6 +194,27 @@ def test_a_rollback_is_refused_as_a_deploy_of_that_version_would_be(home, tmp_pa
     assert [one["number"] for one in as_json("history", "test-orders")] == [2, 1]
 
 
+def test_a_name_is_no_other_pipelines_id_and_an_id_no_others_name(home, tmp_path):
+    as_json("deploy", home)
+    text = (home / "pipeline.yaml").read_text()
+
+    def deployed(name, pipeline_id, **more):
+        other = elsewhere(home, tmp_path, f"{name}-{pipeline_id}", fixed=False)
+        changed = text.replace("name: orders", f"name: {name}")
+        (other / "pipeline.yaml").write_text(
+            changed.replace("id: test-orders", f"id: {pipeline_id}")
+        )
+        return run("deploy", other, "--force", **more).output
+
+    refused = flat(deployed("test-orders", "test-others", code=1))
+    assert "name 'test-orders' is the id of pipeline 'orders'" in refused
+    assert "choose another name" in refused
+    refused = flat(deployed("others", "orders", code=1))
+    assert "id 'orders' is the name of the pipeline with id 'test-orders'" in refused
+    deployed("test-orders", "test-orders")
+    assert [one["number"] for one in as_json("history", "test-orders")] == [2, 1]
+
+
 def test_one_version_alone_cannot_be_rolled_back(home):
     as_json("deploy", home)
     assert "has had one version only" in flat(run("rollback", "orders", code=1).output)

@@ -6,10 +6,11 @@ import json
 from typing import Any, ClassVar
 
 import pytest
+from sqlalchemy import text
 from tests.support import orders
 from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
-from tests.support.replays import run_replay
+from tests.support.replays import dry_run_request, run_replay
 from typer.testing import CliRunner
 
 from waybill import services
@@ -86,6 +87,25 @@ def test_rows_that_the_destination_refused_are_told_by_their_ids(books: Books) -
     outcome = services.replay_outcome(books.settings, partition, "r1", wait_s=0)
     assert outcome.parked_again == {"destination/unique_violation": 1}
     assert (outcome.passed, outcome.waits_for) == (9, "")
+
+
+def test_a_pipeline_is_met_by_its_id_where_that_is_the_name_of_another(books: Books) -> None:
+    with books.tracker.transaction() as connection:
+        for statement in (OTHER, OTHER_VERSION):
+            connection.execute(text(statement))
+    tried = services.run_dry_run(books.settings, dry_run_request(*NAMES.values()))
+    assert tried.pipeline == "orders"
+    partition = replayed(books)
+    outcome = services.replay_outcome(books.settings, partition, "r1", wait_s=0.2)
+    assert (outcome.sent, outcome.in_flight) == (10, 10)
+
+
+OTHER = "INSERT INTO pipelines (id, name, team) VALUES ('other', 'test-orders', 'other')"
+OTHER_VERSION = """
+INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by)
+SELECT 'other', 1, version, declaration || '{"id": "other", "name": "test-orders", "team": "other"}',
+  'ann' FROM pipeline_versions
+"""
 
 
 def test_a_run_that_replayed_nothing_is_named(books: Books) -> None:

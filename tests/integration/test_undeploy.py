@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +117,11 @@ def test_a_pipeline_is_undeployed_and_deployed_again(folder, tmp_path):
     assert [one["state"] for one in json.loads(run("list", "--json").stdout)] == ["undeployed"]
     with pytest.raises(InputError, match=r"'orders' was undeployed on .*its source is not read"):
         run_ingest(Settings(), "orders")
-    assert "was undeployed on" in undeploy("--yes", code=1).stderr
+    again = flat(undeploy("--why", "x").stdout)
+    assert re.match(r"orders: it was undeployed on .*, by \S+ already; its tables stay", again)
+    assert json.loads(undeploy("--json").stdout)["already"].startswith("was undeployed on")
+    refused = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+    assert "already, with its tables kept" in refused
     assert "nothing to roll back" in run("rollback", "orders", "1", "--why", "x", code=1).stderr
     audited = (
         "SELECT action, detail->>'why' FROM audit_log WHERE target = 'test-orders' ORDER BY id"
@@ -240,6 +245,43 @@ def test_tables_that_another_pipeline_writes_are_not_dropped(folder, tmp_path):
     assert "its tables are not dropped: pipelines 'orders' and 'others' both write" in refused
 
 
+def test_a_table_that_another_pipeline_learned_is_not_dropped(folder, tmp_path):
+    deploy(folder)
+    learn(LEARNED)
+    other = others_of(folder, tmp_path, "orders__tags")
+    [warning] = deploy(other)["warnings"]
+    assert "'others' and 'orders' both write table shop.orders__tags" in warning
+    request = UndeployRequest(pipeline="others", drop_tables=True, why="gone", wait=0)
+    refused = r"not dropped: pipelines 'others' and 'orders' both write table shop\.orders__tags"
+    with pytest.raises(InputError, match=refused):
+        services.run_undeploy(Settings(), request, Decision("ann", "gone"))
+    text = (folder / "pipeline.yaml").read_text().replace("event: order", "event: sale")
+    (folder / "pipeline.yaml").write_text(text.replace("order:\n", "sale:\n"))
+    deploy(folder)
+    assert deploy(other)["warnings"] == [], "an event name that is not declared writes no table"
+
+
+def learn(children):
+    """Have children's tables learned of the events of `orders`."""
+    tracked(
+        "UPDATE mapping_versions SET declaration = jsonb_set(declaration, "
+        f"'{{table,children}}', '{children}') RETURNING 1"
+    )
+
+
+def test_a_table_that_no_load_wrote_to_is_not_dropped(folder, monkeypatch):
+    deploy(folder)
+    warehouse("CREATE SCHEMA shop; CREATE TABLE shop.orders (number bigint PRIMARY KEY)")
+    refused = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+    assert "shop.orders was never loaded by Waybill" in refused
+    assert "keep it with --keep-tables" in refused
+    assert tracked("SELECT count(*) FROM undeployments") == [(0,)]
+    monkeypatch.setattr(undeployment, "refuse_drop", lambda *_given, **_more: None)
+    late = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+    assert "shop.orders was never loaded by Waybill" in late
+    assert warehouse(TABLES) == [("orders",)]
+
+
 @pytest.mark.parametrize(
     ("place", "is_dropped", "can_deploy"),
     [
@@ -248,6 +290,7 @@ def test_tables_that_another_pipeline_writes_are_not_dropped(folder, tmp_path):
         ("undeployment.begin_drop", False, True),
         ("undeployment.drop_tables", False, False),
         ("undeployment.finish", True, False),
+        ("service.UndeployReport", True, True),
     ],
 )
 def test_whoever_is_killed_at_any_step_is_finished_by_the_same_command(
@@ -375,8 +418,7 @@ def test_while_one_drops_tables_no_other_goes_on_and_nobody_deploys_onto_them(
     make_table()
     declaration = "SELECT declaration #> '{table,children}' FROM mapping_versions"
     assert tracked(declaration) == [([],)]
-    tracked(f"UPDATE mapping_versions SET declaration = jsonb_set(declaration, "
-            f"'{{table,children}}', '{LEARNED}') RETURNING 1")  # fmt: skip
+    learn(LEARNED)
     monkeypatch.setenv("WAYBILL_TRACKER__LOCK_TIMEOUT_S", "1")
     drop, tried = SqlDestination.drop_tables, []
 
@@ -507,6 +549,48 @@ def test_a_drop_that_is_refused_is_told_and_tried_again_by_the_dag(folder):
     who = "SELECT who, detail->>'why' FROM audit_log WHERE action = 'undeployed'"
     asked = "SELECT asked_by, why FROM undeployments"
     assert tracked(who) == tracked(asked)
+
+
+def test_who_waits_while_the_dag_ends_it_is_told_what_came_of_it(folder, monkeypatch):
+    deploy(folder)
+    make_table()
+    drop = undeployment.drop_tables
+
+    def overtaken(*given):
+        monkeypatch.setattr(undeployment, "drop_tables", drop)
+        [done] = services.finish_drops(Settings())
+        assert done.is_done
+        return drop(*given)
+
+    monkeypatch.setattr(undeployment, "drop_tables", overtaken)
+    done = flat(undeploy("--drop-tables", "--confirm", "orders").stdout)
+    assert "already; dropped are shop.orders" in done
+    assert "read from its beginning" in done
+    assert tracked("SELECT count(*) FROM audit_log WHERE action = 'undeployed'") == [(1,)]
+
+
+def test_a_pipeline_that_cannot_be_read_keeps_no_other_from_being_finished(folder, tmp_path):
+    deploy(folder)
+    other = others_of(folder, tmp_path, "others")
+    deploy(other)
+    make_table()
+    tracked(
+        "INSERT INTO undeployments (pipeline_id, asked_by, why, drop_tables, dropping_at) SELECT "
+        "id, 'ann', 'gone', true, now() FROM pipelines RETURNING 1"
+    )
+    tracked("UPDATE pipelines SET name = 'test-orders' WHERE id = 'test-others' RETURNING 1")
+    [done, also] = services.finish_drops(Settings())
+    assert (done.pipeline, done.dropped) == ("orders", ("shop.orders",)), "ids are not names"
+    assert also.dropped == ("shop.others",)
+    tracked("UPDATE undeployments SET done_at = NULL RETURNING 1")
+    tracked(
+        "UPDATE pipeline_versions SET declaration = '[]' WHERE pipeline_id = 'test-orders' "
+        "RETURNING 1"
+    )
+    [broken, done] = services.finish_drops(Settings())
+    assert (broken.pipeline_id, broken.is_done) == ("test-orders", False)
+    assert "stored Pipeline cannot be read" in broken.waits_for[0]
+    assert (done.pipeline_id, done.is_done) == ("test-others", True)
 
 
 def test_a_drop_that_rights_are_missing_for_is_ended_with_the_tables_kept(folder, monkeypatch):

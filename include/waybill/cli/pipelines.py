@@ -28,7 +28,6 @@ from waybill.errors import InputError, NotFoundError, RetryError
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     HOURLY,
-    PUSHED,
     DeclarationError,
     NamesMissingError,
     Pipeline,
@@ -36,7 +35,6 @@ from waybill.pipelines import (
     RunEnvironment,
     check_sources,
     cron_schedule,
-    load_pipeline,
     load_pipelines,
     topic_of,
 )
@@ -409,7 +407,7 @@ def deploy(
         lambda: run_deploy(settings, folder, who=who, force=force, missing_ok=missing_ok, deep=deep)
     )
     dag_id = f"ingest_{report.pipeline}"
-    is_pushed = load_pipeline(folder).source.connector == PUSHED
+    is_pushed = report.is_pushed
     note, is_paused = ("", False) if is_pushed else _renew_dag(settings, folder.resolve(), dag_id)
     wanted = [_STREAM] if is_pushed else [_STREAM, dag_id]
     unpaused, absent = _unpause(settings, wanted) if unpause else ([], [])

@@ -41,24 +41,27 @@ def undeploy(
     at the source's beginning.
 
     Exit code 2: something is on its way still; the same command again goes on. So it does after
-    it was killed, at whatever step. Where the destination refuses to drop its tables, the DAG
-    refresh_tracker tries it each hour; --keep-tables ends it, and they stay.
+    it was killed, at whatever step. Where it was undeployed so before, that is said, with exit
+    code 0. Where the destination refuses to drop its tables, the DAG refresh_tracker tries it each
+    hour; --keep-tables ends it, and they stay.
     """
     from waybill.services import UndeployWatch, run_undeploy, undeployable
     from waybill.settings import Settings
 
     settings, decided = Settings(), decision(who, request.why)
     decided.require_why()
-    pipeline, tables = undeployable(settings, request)
-    if request.drop_tables:
-        _confirm_drop(pipeline.name, tables, request.confirm, as_json=as_json)
-    elif not yes:
-        _confirm(pipeline.name, tables, as_json=as_json)
-    watch = UndeployWatch(
-        begun=lambda: print_folded([_pause(settings, f"ingest_{pipeline.name}")], err=True),
-        waits=lambda words: print_folded([f"waits: {words}"], err=True),
-    )
-    report = run_undeploy(settings, request, decided, watch)
+    found = undeployable(settings, request)
+    name, tables, report = found.pipeline.name, found.tables, found.ended
+    if report is None:
+        if request.drop_tables:
+            _confirm_drop(name, tables, request.confirm, as_json=as_json)
+        elif not yes:
+            _confirm(name, tables, as_json=as_json)
+        watch = UndeployWatch(
+            begun=lambda: print_folded([_pause(settings, f"ingest_{name}")], err=True),
+            waits=lambda words: print_folded([f"waits: {words}"], err=True),
+        )
+        report = run_undeploy(settings, request, decided, watch)
     if as_json:
         print_json(report.to_json())
     else:
@@ -75,24 +78,25 @@ def _lines(report: UndeployReport, request: UndeployRequest) -> list[str]:
             *(f"  {one}" for one in report.waits_for),
             "the same command again goes on; `waybill pipelines deploy` takes it back",
         ]
+    done = f"{name}: it {report.already} already" if report.already else f"{name}: undeployed"
     if report.dropped:
         return [
-            f"{name}: undeployed; dropped are {', '.join(report.dropped)}",
+            f"{done}; dropped are {', '.join(report.dropped)}",
             "once it is deployed again, its source is read from its beginning",
         ]
     kept = " and its parked events" if request.leave_parked else ""
     if report.reads_again:
         return [
-            f"{name}: undeployed; its tables{kept} stay, as far as they were not dropped before",
+            f"{done}; its tables{kept} stay, as far as they were not dropped before",
             "once it is deployed again, its source is read from its beginning",
         ]
     return [
-        f"{name}: undeployed; its tables{kept} stay",
+        f"{done}; its tables{kept} stay",
         "once it is deployed again, it is read on from where it stopped",
     ]
 
 
-def _confirm(name: str, tables: list[str], *, as_json: bool) -> None:
+def _confirm(name: str, tables: tuple[str, ...], *, as_json: bool) -> None:
     from waybill.errors import InputError
 
     if as_json:
@@ -102,7 +106,7 @@ def _confirm(name: str, tables: list[str], *, as_json: bool) -> None:
     typer.confirm("Undeploy it?", abort=True, err=True)
 
 
-def _confirm_drop(name: str, tables: list[str], given: str | None, *, as_json: bool) -> None:
+def _confirm_drop(name: str, tables: tuple[str, ...], given: str | None, *, as_json: bool) -> None:
     """Have the pipeline's name typed.
 
     Raises:

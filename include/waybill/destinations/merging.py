@@ -27,8 +27,10 @@ from waybill.pipelines import ChildTable, TableSpec
 
 DELETED_AT = "_waybill_deleted_at"
 """When a soft delete took effect; null: the row lives."""
+LOADED_ID = "_waybill_id"
+"""The id of the row's event; of each table that loads write to, and of no other."""
 KEPT_COLUMNS = (
-    ("_waybill_id", "string"),
+    (LOADED_ID, "string"),
     ("_waybill_source_version", "int64"),
     ("_waybill_intake_version", "int64"),
     ("_waybill_loaded_at", "timestamp"),

@@ -294,6 +294,15 @@ class RevertingDestination(Protocol):
         """
         ...
 
+    def refuse_unloaded(self, specs: Sequence[TableSpec]) -> None:
+        """Refuse tables, or their children's, that are there and that no load has written to.
+
+        Raises:
+            RetryError: the destination is away or busy.
+            InputError: there is one, by name; or it is not configured as it must be.
+        """
+        ...
+
     def drop_tables(self, specs: Sequence[TableSpec], confirm: Callable[[], object]) -> None:
         """Drop tables and their children's, with what the books have of them, in one transaction.
 
@@ -305,7 +314,8 @@ class RevertingDestination(Protocol):
 
         Raises:
             RetryError: the destination is away, or a table is in use.
-            InputError: it refuses: something else needs a table, or the rights are missing.
+            InputError: it refuses: something else needs a table, the rights are missing, or no load
+                has written to a table: see ``refuse_unloaded``.
         """
         ...
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from waybill.access import personal_of, proposed_by
-from waybill.deployment import active_pipeline
+from waybill.deployment import pipeline_of
 from waybill.errors import InputError, ParkError
 from waybill.events import decode
 from waybill.ledger import live_names
@@ -308,7 +308,7 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     """
     parking = Parking(parts.tracker, parts.objects)
     found = find_replayable(parking, request)
-    active = active_pipeline(parts.tracker, found.pipeline_id)
+    active = pipeline_of(parts.tracker, found.pipeline_id)
     version = active if request.proposed is None else _proposed(request.proposed, active)
     runners = _DryRunners(parts, active)
     mappings = mappings_once_deployed(parts.tracker, active, version).values()

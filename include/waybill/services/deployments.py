@@ -63,7 +63,8 @@ def run_deploy(
     Raises:
         TrialFailedError: it was tried, and cannot work.
         StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
-        InputError: the declaration is wrong, or not fit for what is deployed.
+        InputError: the declaration is wrong, not fit for what is deployed, or was changed while it
+            was checked.
     """
     from waybill.ingestion.connectors import open_connector
 
@@ -74,7 +75,7 @@ def run_deploy(
     if missing and not missing_ok:
         raise NamesMissingError(missing)
     elsewhere = [one for one in check_sources(directory, environment) if not one.field]
-    tried = _tried(settings, directory, missing) if deep else ()
+    tried = _tried(settings, directory, pipeline, missing) if deep else ()
     place = f"{socket.gethostname()}:{directory.resolve()}"
     with open_tracker(settings.tracker) as tracker:
         report = deploy(
@@ -83,13 +84,15 @@ def run_deploy(
             who=who,
             rules=rules_for(pipeline, settings.destinations),
             source_roots=roots,
-            origin=DeployOrigin(place, force=force),
+            origin=DeployOrigin(place, force=force, version=pipeline.version),
         )
     said = map(_sentence, [*missing, *elsewhere, *tried])
     return replace(report, warnings=(*report.warnings, *said))
 
 
-def _tried(settings: Settings, directory: Path, missing: Sequence[Problem]) -> Sequence[Problem]:
+def _tried(
+    settings: Settings, directory: Path, pipeline: Pipeline, missing: Sequence[Problem]
+) -> Sequence[Problem]:
     """Try a pipeline; return of what to warn.
 
     Raises:
@@ -97,7 +100,8 @@ def _tried(settings: Settings, directory: Path, missing: Sequence[Problem]) -> S
     """
     from waybill.services.pipeline_trial import TrialFailedError, deep_check
 
-    found = deep_check(settings, directory, has_imports=all(one.field for one in missing))
+    has_imports = all(one.field for one in missing)
+    found = deep_check(settings, directory, pipeline, has_imports=has_imports)
     if found.problems:
         raise TrialFailedError(list(found.problems))
     return [one for one in found.warnings if one.field != _NAME or not missing]

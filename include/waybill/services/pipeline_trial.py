@@ -86,6 +86,7 @@ class _Trial:
 def deep_check(
     settings: Settings,
     directory: Path,
+    pipeline: Pipeline | None = None,
     *,
     limit_s: float = DEEP_LIMIT_S,
     has_imports: bool = True,
@@ -97,6 +98,7 @@ def deep_check(
     Args:
         settings: all.
         directory: with a declaration without mistakes.
+        pipeline: as it was read from there, whatever the folder holds by now; None: it is read.
         limit_s: how long destination, source and code may take, each; what takes longer is left
             to end with this process.
         has_imports: False: the code imports what is not here, and is not run.
@@ -106,7 +108,7 @@ def deep_check(
 
     Cost: half a second where all answers; at most three times ``limit_s``.
     """
-    trial = _Trial(settings, directory, load_pipeline(directory), limit_s)
+    trial = _Trial(settings, directory, pipeline or load_pipeline(directory), limit_s)
     _try_destination(trial)
     if has_imports:
         _try_code(trial)

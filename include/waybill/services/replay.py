@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from waybill.deployment import active_pipeline, refuse_replays
+from waybill.deployment import pipeline_of, refuse_replays
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
@@ -103,7 +103,7 @@ def _canary(
     ends = dict(wait.ends)
     with open_tracker(settings.tracker) as tracker:
         parking, log = Parking(tracker, open_owned_objects(settings)), open_log(settings.kafka)
-        pipeline, place = active_pipeline(tracker, pipeline_id), run.partition_id
+        pipeline, place = pipeline_of(tracker, pipeline_id), run.partition_id
 
         def watch(step: str) -> ReplayOutcome:
             watched = ReplayWatch(tracker, parking, log, pipeline, place, run.run_id, step=step)
@@ -152,7 +152,7 @@ def _opened(
     log.wait_until_up(limit_s=KAFKA_WAIT_S)
     refuse_foreign_bucket(settings)
     with open_tracker(settings.tracker) as tracker:
-        pipeline, recorder = active_pipeline(tracker, pipeline_id), open_recording(settings)
+        pipeline, recorder = pipeline_of(tracker, pipeline_id), open_recording(settings)
         objects = open_owned_objects(settings)
         parking = Parking(tracker, objects)
         refused = Undeliverable(
@@ -283,7 +283,7 @@ def replay_outcome(
 
     with open_tracker(settings.tracker) as tracker:
         parking = Parking(tracker, open_owned_objects(settings))
-        pipeline = active_pipeline(tracker, partition.pipeline_id)
+        pipeline = pipeline_of(tracker, partition.pipeline_id)
         log = open_log(settings.kafka)
         watch = ReplayWatch(tracker, parking, log, pipeline, partition.id, run_id)
         return watch.wait(limit_s=wait_s)

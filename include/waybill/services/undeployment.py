@@ -12,6 +12,7 @@ from waybill.deployment import (
     active_pipeline,
     begin_undeployment,
     note_problem,
+    pipeline_of,
     read_undeployment,
     unfinished_drops,
 )
@@ -43,18 +44,32 @@ class UndeployReport:
     """Tables."""
     reads_again: bool = False
     """Once it is deployed again, its source is read from its beginning: tables may be gone."""
+    already: str = ""
+    """When and by whom it was undeployed, where that was so before: nothing was done now."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         return asdict(self)
 
 
-def undeployable(settings: Settings, request: UndeployRequest) -> tuple[Pipeline, list[str]]:
-    """Return a pipeline, and its tables by name, unless something keeps it from being undeployed.
+@dataclass(frozen=True, slots=True)
+class Undeployable:
+    """A pipeline that may be undeployed."""
+
+    pipeline: Pipeline
+    tables: tuple[str, ...]
+    """Its tables by name."""
+    ended: UndeployReport | None = None
+    """It was undeployed just so before; nothing is to be done."""
+
+
+def undeployable(settings: Settings, request: UndeployRequest) -> Undeployable:
+    """Return a pipeline, unless something keeps it from being undeployed.
 
     Raises:
-        InputError: nothing of that name is deployed, it is undeployed already, replays are open,
-            events are parked, or its tables cannot be dropped.
+        InputError: nothing of that name is deployed, it is undeployed already with another end for
+            its tables, replays are open, events are parked, or its tables cannot be dropped.
+        RetryError: the tracker, or the destination whose tables are to be dropped, is away.
     """
     from waybill import undeployment
 
@@ -63,17 +78,46 @@ def undeployable(settings: Settings, request: UndeployRequest) -> tuple[Pipeline
     with open_tracker(settings.tracker) as tracker:
         pipeline = active_pipeline(tracker, request.pipeline)
         undeployment.refuse_pushed(pipeline)
+        names = tuple(_table_names(tracker, pipeline))
         begun = read_undeployment(tracker, pipeline.id)
         if begun is not None and begun.done_at is not None:
-            raise InputError(f"pipeline {pipeline.name!r} {begun} already")
-        if begun is None or begun.dropping_at is None:
+            ended = _ended(tracker, pipeline, begun, request)
+            if ended is None:
+                became = "dropped" if begun.drop_tables else "kept"
+                raise InputError(
+                    f"pipeline {pipeline.name!r} {begun} already, with its tables {became}"
+                )
+            return Undeployable(pipeline, names, ended)
+        begins = begun is None or begun.dropping_at is None
+        if begins:
             with tracker.transaction() as connection:
                 undeployment.refuse_hindered(
                     connection, pipeline, leave_parked=request.leave_parked
                 )
         if request.drop_tables:
-            undeployment.refuse_drop(tracker, pipeline, settings.destinations, settings.s3)
-        return pipeline, _table_names(tracker, pipeline)
+            undeployment.refuse_drop(
+                tracker, pipeline, settings.destinations, settings.s3, looks=begins
+            )
+        return Undeployable(pipeline, names)
+
+
+def _ended(
+    tracker: TrackerStore,
+    pipeline: Pipeline,
+    begun: Undeployment | None,
+    request: UndeployRequest,
+) -> UndeployReport | None:
+    """Return what came of an undeployment that has ended as it is asked for; None: it has not."""
+    if begun is None or begun.done_at is None or begun.drop_tables != request.drop_tables:
+        return None
+    return UndeployReport(
+        pipeline.name,
+        pipeline.id,
+        is_done=True,
+        dropped=tuple(_table_names(tracker, pipeline)) if begun.drop_tables else (),
+        reads_again=begun.dropping_at is not None,
+        already=str(begun),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +141,8 @@ def run_undeploy(
 ) -> UndeployReport:
     """Undeploy a pipeline, or go on with it; safe to run again after any death.
 
+    Where it ended before, or somebody else ends it meanwhile, as it is asked for, that is returned.
+
     Args:
         settings: all.
         request: which, and what becomes of its tables.
@@ -104,14 +150,36 @@ def run_undeploy(
         watch: what is told on the way.
 
     Raises:
-        InputError: as of ``undeployable``; it was undeployed already, or deployed meanwhile; or the
-            destination refuses to drop its tables, which is noted.
+        InputError: as of ``undeployable``; it was deployed meanwhile; or the destination refuses to
+            drop its tables, which is noted.
         RetryError: Kafka, the tracker or the destination is away, or somebody else goes on with it
             at this moment; run it again.
     """
+    found = undeployable(settings, request)
+    if found.ended is not None:
+        return found.ended
+    try:
+        return _undeployed(settings, request, decision, watch, found)
+    except InputError:
+        with open_tracker(settings.tracker) as tracker:
+            begun = read_undeployment(tracker, found.pipeline.id)
+            ended = _ended(tracker, found.pipeline, begun, request)
+        if ended is None:
+            raise
+        return ended
+
+
+def _undeployed(
+    settings: Settings,
+    request: UndeployRequest,
+    decision: Decision,
+    watch: UndeployWatch,
+    found: Undeployable,
+) -> UndeployReport:
+    """Undeploy a pipeline that may be; see ``run_undeploy``."""
     from waybill import undeployment
 
-    pipeline, names = undeployable(settings, request)
+    pipeline = found.pipeline
     deadline = time.monotonic() + request.wait
     with open_tracker(settings.tracker) as tracker:
         begun = begin_undeployment(
@@ -122,7 +190,7 @@ def run_undeploy(
             keep_tables=request.keep_tables,
         )
         watch.begun()
-        dropped = names if request.drop_tables else []
+        dropped = found.tables if request.drop_tables else ()
         while True:
             left = _drained(settings, tracker, pipeline, decision, deadline, watch.waits)
             if left:
@@ -139,7 +207,7 @@ def run_undeploy(
         pipeline.name,
         pipeline.id,
         is_done=True,
-        dropped=tuple(dropped),
+        dropped=dropped,
         reads_again=bool(dropped) or begun.dropping_at is not None,
     )
 
@@ -147,7 +215,8 @@ def run_undeploy(
 def finish_drops(settings: Settings) -> list[UndeployReport]:
     """Try again to drop the tables of pipelines where that failed, or its process died.
 
-    Where a destination refuses once more, that is noted, and the others are gone on with.
+    Where a destination refuses once more, that is noted; where a pipeline cannot be read, it is
+    logged: the others are gone on with.
 
     Raises:
         RetryError: the tracker is away.
@@ -160,19 +229,19 @@ def _dropped_now(settings: Settings, tracker: TrackerStore, begun: Undeployment)
     from waybill import undeployment
     from waybill.access import Decision
 
-    pipeline = active_pipeline(tracker, begun.pipeline_id)
-    names = _table_names(tracker, pipeline)
-    looked = undeployment.OnTheWay(None, (), 0)
-    drained = undeployment.Drained(pipeline, begun, looked, leave_parked=True)
+    name, pipeline_id = begun.pipeline_id, begun.pipeline_id
     try:
+        pipeline = pipeline_of(tracker, pipeline_id)
+        name = pipeline.name
+        names = tuple(_table_names(tracker, pipeline))
+        looked = undeployment.OnTheWay(None, (), 0)
+        drained = undeployment.Drained(pipeline, begun, looked, leave_parked=True)
         _drop(settings, tracker, pipeline, begun)
         undeployment.finish(tracker, drained, Decision(begun.asked_by, begun.why), names)
     except (InputError, RetryError) as error:
-        _LOG.warning("the tables of %r are not dropped: %s", pipeline.name, error)
-        return UndeployReport(pipeline.name, pipeline.id, is_done=False, waits_for=(str(error),))
-    return UndeployReport(
-        pipeline.name, pipeline.id, is_done=True, dropped=tuple(names), reads_again=True
-    )
+        _LOG.warning("the tables of %r (id %r) are not dropped: %s", name, pipeline_id, error)
+        return UndeployReport(name, pipeline_id, is_done=False, waits_for=(str(error),))
+    return UndeployReport(name, pipeline_id, is_done=True, dropped=names, reads_again=True)
 
 
 def _drop(

@@ -207,23 +207,34 @@ def refuse_drop(
     pipeline: Pipeline,
     configured: Mapping[str, DestinationSettings],
     s3: S3Settings,
+    *,
+    looks: bool,
 ) -> None:
-    """Refuse to drop tables that others write, or in a destination that is not known to do it.
+    """Refuse to drop tables that others write, that no load wrote to, or where that is not done.
 
-    Nothing is asked of the destination.
+    Args:
+        tracker: where pipelines are kept.
+        pipeline: whose tables.
+        configured: the destinations.
+        s3: the object store.
+        looks: look into the destination for tables that no load wrote to. False: dropping began,
+            and looks there itself.
 
     Raises:
         InputError: says why, and what to do.
+        RetryError: the destination is away or busy.
     """
-    name = pipeline.destination
+    name, tables = pipeline.destination, tables_of(tracker, pipeline)
     if name not in configured:
         raise InputError(_not_configured(name))
     with open_destination(name, configured[name], s3) as destination:
-        _reverting(name, destination)
-    with tracker.transaction() as connection:
-        others = shared_tables(connection, pipeline, tables_of(tracker, pipeline))
-    if others:
-        raise InputError(f"its tables are not dropped: {others[0]}")
+        reverting = _reverting(name, destination)
+        with tracker.transaction() as connection:
+            others = shared_tables(connection, pipeline, tables)
+        if others:
+            raise InputError(f"its tables are not dropped: {others[0]}")
+        if looks:
+            reverting.refuse_unloaded(tables)
 
 
 def begin_drop(tracker: TrackerStore, drained: Drained) -> bool:

@@ -12,6 +12,7 @@ import duckdb
 import pytest
 from tests.support import orders
 
+from waybill.pipelines import load_pipeline
 from waybill.services import deep_check, pipeline_trial
 from waybill.settings import Settings
 
@@ -56,6 +57,14 @@ def test_what_is_right_passes_and_nothing_of_the_trial_is_left(settings, warehou
     assert "'warehouse' can be loaded" in found.facts[0]
     assert found.facts[1] == "1 of the first 1 rows of its source pass"
     assert list(warehouse.parent.iterdir()) == []
+
+
+def test_what_was_read_before_is_tried_whatever_the_folder_holds_by_now(settings, tmp_path):
+    read = load_pipeline(written(tmp_path, PASSES, rows=1))
+    folder = written(tmp_path, PASSES.replace("return event", "raise ValueError(event)"), rows=1)
+    assert deep_check(settings, folder, read).problems == ()
+    [problem] = deep_check(settings, folder).problems
+    assert "the first row of its source parks" in problem.message
 
 
 def test_a_file_that_is_there_is_as_it_was(settings, warehouse, tmp_path):

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from waybill.destinations.batch import Place, TableBatch, batches_of, outcomes_of
 from waybill.destinations.drivers import WarehouseError
-from waybill.destinations.merging import quoted
+from waybill.destinations.merging import LOADED_ID, quoted
 from waybill.destinations.model import (
     BaseDestination,
     Commit,
@@ -205,12 +205,29 @@ class SqlDestination(TransactionalDestination):
         with self._session.held():
             return examination.dry_run(self._engine, self.check, declared)
 
+    def refuse_unloaded(self, specs: Sequence[TableSpec]) -> None:
+        """Refuse tables that are there, and that no load wrote to; see ``RevertingDestination``."""
+        with self._session.held(), self._session.transaction():
+            self._refuse_unloaded(specs)
+
+    def _refuse_unloaded(self, specs: Sequence[TableSpec]) -> None:
+        found = self._engine.found(specs) if specs else {}
+        foreign = sorted(place for place, table in found.items() if LOADED_ID not in table.columns)
+        if foreign:
+            tables = ", ".join(f"{schema}.{name}" for schema, name in foreign)
+            raise InputError(
+                f"destination {self.name!r}: {tables} was never loaded by Waybill (there is no "
+                f"column {LOADED_ID}), and is not dropped; keep it with --keep-tables, which keeps "
+                "all tables of the pipeline"
+            )
+
     def drop_tables(self, specs: Sequence[TableSpec], confirm: Callable[[], object]) -> None:
         """Drop tables with what the books have of them; see ``RevertingDestination``."""
         self._forget()
         with self._session.held():
             self._make_books()
             with self._session.transaction():
+                self._refuse_unloaded(specs)
                 for spec in (table for one in specs for table in with_children(one)):
                     name = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
                     self._session.execute(f"DROP TABLE IF EXISTS {name}")

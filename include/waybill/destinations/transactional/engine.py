@@ -11,7 +11,7 @@ from waybill.destinations.key_sums import KeySums, key_hashes, key_types
 from waybill.destinations.merging import MergeStatements
 from waybill.destinations.transactional.books import Books, SqlBooks
 from waybill.destinations.transactional.session import Refused, RevertingSession, Session
-from waybill.destinations.transactional.tables import Table
+from waybill.destinations.transactional.tables import FoundTable, Table
 from waybill.pipelines import TableSpec
 
 
@@ -116,6 +116,10 @@ class Engine(TableEngine, Protocol):
         Raises:
             InputError: a conflict, as of ``ensure``.
         """
+        ...
+
+    def found(self, specs: Sequence[TableSpec]) -> Mapping[Place, FoundTable]:
+        """Return what the catalogue has of tables and their children's, of those that are there."""
         ...
 
     def take_tables(self, batches: Sequence[TableBatch]) -> None:

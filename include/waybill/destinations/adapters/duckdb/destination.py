@@ -62,6 +62,11 @@ class DuckDestination(SqlDestination):
                 "this user write the folder, or correct the dsn"
             ) from error
 
+    def refuse_unloaded(self, specs: Sequence[TableSpec]) -> None:
+        """Refuse tables that no load wrote to; a file that is not there is not made."""
+        if self._file.path.exists():
+            super().refuse_unloaded(specs)
+
     def _merge_all(self, batches: Sequence[TableBatch]) -> list[Refused]:
         known: list[Refused] = [{} for _ in batches]
         passed = [0] * len(batches)

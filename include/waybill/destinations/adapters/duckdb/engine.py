@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.adapters.duckdb.books import DuckBooks
-from waybill.destinations.adapters.duckdb.schema import ensure_tables, look_at_tables
+from waybill.destinations.adapters.duckdb.schema import ensure_tables, find_tables, look_at_tables
 from waybill.destinations.adapters.duckdb.session import DuckError, DuckSession
 from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.key_sums import change_of
@@ -35,7 +35,7 @@ from waybill.destinations.transactional.engine import (
 )
 from waybill.destinations.transactional.session import Refused, SqlError
 from waybill.destinations.transactional.table_load import parked_verdicts
-from waybill.destinations.transactional.tables import Table
+from waybill.destinations.transactional.tables import FoundTable, Table
 from waybill.pipelines import Column, TableSpec
 
 
@@ -194,6 +194,10 @@ class DuckEngine:
     def look(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table] | None:
         """Say what tables are; see the protocol."""
         return look_at_tables(self.session, specs)
+
+    def found(self, specs: Sequence[TableSpec]) -> Mapping[Place, FoundTable]:
+        """Return what the catalogue has of tables; see the protocol."""
+        return find_tables(self.session, specs)
 
     def take_tables(self, batches: Sequence[TableBatch]) -> None:
         """Do nothing: who holds the file is alone."""

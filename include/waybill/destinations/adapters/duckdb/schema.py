@@ -57,7 +57,7 @@ def ensure_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Plac
     for spec in specs:
         check_names(SPELLING, spec)
     with session.transaction():
-        found = _inspect(session, specs)
+        found = find_tables(session, specs)
         planned = plans(SPELLING, specs, found)
         for place, plan in planned.items():
             if place in found:
@@ -72,7 +72,7 @@ def look_at_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Pla
     Raises:
         InputError: a conflict; names table, column, found, expected.
     """
-    planned = plans(SPELLING, specs, _inspect(session, specs))
+    planned = plans(SPELLING, specs, find_tables(session, specs))
     if any(plan.statements for plan in planned.values()):
         return None
     return tables_of(specs, planned)
@@ -82,8 +82,11 @@ def _definition_error(error: SqlError) -> str | None:
     return "" if error.message.startswith(("Dependency", "Catalog", "Binder", "Parser")) else None
 
 
-def _inspect(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, FoundTable]:
-    """Return what the catalogue has of these tables, columns by their declared spelling."""
+def find_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, FoundTable]:
+    """Return what the catalogue has of these tables and their children's.
+
+    Columns are by their declared spelling.
+    """
     declared = {
         (one.schema_name.lower(), one.name.lower()): one
         for spec in specs

@@ -21,7 +21,12 @@ import pyarrow as pa
 
 from waybill.destinations.adapters.postgres import books
 from waybill.destinations.adapters.postgres.books import PostgresBooks
-from waybill.destinations.adapters.postgres.schema import ensure_tables, look_at_tables, sql_type
+from waybill.destinations.adapters.postgres.schema import (
+    ensure_tables,
+    find_tables,
+    look_at_tables,
+    sql_type,
+)
 from waybill.destinations.adapters.postgres.session import PostgresError, PostgresSession
 from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.key_sums import KeySums
@@ -37,7 +42,7 @@ from waybill.destinations.transactional.engine import (
 )
 from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.table_load import parked_verdicts
-from waybill.destinations.transactional.tables import Table
+from waybill.destinations.transactional.tables import FoundTable, Table
 from waybill.pipelines import ChildTable, Column, TableSpec
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import AdvisoryLock
@@ -268,6 +273,10 @@ class PostgresEngine:
     def look(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table] | None:
         """Say what tables are; see the protocol."""
         return look_at_tables(self.session, specs)
+
+    def found(self, specs: Sequence[TableSpec]) -> Mapping[Place, FoundTable]:
+        """Return what the catalogue has of tables; see the protocol."""
+        return find_tables(self.session, specs)
 
     def take_tables(self, batches: Sequence[TableBatch]) -> None:
         """Let one load at a time write a table, whatever destination name it comes under.

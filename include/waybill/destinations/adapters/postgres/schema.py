@@ -106,8 +106,13 @@ def _definition_error(error: SqlError) -> str | None:
 
 
 def _planned(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[Place, TablePlan]:
+    return plans(SPELLING, specs, find_tables(session, specs))
+
+
+def find_tables(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[Place, FoundTable]:
+    """Return what the catalogue has of these tables and their children's."""
     places = [(table.schema_name, table.name) for spec in specs for table in with_children(spec)]
-    return plans(SPELLING, specs, inspect(session, places))
+    return inspect(session, places)
 
 
 def inspect(session: PostgresSession, places: Sequence[Place]) -> dict[Place, FoundTable]:
