@@ -47,6 +47,15 @@ def test_rows_are_shown_as_a_table_and_as_json(dsn: str) -> None:
     assert json.loads(run("sql", "SELECT 100 % 7", "--json").stdout)["rows"] == [[2]]
 
 
+def test_rows_without_columns_are_counted(dsn: str) -> None:
+    done = run("sql", "SELECT FROM t")
+    assert (done.exit_code, done.stdout) == (0, "2 rows without columns\n"), done.output
+    assert run("sql", "SELECT FROM t WHERE id > 2").stdout == "0 rows without columns\n"
+    done = run("sql", "SELECT FROM t", "--json")
+    assert json.loads(done.stdout) == {"columns": [], "rows": [[], []], "more": False}
+    assert run("sql", "SELECT FROM t", "--csv").stdout == "\n\n\n"
+
+
 @pytest.mark.parametrize(
     "statement",
     [

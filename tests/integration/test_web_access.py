@@ -73,7 +73,8 @@ def routes():
     return sorted(found)
 
 
-def ask(web, user, method, path, partition_id, **given):
+def ask(web, user, method, path, partition_id, *, query=None, **given):
+    """Ask a route, with all that it needs to be answered; ``query``: more parameters."""
     pipeline_id = web.lot.parking.partition(partition_id).pipeline_id
     filled = path.format(
         partition_id=partition_id,
@@ -89,7 +90,7 @@ def ask(web, user, method, path, partition_id, **given):
         "/api/timelines": {"ids": str(partition_id)},
         "/api/team-history": {"team": web.lot.parking.partition(partition_id).team or "nobody"},
     }
-    query = queries.get(path)
+    query = {**queries.get(path, {}), **(query or {})} or None
     body = dict(BODIES.get(path, {})) or ({} if method == "POST" else None)
     if body and "partition_id" in body:
         body["partition_id"] = partition_id

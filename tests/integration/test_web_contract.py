@@ -45,6 +45,32 @@ def test_every_route_of_the_api_refuses_an_unknown_parameter(web):
     assert web.lot.states() == {"parked": 5}
 
 
+def is_text(schema):
+    kinds = [one.get("type") for one in (schema, *schema.get("anyOf", []))]
+    return "string" in kinds or schema.get("type") == "array"
+
+
+def test_a_nul_in_any_text_parameter_is_no_error_of_the_server(web):
+    """PostgreSQL takes none in a text: what lets one through to it answers 500."""
+    from waybill_airflow.web.app import app
+
+    own, _, _ = web.two_teams()
+    described, tried = app.openapi()["paths"], 0
+    for method, path in routes():
+        if not path.startswith("/api/"):
+            continue
+        for one in described[path][method.lower()].get("parameters", []):
+            if one["in"] not in ("query", "path") or not is_text(one["schema"]):
+                continue
+            name, tried = one["name"], tried + 1
+            if one["in"] == "query":
+                answer = ask(web, "ann", method, path, own, query={name: "a\0b"})
+            else:
+                answer = ask(web, "ann", method, path.replace(f"{{{name}}}", "a%00b"), own)
+            assert answer.status_code < 500, (method, path, name, answer.text)
+    assert tried >= 30
+
+
 def test_a_window_has_the_same_names_on_every_list(web):
     web.deploy("pl-1", "flights", "aviation")
     web.lot.park([make_event(1)])

@@ -9,7 +9,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PIPELINE_FLAGS, AsJson, Who, Why, decision
-from waybill.cli.output import print_json, print_line
+from waybill.cli.output import echo, print_json, print_line
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
@@ -38,7 +38,7 @@ def run(*, as_json: AsJson = False) -> None:
     if as_json:
         print_json(report)
     elif not report["number"]:
-        typer.echo("Another round is at work; this one did nothing.")
+        echo("Another round is at work; this one did nothing.")
     else:
         _show_round(report)
     if report["opened"]:

@@ -9,6 +9,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Why, decision
+from waybill.cli.output import echo
 from waybill.cli.tables import Cell, print_facts
 
 if TYPE_CHECKING:
@@ -53,15 +54,15 @@ def claim(
     report = bucket_owner(settings)
     if not report.is_ours and not yes:
         _print(report, as_json=False)
-        typer.echo("Its objects will then be this deployment's: those that no row of this")
-        typer.echo("tracker names are deleted as garbage.")
+        echo("Its objects will then be this deployment's: those that no row of this")
+        echo("tracker names are deleted as garbage.")
         typer.confirm("Take it over?", abort=True)
     _print(claim_bucket(settings, owner, decision(who, why)), as_json=as_json)
 
 
 def _print(report: BucketReport, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(report.to_json()))
+        echo(json.dumps(report.to_json()))
         return
     facts: list[tuple[str, Cell]] = [
         ("bucket", f"{report.bucket} ({report.server})"),

@@ -9,7 +9,7 @@ import typer
 
 from waybill.capacity import SimulationRequest
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.output import counted, plain, print_folded, print_json, print_line, show_log
 from waybill.cli.tables import Column, Table, clock, print_table
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def enhance(*, as_json: AsJson = False) -> None:
     from waybill.settings import Settings
     from waybill.waiting import nobody_waiting
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    show_log("%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     stopped = threading.Event()
     for one in (signal.SIGTERM, signal.SIGINT):

@@ -8,7 +8,6 @@ for a few commands that have to be told.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any
@@ -125,9 +124,10 @@ def only_choice(kind: str, *, is_taken: bool = True) -> str:
 
 def tell_taken(noun: str, choice: str, why: str = "the only one") -> None:
     """Say on standard error what was taken where nothing was given."""
+    from waybill.cli.output import echo
     from waybill.nearest_name import shown_name
 
-    sys.stderr.write(f"{noun}: {shown_name(choice) or '(empty)'}, {why}\n")
+    echo(f"{noun}: {shown_name(choice) or '(empty)'}, {why}", err=True)
 
 
 def _deployed() -> list[str]:

@@ -31,7 +31,8 @@ from rich.text import Text
 from waybill.cli.exit_codes import exit_code
 from waybill.cli.lazy import AWAY_ADVICE
 from waybill.cli.options import AsJson
-from waybill.cli.output import plain
+from waybill.cli.output import echo, plain, print_json
+from waybill.cli.safe_console import SafeConsole
 from waybill.cli.tables import Column, Table, table_lines
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.services import balance, deployed_pipeline, deployed_pipelines, parked_partitions
@@ -138,7 +139,7 @@ def _pass_on_waits(stream: IO[str], heard: list[str]) -> None:
     for line in stream:
         heard.append(line)
         if line.startswith("waiting up to"):
-            sys.stderr.write(line)
+            echo(line.rstrip("\n"), err=True)
 
 
 def demo(
@@ -161,7 +162,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Run the main job on 336,776 flights and 26,115 weather readings; leave Airflow's UI up."""
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH, stderr=as_json)
+    console = SafeConsole(width=None if sys.stdout.isatty() else _WIDTH, stderr=as_json)
     began = time.monotonic()
     settings = Settings()
     _prepare(settings, console, fresh=fresh)
@@ -178,7 +179,7 @@ def demo(
     if code:
         raise typer.Exit(code)
     result["seconds"] = round(time.monotonic() - began, 1)
-    sys.stdout.write(orjson.dumps(result).decode() + "\n")
+    print_json(result)
 
 
 def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:

@@ -9,7 +9,7 @@ import typer
 from waybill.cli.command import DESTINATION
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, print_json, print_line
+from waybill.cli.output import counted, echo, print_json, print_line
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def check(
         print_json({"destination": name, "ok": ok, "steps": steps})
     else:
         print_table(_step_table(found))
-        typer.echo(f"{name}: {'can be loaded' if ok else 'cannot be loaded as it is'}")
+        echo(f"{name}: {'can be loaded' if ok else 'cannot be loaded as it is'}")
     if not ok:
         raise typer.Exit(ExitCode.FOUND)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waybill.cli.options import AsJson
-from waybill.cli.output import print_json
+from waybill.cli.output import echo, echo_json, print_json
 from waybill.cli.tables import Cell, Column, Table, clock, print_facts, print_table
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def retry(
     if as_json:
         print_json({"id": file_id, "asked": True})
         return
-    typer.echo(f"Asked for a retry. See how it goes: waybill files show {file_id}")
+    echo(f"Asked for a retry. See how it goes: waybill files show {file_id}")
 
 
 def _spool_dir(given: Path | None) -> Path:
@@ -149,9 +149,9 @@ def _print_json(books: FileReader, found: Iterable[FileRecord]) -> None:
 
     between = "["
     for record in found:
-        typer.echo(between + orjson.dumps(_with_shipment(books, record)).decode(), nl=False)
+        echo_json(between + orjson.dumps(_with_shipment(books, record)).decode(), nl=False)
         between = ",\n"
-    typer.echo("[]" if between == "[" else "]")
+    echo_json("[]" if between == "[" else "]")
 
 
 def _show(books: FileReader, newest: list[FileRecord], directory: Path, limit: int) -> None:

@@ -8,7 +8,6 @@ one JSON value.
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ import typer
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Yes, decision, takes
-from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.output import counted, echo, plain, print_folded, print_json
 from waybill.cli.promises import tell_hindrances
 from waybill.errors import InputError, NotFoundError
 from waybill.ingestion import IngestRequest
@@ -183,7 +182,7 @@ class _Sayer:
 
 
 def _tell(words: str) -> None:
-    sys.stderr.write(f"{plain(words)}\n")
+    echo(plain(words), err=True)
 
 
 def _say_started(outcome: dict[str, str], *, as_json: bool) -> None:

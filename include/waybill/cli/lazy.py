@@ -166,15 +166,16 @@ def _watch_over_stack(command: str) -> None:
     home = Path(os.environ.get("WAYBILL_HOME") or ".waybill")
     if command in _STACK_COMMANDS or not (home / "run" / "supervised").exists():
         return
+    from waybill.cli.output import echo
     from waybill.stack import supervisor
 
     try:
         started = supervisor.ensure(home)
     except (OSError, WaybillError) as error:  # another user's stack, a full disk: none of its own
-        sys.stderr.write(f"the stack's supervisor is not looked after: {error}\n")
+        echo(f"the stack's supervisor is not looked after: {error}", err=True)
         return
     if started:
-        sys.stderr.write("the stack's supervisor had died; it is started again\n")
+        echo("the stack's supervisor had died; it is started again", err=True)
 
 
 def _error_text(error: WaybillError) -> str:
@@ -228,8 +229,9 @@ _TEXT_OF: Mapping[str, Callable[[ValueError], str]] = {
 
 
 def _print_wait(words: str) -> None:
-    sys.stderr.write(f"{words}\n")
-    sys.stderr.flush()
+    from waybill.cli.output import echo
+
+    echo(words, err=True)  # which flushes it
 
 
 def _print_error(words: str) -> None:

@@ -22,6 +22,8 @@ from rich.text import Text
 from waybill.cli.options import AsJson
 from waybill.cli.output import (
     counted,
+    echo,
+    echo_json,
     plain,
     print_folded,
     print_json,
@@ -228,7 +230,7 @@ def dev(
     try:
         session.watch()
     except KeyboardInterrupt:
-        typer.echo("\nstopped; nothing was written", err=as_json)
+        echo("\nstopped; nothing was written", err=as_json)
 
 
 Signature = dict[str, tuple[int, int]]
@@ -381,7 +383,7 @@ def _few(names: list[str]) -> str:
 def _print_line(value: dict[str, Any]) -> None:
     from waybill.events import dumps
 
-    typer.echo(dumps(value).decode())
+    echo_json(dumps(value))
 
 
 def _code_file(folder: Path) -> str:

@@ -10,7 +10,7 @@ import typer
 from waybill.cli.command import DEPLOYED, DESTINATION
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_json, print_line
+from waybill.cli.output import counted, echo, plain, print_json, print_line
 from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ def recheck(
     if as_json:
         print_json(report.to_json())
     else:
-        typer.echo(f"{counted(report.events, 'event')} parked again")
+        echo(f"{counted(report.events, 'event')} parked again")
         for reason, number in sorted(report.reasons.items()):
-            typer.echo(f"still quarantined: {counted(number, 'segment')}: {reason}")
+            echo(f"still quarantined: {counted(number, 'segment')}: {reason}")
         for one in report.objects:
-            typer.echo(plain(one.words))
+            echo(plain(one.words))
         if object_key is None and report.objects:
-            typer.echo("`watch` quarantines them, and makes them again from Kafka if it can")
+            echo("`watch` quarantines them, and makes them again from Kafka if it can")
     if report.left_segments or any(one.state != "present" for one in report.objects):
         raise typer.Exit(ExitCode.FOUND)
 
@@ -88,16 +88,16 @@ def lost_parked_events(
         print_json({**recovery, **listed})
         return
     if done is not None:
-        typer.echo(f"{counted(done.recovered + done.mended, 'event')} parked again")
+        echo(f"{counted(done.recovered + done.mended, 'event')} parked again")
     for place, one in enumerate(found):
         _show(one)
         _show_ids(named[place : place + 1])
     if found:
         events = counted(sum(one.events for one in found), "event")
-        typer.echo(f"{events} quarantined, {unrecoverable:,} unrecoverable")
+        echo(f"{events} quarantined, {unrecoverable:,} unrecoverable")
         tell_hindrances(settings, _NOBODY_REBUILDS, jobs=["watch"])
     else:
-        typer.echo("No parked event is lost")
+        echo("No parked event is lost")
 
 
 def lost_staged(
@@ -181,15 +181,13 @@ def _show_ids(named: Sequence[LostIds]) -> None:
     for its in named:
         known = len(its.ids)
         if its.exact:
-            typer.echo("  ids:")
+            echo("  ids:")
         elif known > its.events:
-            typer.echo(
-                f"  ids: {its.events:,} of these {known:,}; others of the file went on before"
-            )
+            echo(f"  ids: {its.events:,} of these {known:,}; others of the file went on before")
         else:
-            typer.echo(f"  ids: {known:,} of {its.events:,}; the traces do not have the others")
+            echo(f"  ids: {known:,} of {its.events:,}; the traces do not have the others")
         for event_id in its.ids:
-            typer.echo(plain(f"    {event_id}"))
+            echo(plain(f"    {event_id}"))
 
 
 def _show(one: LostParked) -> None:
@@ -198,7 +196,7 @@ def _show(one: LostParked) -> None:
     place = f"from offset {one.first_offset:,} of Kafka partition {one.kafka_partition}"
     waits = "the next run of `watch` makes it again, unless its topic is stopped"
     named = " / ".join(name or "-" for name in names)
-    typer.echo(plain(f"{named}: {counted(one.events, 'event')}"))
+    echo(plain(f"{named}: {counted(one.events, 'event')}"))
     commit = f"commit {one.commit_number:,}, {place}"
     for words in (one.object_key, commit, *wrap(one.problem or waits, 78)):
-        typer.echo(plain(f"  {words}"))
+        echo(plain(f"  {words}"))

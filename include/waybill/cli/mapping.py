@@ -15,7 +15,7 @@ from rich.text import Text
 
 from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_folded, print_json, terminal
+from waybill.cli.output import counted, echo, plain, print_folded, print_json, terminal
 from waybill.cli.pipelines import existing_folder
 from waybill.cli.tables import Column, Styled, Table, print_table
 
@@ -75,7 +75,7 @@ def infer(
         return
     for proposal in proposals:
         show_proposal(proposal, pasted=written is None)
-        typer.echo("")
+        echo("")
     print_folded(_sample_lines(taken), style="dim")
     if written is not None:
         print_folded([f"written to {written}"])
@@ -99,7 +99,7 @@ def show(
         return
     for number, one in enumerate(found):
         if number:
-            typer.echo("")
+            echo("")
         _show_mapping(one)
 
 
@@ -174,7 +174,7 @@ def show_proposal(proposal: Proposal, *, pasted: bool) -> None:
     indent = " " * (_EVENT_INDENT if inside else _NAME_INDENT)
     print_folded([f"to paste under events{inside}:"], style="dim")
     for line in _yaml(proposal):
-        typer.echo(indent + line)
+        echo(indent + line)
 
 
 def _proposed_words(proposal: Proposal) -> Iterator[str]:

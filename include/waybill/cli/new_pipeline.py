@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import plain, print_folded, terminal
+from waybill.cli.output import echo_json, plain, print_folded, terminal
 from waybill.errors import InputError
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import NewPipeline
@@ -126,7 +126,7 @@ def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = Fal
     if as_json:
         from waybill.events import dumps
 
-        typer.echo(dumps(written.to_json()).decode())
+        echo_json(dumps(written.to_json()))
         return
     console = terminal()
     console.print(Text(f"wrote {plain(str(written.folder))}/", "bold"), soft_wrap=True)

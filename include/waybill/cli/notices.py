@@ -8,7 +8,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_json
+from waybill.cli.output import counted, echo, plain, print_json
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Table, print_table
 
@@ -50,7 +50,7 @@ def send(*, as_json: AsJson = False) -> None:
     else:
         told = f"{counted(report.messages, 'message')} sent, {counted(report.notices, 'notice')}"
         failed = f"; {report.failed:,} not taken: `waybill notices list`" if report.failed else ""
-        typer.echo(told + failed)
+        echo(told + failed)
     if report.failed:
         raise typer.Exit(ExitCode.FOUND)
 
@@ -70,7 +70,7 @@ def test(
         print_json(answers)
     else:
         for sink, problem in answers.items():
-            typer.echo(f"{sink}: {plain(problem) or 'taken'}")
+            echo(f"{sink}: {plain(problem) or 'taken'}")
     if any(answers.values()) or not answers:
         raise typer.Exit(ExitCode.FOUND)
 

@@ -1,12 +1,18 @@
-"""What commands print. Names and messages come from users: no control character gets through."""
+"""What commands print. Names and messages come from users: no control character gets through.
+
+All that a command prints goes through here (``echo``, ``print_*``, ``terminal``), and here what a
+terminal would obey is written out, so a caller cannot forget it. A caller writes a text out by
+``plain`` itself where its width counts, or where it has to stay on one line.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.text import Text
+
+    from waybill.cli.safe_console import SafeConsole
 
 
 _LEAST_WIDTH, _USUAL_WIDTH, _NO_WIDTH = 40, 80, 1_000_000
@@ -23,16 +30,18 @@ _WORD = re.compile(r"(?:`[^`]{1,60}`|\S)+")
 """What is not broken: a word, or a command between backticks, which is to be copied."""
 
 
-def terminal(*, err: bool = False) -> Console:
+def terminal(*, err: bool = False) -> SafeConsole:
     """Return what tables and colored lines are printed on: without colors, where none are wanted.
+
+    What a terminal would obey is written out on it, in all but what rich itself adds.
 
     Args:
         err: standard error, not standard output.
     """
-    from rich.console import Console
+    from waybill.cli.safe_console import SafeConsole
 
     plainly = bool(os.environ.get("NO_COLOR"))
-    return Console(
+    return SafeConsole(
         stderr=err,
         highlight=False,
         color_system=None if plainly else "auto",
@@ -127,6 +136,43 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+def encodable(text: str) -> str:
+    """Return a text with lone surrogates, which UTF-8 does not have, written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def plain_lines(text: str) -> str:
+    """Return a text as ``plain`` does, but for its line ends and tabs, which stay."""
+    return text if text.isprintable() else text.translate(_written_out(text, plain))
+
+
+def plain_json(document: str) -> str:
+    r"""Return JSON of the same values, with what is not printable as ``\u202e``."""
+    if document.isprintable():
+        return document
+    return document.translate(_written_out(document, lambda one: json.dumps(one)[1:-1]))
+
+
+def _written_out(text: str, how: Callable[[str], str]) -> dict[int, str]:
+    return {ord(one): how(one) for one in set(text) if not (one.isprintable() or one in "\n\t")}
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print lines as they are, but for what a terminal would obey, which is written out."""
+    typer.echo(plain_lines(text), err=err)
+
+
+def echo_json(document: str | bytes, *, nl: bool = True) -> None:
+    """Print JSON that is written already, or a part of it: in UTF-8, whatever the locale.
+
+    Args:
+        document: it; lone surrogates are escaped as JSON allows.
+        nl: end the line.
+    """
+    text = document if isinstance(document, str) else document.decode()
+    typer.echo(plain_json(text).encode(), nl=nl)
+
+
 def print_line(text: str) -> None:
     """Print one line, folded as `print_folded` does."""
     print_folded([text])
@@ -148,7 +194,7 @@ def print_folded(lines: Iterable[str], *, err: bool = False, style: str = "") ->
     ]
     if not style:
         for part in parts:
-            typer.echo(part, err=err)
+            echo(part, err=err)
         return
     from rich.text import Text
 
@@ -157,11 +203,31 @@ def print_folded(lines: Iterable[str], *, err: bool = False, style: str = "") ->
         console.print(Text(part, style), soft_wrap=True)
 
 
+class _SafeLines(logging.Formatter):
+    """Lines of a log, without what a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of one record."""
+        return plain_lines(super().format(record))
+
+
+def show_log(line: str) -> None:
+    """Show what a process that goes on logs, on standard error.
+
+    Args:
+        line: how one looks, as logging has it.
+    """
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_SafeLines(line))
+    logging.basicConfig(level=logging.INFO, handlers=[shown])
+
+
 @contextmanager
 def user_code_printed() -> Iterator[None]:
     """Show on standard error what user code prints; its process gives it to the log."""
     logger = logging.getLogger("waybill.user_code")
     shown, level = logging.StreamHandler(sys.stderr), logger.level
+    shown.setFormatter(_SafeLines())
     logger.addHandler(shown)
     logger.setLevel(logging.INFO)
     try:
@@ -172,7 +238,21 @@ def user_code_printed() -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Print one line of JSON."""
+    """Print one line of JSON; lone surrogates are written out as text."""
     import orjson
 
-    typer.echo(orjson.dumps(value, default=str))  # bytes: in UTF-8, whatever the locale
+    try:
+        document = orjson.dumps(value, default=str)
+    except TypeError:
+        document = orjson.dumps(_all_encodable(value), default=str)
+    echo_json(document)
+
+
+def _all_encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {_all_encodable(name): _all_encodable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_all_encodable(one) for one in value]
+    return value

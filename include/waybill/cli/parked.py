@@ -17,7 +17,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, Why, Yes, decision, takes
-from waybill.cli.output import counted, plain, print_folded, print_json, print_line
+from waybill.cli.output import counted, echo, echo_json, plain, print_folded, print_json, print_line
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Cell, Column, Styled, Table, clock, print_facts, print_table
 from waybill.events import error_type
@@ -145,10 +145,10 @@ def show(
         return
     for number, partition in enumerate(shown):
         if number:
-            typer.echo("")
+            echo("")
         _print_group(partition, causes[partition.id], keys[partition.id])
     if len(found) > _MOST_SHOWN:
-        typer.echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
+        echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
 
 
 @app.command()
@@ -178,7 +178,7 @@ def sample(
             fingerprint=request.fingerprint,
         )
     if as_json:
-        typer.echo(b"[" + b",".join(event.to_line() for event in events) + b"]")
+        echo_json(b"[" + b",".join(event.to_line() for event in events) + b"]")
     else:
         for event in events:
             _print_event(event)
@@ -286,14 +286,14 @@ def download(
     if as_json:
         print_json(asdict(report))
     else:
-        typer.echo(f"{report.path}: {counted(report.events, 'event')}, {report.bytes:,} bytes")
+        echo(f"{report.path}: {counted(report.events, 'event')}, {report.bytes:,} bytes")
     _tell_damage(damage)
 
 
 def _tell_damage(damage: Damage) -> None:
     """Say on standard error what was left out, and exit with 2; nothing where nothing was."""
     for one in damage.listed:
-        typer.echo(one.words, err=True)
+        echo(one.words, err=True)
     if damage.segments:
         raise typer.Exit(ExitCode.FOUND)
 
@@ -524,8 +524,8 @@ def _print_event(parked: ParkedEvent) -> None:
     if parked.kafka_partition >= 0:
         when += f", {parked.topic}/{parked.kafka_partition}@{parked.kafka_offset}"
     print_folded([f"{when}, attempt {parked.attempt}"], style="dim")
-    typer.echo(_pretty(parked.value))
-    typer.echo("")
+    echo(_pretty(parked.value))
+    echo("")
 
 
 def _cut(message: str) -> str:
@@ -565,10 +565,10 @@ def _size(number: float) -> str:
 
 def _print_decided(report: DiscardReport, what: str, left: str) -> None:
     """Print what a discard or its undoing did, and what it left."""
-    typer.echo(
+    echo(
         f"{counted(report.events, 'event')} {what}, in {counted(report.segments, 'segment')} of "
         f"{counted(report.partitions, 'partition')}"
     )
     if report.left_segments:
         numbers = counted(report.left_events, "event"), counted(report.left_segments, "segment")
-        typer.echo(left.format(*numbers))
+        echo(left.format(*numbers))

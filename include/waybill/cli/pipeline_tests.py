@@ -18,7 +18,7 @@ from rich.text import Text
 from waybill.cli.command import DECLARED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_folded, terminal, user_code_printed
+from waybill.cli.output import counted, echo_json, plain, print_folded, terminal, user_code_printed
 
 if TYPE_CHECKING:
     from waybill.settings import Settings
@@ -174,7 +174,7 @@ def _run_shared_tests(folder: Path) -> _Report:
 def _print_json(value: Any) -> None:
     from waybill.events import dumps
 
-    typer.echo(dumps(value).decode())
+    echo_json(dumps(value))
 
 
 def _json(report: _Report) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import typer
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import plain, print_folded, print_json, terminal
+from waybill.cli.output import echo, plain, print_folded, print_json, terminal
 from waybill.cli.tables import Column, Styled, Table, print_table
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def rollback(
         print_json(report.to_json())
         return
     if not report.changed:
-        typer.echo(plain(f"{report.pipeline}: version {report.version} was active already"))
+        echo(plain(f"{report.pipeline}: version {report.version} was active already"))
         return
     print_folded(
         [

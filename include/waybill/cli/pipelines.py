@@ -21,7 +21,7 @@ from rich.text import Text
 from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Why, decision
-from waybill.cli.output import counted, plain, print_folded, print_json, terminal
+from waybill.cli.output import counted, echo, echo_json, plain, print_folded, print_json, terminal
 from waybill.cli.pipeline_versions import ActiveVersions, active_versions
 from waybill.cli.tables import Cell, Column, Table, clock, print_facts, print_table
 from waybill.errors import InputError, NotFoundError, RetryError
@@ -293,15 +293,16 @@ def _print_lines(problems: Sequence[Problem], *, label: str = "", style: str = "
     """Print problems on standard error; one that means the whole file names no field."""
     console = terminal(err=True)
     for problem in problems:
-        place = Text(f"{problem.file}:{problem.line}", style="bold")
+        place = Text(plain(f"{problem.file}:{problem.line}"), style="bold")
         if problem.field:
-            place.append(f" {problem.field}", style="cyan not bold")
+            place.append(plain(f" {problem.field}"), style="cyan not bold")
         console.print(place, soft_wrap=True)
-        console.print(Text(f"  {label}{problem.message}", style=style), soft_wrap=True)
+        words = plain(f"{label}{problem.message}")
+        console.print(Text(f"  {words}", style=style), soft_wrap=True)
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+    echo_json(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def _summary(pipeline: Pipeline) -> dict[str, Any]:
@@ -467,9 +468,9 @@ def _unpause(settings: Settings, dag_ids: list[str]) -> tuple[list[str], list[st
 def _say_deployed(report: DeployReport) -> None:
     if report.changed:
         number = f"(number {report.number})"
-        typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
+        echo(f"{report.pipeline}: version {report.version} {number} is active")
     else:
-        typer.echo(f"{report.pipeline}: version {report.version} was active already")
+        echo(f"{report.pipeline}: version {report.version} was active already")
     if report.replaced is not None:
         print_folded([f"  in place of {report.replaced}"])
     if report.touched:
@@ -558,7 +559,7 @@ def holds(
     for one in found:
         _show_hold(one)
     if not found:
-        typer.echo("No pipeline is held.")
+        echo("No pipeline is held.")
 
 
 def hold(name: HeldName, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
@@ -581,7 +582,7 @@ def _change_hold(verb: str, name: str, who: str | None, why: str, *, as_json: bo
     if as_json:
         print_json(done.to_json())
     elif verb == "hold":
-        typer.echo(f"{done.pipeline}: held from its next batch on")
+        echo(f"{done.pipeline}: held from its next batch on")
     else:
         first, *more = _goes_back()
         print_folded([f"{done.pipeline}: released; {first}", *more])

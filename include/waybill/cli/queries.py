@@ -16,7 +16,7 @@ import typer
 
 from waybill.cli.command import DESTINATION, tell_taken
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.output import counted, encodable, plain, print_folded, print_json
 from waybill.cli.tables import Column, Styled, Table, kind_of, print_table
 
 if TYPE_CHECKING:
@@ -63,9 +63,10 @@ def sql(
     if as_csv:
         _print_csv(result)
     else:
-        print_table(_row_table(result))
-        if result.rows:
-            print_folded([f"{counted(len(result.rows), 'row')}{', and more' * result.is_cut}"])
+        if result.columns:
+            print_table(_row_table(result))
+        if result.rows or not result.columns:
+            print_folded([_rows_in_words(result)])
     if result.is_cut:
         print_folded([f"there are more rows than {limit:,}; --limit shows more"], err=True)
 
@@ -141,16 +142,22 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return f"\\x{bytes(value).hex()}"
     if isinstance(value, list | tuple | dict):
-        return json.dumps(_json(value), ensure_ascii=False)
-    return str(value)
+        return encodable(json.dumps(_json(value), ensure_ascii=False))
+    return encodable(str(value))
 
 
 def _print_csv(result: QueryResult) -> None:
     """Print CSV: values as they are into a file or a pipe, and safely on a terminal."""
-    shown = plain if sys.stdout.isatty() else str
+    shown = plain if sys.stdout.isatty() else encodable
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([shown(name) for name in result.columns])
     writer.writerows([shown(_text(value)) for value in row] for row in result.rows)
+
+
+def _rows_in_words(result: QueryResult) -> str:
+    words = counted(len(result.rows), "row")
+    without = "" if result.columns else " without columns"
+    return f"{words}{without}{', and more' * result.is_cut}"
 
 
 def _row_table(result: QueryResult) -> Table:

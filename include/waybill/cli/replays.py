@@ -22,6 +22,7 @@ from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
 from waybill.cli.output import (
     counted,
+    echo,
     folded_text,
     plain,
     print_folded,
@@ -159,7 +160,7 @@ def replay(
     else:
         _tell(settings, found, run_id, state, outcome)
     if state == "failed":
-        typer.echo(reason, err=True)
+        echo(reason, err=True)
         raise typer.Exit(ExitCode.FOUND)
 
 
@@ -176,7 +177,7 @@ def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[
         try:
             state = client.follow("replay", run_id, limit_s=_FOLLOW_S, told=_warn)
         except KeyboardInterrupt:
-            typer.echo(f"\nno longer waiting; Airflow goes on with run {run_id}", err=True)
+            echo(f"\nno longer waiting; Airflow goes on with run {run_id}", err=True)
             raise typer.Exit(_INTERRUPTED) from None
         reason = client.left("replay", run_id, "replay", "reason") if state == "failed" else ""
     return state, run_id, str(reason or "")
@@ -201,14 +202,12 @@ def _outcome(
 
 
 def _warn(words: str) -> None:
-    typer.echo(words, err=True)
+    echo(words, err=True)
 
 
 def _say_waiting(wait_s: float, *, as_json: bool) -> None:
     if wait_s and not as_json:
-        typer.echo(
-            f"sent; waiting up to {wait_s:.0f} s to see what becomes of the events", err=True
-        )
+        echo(f"sent; waiting up to {wait_s:.0f} s to see what becomes of the events", err=True)
 
 
 def _tell(
@@ -219,7 +218,7 @@ def _tell(
     outcome: ReplayOutcome | None,
 ) -> None:
     console = terminal()
-    typer.echo(f"replay run {run_id}: {state}")
+    echo(f"replay run {run_id}: {state}")
     if outcome is not None:
         for line in _outcome_lines(outcome):
             print_folded([f"  {line}"])
@@ -289,14 +288,14 @@ def auto_replay(
         return
     name = "/".join(request.names.values())
     if mark is None:
-        typer.echo(f"{name} is replayed by hand only")
+        echo(f"{name} is replayed by hand only")
         return
     changes = {
         "version": "a new version of the pipeline is active",
         "destination": "its destination answers again after it was away",
         "any": "a new version of the pipeline is active, or its destination answers again",
     }
-    typer.echo(
+    echo(
         f"{name} is replayed automatically when {changes[mark.on_change]} (checked every minute by "
         "the job auto_replay of the DAG upkeep, which must not be paused)"
     )

@@ -8,7 +8,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import Yes
-from waybill.cli.output import plain, print_json
+from waybill.cli.output import echo, plain, print_json
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Table, print_table
 
@@ -30,8 +30,8 @@ def show(*, as_json: AsJson = False) -> None:
         print_json(rules)
         return
     for name, days in rules["settings"].items():
-        typer.echo(f"WAYBILL_RETENTION__{name.upper()}={days:g}")
-    typer.echo("")
+        echo(f"WAYBILL_RETENTION__{name.upper()}={days:g}")
+    echo("")
     print_table(_rule_table(rules["tables"]))
     tell_hindrances(settings, "nothing of this is deleted by itself", dags=["apply_retention"])
 
@@ -60,7 +60,7 @@ def run(
     settings = Settings()
     if not yes:
         kept = settings.retention
-        typer.echo(
+        echo(
             f"This deletes for good what is loaded or over, and older than: records in\n"
             f"Kafka {kept.log_days:g} days, payloads {kept.payloads_days:g}, keys that no pipeline "
             f"compares with {kept.source_keys_days:g}, traces\n{kept.traces_days:g}, rows of the "
@@ -79,17 +79,17 @@ def run(
 
 def _print(report: dict[str, Any]) -> None:
     for topic in report["topics"]:
-        typer.echo(f"{topic['deleted']:,} records of {topic['topic']}")
+        echo(f"{topic['deleted']:,} records of {topic['topic']}")
     for name in report["ended_topics"]:
-        typer.echo(f"topic {name}, which had ended")
-    typer.echo(f"{report['payloads'].get('deleted', 0):,} payloads")
+        echo(f"topic {name}, which had ended")
+    echo(f"{report['payloads'].get('deleted', 0):,} payloads")
     for pipeline_id, why in report["payloads"].get("kept", {}).items():
-        typer.echo(f"  {pipeline_id} keeps its payloads: {why}")
-    typer.echo(f"{report['source_keys'].get('deleted', 0):,} objects of known keys")
+        echo(f"  {pipeline_id} keeps its payloads: {why}")
+    echo(f"{report['source_keys'].get('deleted', 0):,} objects of known keys")
     for folder, why in report["source_keys"].get("kept", {}).items():
-        typer.echo(f"  those of {plain(folder)} stay: {plain(why)}")
-    typer.echo(f"{report['trace_objects']:,} objects of traces")
+        echo(f"  those of {plain(folder)} stay: {plain(why)}")
+    echo(f"{report['trace_objects']:,} objects of traces")
     for table, number in report["rows"].items():
-        typer.echo(f"{number:,} rows of {table}")
+        echo(f"{number:,} rows of {table}")
     for problem in report["problems"]:
-        typer.echo(f"not done: {problem}", err=True)
+        echo(f"not done: {problem}", err=True)

@@ -10,7 +10,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import plain, print_folded, print_json, terminal
+from waybill.cli.output import echo, plain, print_folded, print_json, terminal
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def up(
     settings = stack.up(free_ports=free_ports, notice=_Progress())
     migrate(settings)
     if as_json:
-        typer.echo(json.dumps(_addresses(settings)))
+        echo(json.dumps(_addresses(settings)))
         return
     airflow = settings.airflow
     password = airflow.password.get_secret_value() if airflow.password else ""
-    typer.echo(f"Airflow: {airflow.url}  user {airflow.user}  password {password}")
+    echo(f"Airflow: {airflow.url}  user {airflow.user}  password {password}")
     for line in _ways_in(settings):
-        typer.echo(line)
-    typer.echo(f"Settings for every command, and passwords: {settings.home / 'stack.env'}")
+        echo(line)
+    echo(f"Settings for every command, and passwords: {settings.home / 'stack.env'}")
 
 
 def _ways_in(settings: Settings) -> list[str]:
@@ -124,7 +124,7 @@ def down(
     if as_json:
         print_json({"down": True, "wiped": wipe})
     else:
-        typer.echo("down; data wiped" if wipe else "down; data kept")
+        echo("down; data wiped" if wipe else "down; data kept")
 
 
 def status(*, as_json: AsJson = False) -> None:
@@ -135,7 +135,7 @@ def status(*, as_json: AsJson = False) -> None:
     lines = Stack(Settings()).status()
     runs = any(line.pid for line in lines)
     if as_json:
-        typer.echo(json.dumps([line.to_json() for line in lines]))
+        echo(json.dumps([line.to_json() for line in lines]))
     else:
         print_table(_status_table(lines), _troubles(lines))
         _show_ways_in(lines)
@@ -171,10 +171,10 @@ def _show_ways_in(lines: Sequence[ServiceStatus]) -> None:
     if not any(line.pid for line in lines):
         return
     settings = Settings()
-    typer.echo(f"\nAirflow: {settings.airflow.url}  user {settings.airflow.user}")
+    echo(f"\nAirflow: {settings.airflow.url}  user {settings.airflow.user}")
     for line in _ways_in(settings):
-        typer.echo(line)
-    typer.echo("")
+        echo(line)
+    echo("")
 
 
 def _who_starts(lines: Sequence[ServiceStatus]) -> str:
@@ -343,7 +343,7 @@ def doctor(*, as_json: AsJson = False) -> None:
     if any(check.name == _API_SERVER and check.ok for check in checks):
         checks += [_upkeep(), _jobs(), _pools()]
     if as_json:
-        typer.echo(json.dumps([check.to_json() for check in checks]))
+        echo(json.dumps([check.to_json() for check in checks]))
     else:
         _show_checks(checks)
     if not all(check.ok for check in checks):
@@ -355,7 +355,7 @@ def _show_checks(checks: Sequence[Check]) -> None:
     print_table(_check_table(checks))
     remedies = [plain(f"{check.name}: {check.remedy}") for check in checks if check.remedy]
     for line in ["", *remedies] if remedies else []:
-        typer.echo(line)
+        echo(line)
 
 
 def _check_table(checks: Sequence[Check]) -> Table:

@@ -264,7 +264,7 @@ def _row(
         else [_shortened(row[place].text, width, mark)]
         for place, width in widths.items()
     }
-    for number in range(max(map(len, parts.values()))):
+    for number in range(max(map(len, parts.values()), default=0)):
         line, room = Text(), 0
         for place, width in widths.items():
             part = parts[place][number] if number < len(parts[place]) else ""

@@ -9,7 +9,7 @@ import typer
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, Yes, decision, takes
-from waybill.cli.output import counted, print_folded, print_json, print_line
+from waybill.cli.output import counted, echo, print_folded, print_json, print_line
 from waybill.cli.tables import Column, Table, clock, print_table
 from waybill.topics import GrowRequest, SettleRequest
 
@@ -194,7 +194,7 @@ def reread(
     made = decision(who, why)
     made.require_why()
     if not yes:
-        typer.echo(f"The next run takes in all that the source of {name} has, again.", err=True)
+        echo(f"The next run takes in all that the source of {name} has, again.", err=True)
         typer.confirm("Go on?", abort=True, err=True)
     fresh = ask_rereads(Settings(), [name], made)
     if as_json:

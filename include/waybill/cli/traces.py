@@ -11,7 +11,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import print_json
+from waybill.cli.output import echo, print_json, show_log
 
 app = typer.Typer(no_args_is_help=True, help="Event traces: ship and compact them.")
 
@@ -28,7 +28,6 @@ def ship(
 ) -> None:
     """Ship finished trace files until SIGTERM or Ctrl-C. One process a node."""
     del as_json
-    import logging
     from dataclasses import asdict
 
     from waybill.settings import Settings
@@ -36,7 +35,7 @@ def ship(
     from waybill.tracing import run_shipper
     from waybill.waiting import nobody_waiting
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    show_log("%(asctime)s %(levelname)s %(message)s")
     asked = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
@@ -90,4 +89,4 @@ def ddl(
         print_json(list(statements))
         return
     for statement in statements:
-        typer.echo(f"{statement};\n")
+        echo(f"{statement};\n")

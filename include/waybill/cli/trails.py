@@ -18,14 +18,7 @@ from rich.text import Text
 from waybill.cli.command import DEPLOYED, only_choice
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, takes
-from waybill.cli.output import (
-    counted,
-    folded_text,
-    plain,
-    print_json,
-    screen_width,
-    terminal,
-)
+from waybill.cli.output import counted, echo, folded_text, plain, print_json, screen_width, terminal
 from waybill.cli.tables import Column, Table, print_table
 from waybill.trails import TrailRequest
 
@@ -371,7 +364,7 @@ def cancel(query_id: _Id, *, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"id": str(asked.id), "cancelled": True})
         return
-    typer.echo(f"question {asked.id} is told to end")
+    echo(f"question {asked.id} is told to end")
 
 
 def _question_table(found: Sequence[Asked]) -> Table:

@@ -18,6 +18,7 @@ import ast
 import hashlib
 import json
 import os
+import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -78,12 +79,19 @@ def find_shared(directory: Path, name: str, code: str) -> SharedModules:
     Cost: nothing where the word does not stand in the code; else 0.1 ms a module, and 10 ms for a
     thousand lines that were not looked at before.
     """
-    if SHARED not in code:
+    if not _may_import(code):
         return SharedModules()
     search = _Search(directory)
     if has_shared(root_of(directory)):
         search.look(name, code)
     return search.found()
+
+
+def _may_import(code: str) -> bool:
+    """Tell whether the folder's name is in a text, in any spelling that Python takes for it."""
+    if SHARED in code:
+        return True
+    return not code.isascii() and SHARED in unicodedata.normalize("NFKC", code)
 
 
 def shared_state(directory: Path, paths: Iterable[str], folders: Iterable[str]) -> str | None:

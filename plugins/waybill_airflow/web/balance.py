@@ -309,7 +309,7 @@ def breaches(
     access: Viewer,
     balances: Balances,
     pipeline: Annotated[
-        str | None, Query(max_length=300, description="The pipeline's name or id.")
+        str | None, Query(pattern=_TEXT, description="The pipeline's name or id.")
     ] = None,
     state: Annotated[
         BreachState | None, Query(description="explained: ended by itself; closed: by name.")

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from waybill.cli import app
+from waybill.destinations import QueryResult
 from waybill.services import destination_shell
 from waybill.settings import DestinationSettings, Settings
 
@@ -225,3 +226,24 @@ def test_values_that_are_nested_deeper_than_json_is_written_are_text(
     text = json.dumps(deep) if levels == 150 else deep
     assert text == "[" * levels + "1" + "]" * levels
     assert run("sql", asked).exit_code == 0
+
+
+def test_half_a_surrogate_pair_is_written_out_in_every_form(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB has no text with one; PostgreSQL's drivers give it for bytes that are no UTF-8."""
+    row = ("a\udcffb", {"k\udcff": ["\udcff"]})
+    found = QueryResult(columns=("n\udcff", "m"), rows=[row], is_cut=False)
+    monkeypatch.setattr("waybill.services.query_destination", lambda *_: found)
+    done = run("sql", "SELECT 1", "--json")
+    assert done.exit_code == 0, done.output
+    values = [r"a\udcffb", {r"k\udcff": [r"\udcff"]}]
+    assert json.loads(done.stdout) == {
+        "columns": [r"n\udcff", "m"],
+        "rows": [values],
+        "more": False,
+    }
+    done = run("sql", "SELECT 1", "--csv")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[1].startswith(r"a\udcffb,")
+    assert r"a\udcffb" in run("sql", "SELECT 1").stdout

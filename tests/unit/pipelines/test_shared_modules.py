@@ -109,8 +109,13 @@ def test_a_version_has_the_modules_that_its_code_imports_and_those_that_these_im
         "class A:\n    import shared.money",
         "try:\n    import shared.money\nexcept ImportError:\n    pass",
         "import sys\nif sys.version_info > (3,):\n    from shared import money",
+        "from \uff53hared.money import cents",
+        "import \uff53\uff48\uff41\uff52\uff45\uff44.money",
     ],
-    ids=["plain", "as", "list", "from", "from_as", "star", "later", "class", "tried", "condition"],
+    ids=[
+        *("plain", "as", "list", "from", "from_as", "star", "later", "class", "tried", "condition"),
+        *("one_wide_letter", "wide"),
+    ],
 )
 def test_a_module_is_found_by_every_import_statement(folder, line):
     share(folder, money=CENTS)
