@@ -36,6 +36,9 @@ SUMS = """
     FROM parked_partitions p LEFT JOIN segments s ON s.partition_id = p.id GROUP BY p.id
 """
 
+KILL_STEPS = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.campaign)])
+"""Of how many points at which to kill one is tried."""
+
 
 def make_event(n=0, name="flight", code="null_value", stage="transformation", **changes):
     at = (START + timedelta(hours=n)).isoformat().replace("+00:00", "Z")

@@ -462,7 +462,15 @@ def test_two_tasks_of_one_campaign_at_once_launch_each_group_once(tracker: Track
 
 @pytest.mark.parametrize(
     ("meanwhile", "size", "step"),
-    [("nothing", 1, 1), ("cancelled", 1, 3), ("held", 1, 3), ("cancelled", 2, 2)],
+    [
+        ("nothing", 1, 3),
+        ("held", 1, 9),
+        ("cancelled", 2, 6),
+        pytest.param("nothing", 1, 1, marks=pytest.mark.campaign),
+        pytest.param("cancelled", 1, 3, marks=pytest.mark.campaign),
+        pytest.param("held", 1, 3, marks=pytest.mark.campaign),
+        pytest.param("cancelled", 2, 2, marks=pytest.mark.campaign),
+    ],
 )
 def test_a_kill_between_any_two_writes_launches_nothing_twice_and_forgets_nothing(
     tracker: TrackerStore, meanwhile: str, size: int, step: int

@@ -222,10 +222,11 @@ def test_an_object_that_a_clean_up_claimed_is_not_brought_back(lot, monkeypatch)
     assert lot.parking.clean_up(grace_s=1e9).objects == 1
 
 
-def test_a_clean_up_killed_at_any_point_is_finished_by_the_next(lot):
+@parking_lot.KILL_STEPS
+def test_a_clean_up_killed_at_any_point_is_finished_by_the_next(lot, step):
     """Points: before, at the end of, and after each transaction; around each deletion."""
     killed_at = 0
-    for kill_at in range(1, 100):
+    for kill_at in range(1, 100, step):
         lot.sql("TRUNCATE parked_partitions, parked_objects, segments, replays CASCADE")
         lot.park([make_event(n) for n in (1, 2)], 1)
         lot.park([make_event(3)], 2)
@@ -241,7 +242,7 @@ def test_a_clean_up_killed_at_any_point_is_finished_by_the_next(lot):
         assert (lot.only().discarded, lot.only().parked) == (3, 1)
         lot.check()
         lot.objects.delete([kept])
-    assert killed_at == 27  # eight transactions and one deletion, three points each
+    assert 27 - step < killed_at <= 27  # eight transactions and one deletion, three points each
 
 
 def _gone_only_where_claimed(lot, kept):

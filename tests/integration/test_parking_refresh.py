@@ -155,10 +155,11 @@ def test_staged_objects_are_deleted_a_grace_after_they_were_loaded(lot):
     assert lot.keys() == {"staged/new", "staged/waiting"}
 
 
-def test_a_refresh_killed_at_any_point_is_finished_by_the_next(lot):
+@parking_lot.KILL_STEPS
+def test_a_refresh_killed_at_any_point_is_finished_by_the_next(lot, step):
     ledger_at(lot, 100)
     killed_at = 0
-    for kill_at in range(1, 200):
+    for kill_at in range(1, 200, step):
         lot.sql("TRUNCATE staged_objects, parked_partitions, parked_objects, segments CASCADE")
         for n in range(3):
             stage(lot, f"staged/{n}", "loaded", 7200)

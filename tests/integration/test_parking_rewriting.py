@@ -169,11 +169,12 @@ class StoreWithPoints(parking_lot.ObjectsWithPoints):
         return etag
 
 
-def test_a_rewriting_killed_at_any_point_is_finished_by_the_next(lot, monkeypatch):
+@parking_lot.KILL_STEPS
+def test_a_rewriting_killed_at_any_point_is_finished_by_the_next(lot, monkeypatch, step):
     """Points: before, at the end of, and after each transaction; around each PUT and deletion."""
     monkeypatch.setattr(parking_lot, "ObjectsWithPoints", StoreWithPoints)
     killed_at = 0
-    for kill_at in range(1, 100):
+    for kill_at in range(1, 100, step):
         park_mostly_dead(lot)
         before = live_events(lot)
         if not run_and_kill(lot, tidy, kill_at):
@@ -190,4 +191,4 @@ def test_a_rewriting_killed_at_any_point_is_finished_by_the_next(lot, monkeypatc
         lot.check()
         lot.sql("TRUNCATE segments, parked_partitions, parked_objects, replays, audit_log CASCADE")
         lot.objects.delete([moved])
-    assert killed_at == 32  # ten transactions, three points each, and one PUT
+    assert 32 - step < killed_at <= 32  # ten transactions, three points each, and one PUT

@@ -286,11 +286,11 @@ def test_a_table_that_no_load_wrote_to_is_not_dropped(folder, monkeypatch):
     ("place", "is_dropped", "can_deploy"),
     [
         ("service.begin_undeployment", False, True),
-        ("undeployment.on_the_way", False, True),
-        ("undeployment.begin_drop", False, True),
-        ("undeployment.drop_tables", False, False),
+        pytest.param("undeployment.on_the_way", False, True, marks=pytest.mark.campaign),
+        pytest.param("undeployment.begin_drop", False, True, marks=pytest.mark.campaign),
+        pytest.param("undeployment.drop_tables", False, False, marks=pytest.mark.campaign),
         ("undeployment.finish", True, False),
-        ("service.UndeployReport", True, True),
+        pytest.param("service.UndeployReport", True, True, marks=pytest.mark.campaign),
     ],
 )
 def test_whoever_is_killed_at_any_step_is_finished_by_the_same_command(

@@ -1,4 +1,4 @@
-"""Every test here runs on each kind of warehouse that can run for real."""
+"""Every test here runs on each kind of warehouse that can run for real, half of them per commit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 from tests.support.warehouses import MAKERS, Warehouse
 
+IN_CAMPAIGNS = ("duckdb", "iceberg")
+"""Kinds that `make test` leaves to `make campaigns`; it tries the other one that commits alike."""
 
-@pytest.fixture(params=list(MAKERS))
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=[pytest.mark.campaign] if kind in IN_CAMPAIGNS else [])
+        for kind in MAKERS
+    ]
+)
 def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Warehouse]:
     """An empty warehouse of each kind."""
     made = MAKERS[request.param](request, tmp_path)
