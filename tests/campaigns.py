@@ -1,8 +1,8 @@
 """``make campaigns``: all that ``make test`` leaves out, in a standard size, within 75 minutes on two cores.
 
 The tests marked ``campaign`` run first, with the machine to themselves. Then two lanes side by side: one
-that computes, and one that waits most of its time (Airflow's retries, jobs of each minute). Last, one after the
-other, the campaigns that hold how long something takes. Each part is the ``make`` target of its name with
+that computes, and one that waits most of its time (Airflow's retries, jobs of each minute). Last, by itself,
+the campaign that holds how long something takes. Each part is the ``make`` target of its name with
 the sizes below; by itself that target has its own, larger ones. Each has servers, ports and
 folders of its own.
 
@@ -75,6 +75,7 @@ STAGES: tuple[tuple[Lane, ...], ...] = (
             Part("campaign-search", "SEED", {"PRODUCER_MODEL_EXAMPLES": 1_000}),
             Part("oldest-airflow"),
             Part("faults-rollback", "ROLLBACK_SEED", {"EVENTS": 20_000, "JOBS_S": 15}),
+            Part("faults-standalone", "STANDALONE_SEED", {"ROUNDS": 2}),
         ),
         (
             Part("faults-airflow", "AIRFLOW_SEED", {"REPLAYS": 40, "KILLS": 2}),
@@ -98,7 +99,6 @@ STAGES: tuple[tuple[Lane, ...], ...] = (
                     "POISON": 80,
                 },
             ),
-            Part("faults-standalone", "STANDALONE_SEED", {"ROUNDS": 2}),
         ),
     ),
 )
