@@ -97,7 +97,7 @@ def create(
 
     asked = request.model_copy(update={"spark_conf": spark_conf or []})
     made = create_cluster(Settings(), asked, decision(who, why))
-    _told(as_json, made.to_json(), f"{made.name}: created")
+    _told(made.to_json(), f"{made.name}: created", as_json=as_json)
 
 
 @app.command("set")
@@ -116,7 +116,7 @@ def set_(
 
     asked = request.model_copy(update={"spark_conf": spark_conf or []})
     made = set_cluster(Settings(), asked, decision(who, why))
-    _told(as_json, made.to_json(), f"{made.name}: changed")
+    _told(made.to_json(), f"{made.name}: changed", as_json=as_json)
 
 
 @app.command()
@@ -131,7 +131,7 @@ def drain(
     after = drain_cluster(Settings(), request, decision(who, why))
     left = counted(len(after.teams_of(request.name)), "team")
     words = "takes teams in again" if request.undo else f"is being drained; {left} left in it"
-    _told(as_json, after.to_json(), f"{request.name}: {words}")
+    _told(after.to_json(), f"{request.name}: {words}", as_json=as_json)
 
 
 @app.command()
@@ -142,7 +142,7 @@ def delete(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson 
 
     deleted = delete_cluster(Settings(), name, decision(who, why))
     words = "deleted" if deleted else "there is no such cluster; nothing changed"
-    _told(as_json, {"name": name, "deleted": deleted}, f"{name}: {words}")
+    _told({"name": name, "deleted": deleted}, f"{name}: {words}", as_json=as_json)
 
 
 @app.command()
@@ -153,7 +153,7 @@ def stop(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson = 
 
     changed = stop_cluster(Settings(), name, decision(who, why))
     words = "its applications end" if changed else "its applications were to be stopped already"
-    _told(as_json, {"name": name, "changed": changed}, f"{name}: {words}")
+    _told({"name": name, "changed": changed}, f"{name}: {words}", as_json=as_json)
 
 
 @app.command()
@@ -164,7 +164,7 @@ def start(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson =
 
     changed = start_cluster(Settings(), name, decision(who, why))
     words = "its applications are to run" if changed else "its applications were to run already"
-    _told(as_json, {"name": name, "changed": changed}, f"{name}: {words}")
+    _told({"name": name, "changed": changed}, f"{name}: {words}", as_json=as_json)
 
 
 @app.command()
@@ -175,7 +175,7 @@ def restart(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson
 
     asked = restart_cluster(Settings(), name, decision(who, why))
     words = f"{' and '.join(asked)} start anew" if asked else "no application runs"
-    _told(as_json, {"name": name, "applications": list(asked)}, f"{name}: {words}")
+    _told({"name": name, "applications": list(asked)}, f"{name}: {words}", as_json=as_json)
 
 
 @app.command()
@@ -186,7 +186,7 @@ def pin(
     from waybill.services import pin_team
 
     placed = _placed(pin_team, team, cluster, decision(who, why))
-    _told(as_json, placed.to_json(), f"{team}: pinned to {cluster}")
+    _told(placed.to_json(), f"{team}: pinned to {cluster}", as_json=as_json)
 
 
 @app.command()
@@ -202,7 +202,7 @@ def unpin(
     from waybill.settings import Settings
 
     after = unpin_team(Settings(), team, decision(who, why))
-    _told(as_json, after.to_json(), f"{team}: not pinned any more; {_place(after, team)}")
+    _told(after.to_json(), f"{team}: not pinned any more; {_place(after, team)}", as_json=as_json)
 
 
 @app.command()
@@ -213,7 +213,7 @@ def move(
     from waybill.services import move_team
 
     placed = _placed(move_team, team, cluster, decision(who, why))
-    _told(as_json, placed.to_json(), f"{team}: {_place(placed, team)}")
+    _told(placed.to_json(), f"{team}: {_place(placed, team)}", as_json=as_json)
 
 
 def _placed(
@@ -253,7 +253,7 @@ def coordinate(*, as_json: AsJson = False) -> None:
         )
 
 
-def _told(as_json: bool, value: dict[str, Any], words: str) -> None:  # noqa: FBT001 - private
+def _told(value: dict[str, Any], words: str, *, as_json: bool) -> None:
     if as_json:
         print_json(value)
     else:

@@ -245,11 +245,11 @@ def folder_named(given: Path) -> Path:
     Raises:
         NotFoundError: there is neither; says which pipelines there are.
     """
-    if os.path.exists(given):  # noqa: PTH110 - a name may be too long
+    if os.path.exists(given):
         return given
     settings = Settings()
     for root in (settings.pipelines_dir, *settings.more_pipelines_dirs):
-        if len(given.parts) == 1 and os.path.isdir(root / given):  # noqa: PTH112 - the same
+        if len(given.parts) == 1 and os.path.isdir(root / given):
             return root / given
     raise _no_folder(given)
 
@@ -261,7 +261,7 @@ def existing_folder(name: str) -> Path:
         NotFoundError: there is none; says which there are.
     """
     folder = folder_named(Path(name))
-    if os.path.isdir(folder):  # noqa: PTH112 - a name may be too long
+    if os.path.isdir(folder):
         return folder
     raise _no_folder(folder)
 

@@ -170,7 +170,7 @@ def _read_duckdb(name: str, path: str, query: ReadQuery) -> QueryResult:
     from waybill.destinations.adapters.duckdb.session import duck_error, sorted_error
 
     where = f"destination {name!r}"
-    if not os.path.isfile(path):  # noqa: PTH113 - a name may be too long
+    if not os.path.isfile(path):
         raise InputError(f"{where}: there is no file {path!r} yet; the first load makes it")
     limits = {"enable_external_access": "false", "lock_configuration": "true"}
     try:

@@ -86,7 +86,9 @@ def read_standings(tracker: TrackerStore, found: Sequence[Replay]) -> list[Repla
     standings = []
     for one in found:
         became = _became(one, heard[one.id])
-        standings.append(ReplayStanding(one, _standing(one, became, one.run_id in later), became))
+        standings.append(
+            ReplayStanding(one, _standing(one, became, went_on=one.run_id in later), became)
+        )
         later.add(one.run_id)
     return standings
 
@@ -97,7 +99,7 @@ def _became(replay: Replay, heard: dict[str, int]) -> dict[str, int]:
     return known | {"passed_on": passed_on} if passed_on > 0 else known
 
 
-def _standing(replay: Replay, became: dict[str, int], went_on: bool) -> Standing:  # noqa: FBT001
+def _standing(replay: Replay, became: dict[str, int], *, went_on: bool) -> Standing:
     if replay.state != "done":
         return "running" if replay.state == "running" else "cancelled"
     if replay.step not in ("", _LAST_STEP) and not went_on:

@@ -235,7 +235,7 @@ class BalanceService:
                 one.team,
                 totals[one.id],
                 int(breaches.get(one.id, 0)),
-                _row(one.name, list(rows.get(one.id, {}).values()), one.id in breaches),
+                _row(one.name, list(rows.get(one.id, {}).values()), breach=one.id in breaches),
             )
             for one in shown
         ]
@@ -308,7 +308,7 @@ class BalanceService:
         return close_breach(self._tracker, breach_id, Decision(who, why))
 
 
-def _row(name: str, cells: list[Cell], breach: bool) -> RowOf:  # noqa: FBT001
+def _row(name: str, cells: list[Cell], *, breach: bool) -> RowOf:
     return RowOf(name, "breach" if breach else worst(cells), sorted(cells, key=lambda c: c.place))
 
 

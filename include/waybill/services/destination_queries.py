@@ -108,7 +108,7 @@ def _bundled_psql() -> str | None:
 
 
 def _duckdb(name: str, path: str) -> Shell:
-    if not os.path.isfile(path):  # noqa: PTH113 - a name may be too long
+    if not os.path.isfile(path):
         raise InputError(
             f"destination {name!r}: there is no file {path!r} yet; the first load makes it"
         )

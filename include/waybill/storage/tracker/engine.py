@@ -85,7 +85,9 @@ class TrackerStore:
         try:
             with answered(self._connected) as connection, connection.begin():
                 if long_statements or long_idle:
-                    connection.exec_driver_sql(self._longer(long_statements, long_idle))
+                    connection.exec_driver_sql(
+                        self._longer(long_statements=long_statements, long_idle=long_idle)
+                    )
                 yield connection
         except NoConnectionError as error:
             raise RetryError(f"tracker: no connection was free: {error}") from error
@@ -107,7 +109,7 @@ class TrackerStore:
                 raise
             raise ours from error
 
-    def _longer(self, long_statements: bool, long_idle: bool) -> str:  # noqa: FBT001 - private
+    def _longer(self, *, long_statements: bool, long_idle: bool) -> str:
         limits: dict[str, int] = {}
         if long_statements:
             most = self._settings.long_statement_timeout_s
