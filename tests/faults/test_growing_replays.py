@@ -135,6 +135,7 @@ def test_a_replay_goes_on_in_the_next_generation_with_each_event_once_and_keys_i
     assert (log.state, log.topic) == ("closed", generation_name(topic_of(settings), 2))
 
 
+@pytest.mark.campaign
 def test_a_replay_that_wakes_up_after_its_generation_has_ended_marks_nothing(
     settings: Settings,
 ) -> None:

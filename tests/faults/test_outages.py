@@ -23,6 +23,7 @@ def settings(stack_settings, tmp_path):
         yield made
 
 
+@pytest.mark.campaign
 def test_kafka_down_at_start_is_waited_for(settings, kafka):
     kafka.stop()
     child = children.start(

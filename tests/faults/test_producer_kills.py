@@ -108,6 +108,7 @@ def test_a_topic_that_may_not_be_read_has_no_copies_but_of_what_a_kill_left_in_d
     assert_closed(campaign)
 
 
+@pytest.mark.campaign
 def test_a_kill_while_kafka_is_away_loses_nothing(kafka, campaign_of):
     campaign = campaign_of(producer_kills.PAGES)
     process = campaign.start()

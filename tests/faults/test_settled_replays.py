@@ -91,6 +91,7 @@ def assert_the_next_run_sends_the_rest(settings: Settings, gone: str) -> None:
     assert (Path(logs(settings)[0].path) / "quarantine" / gone).is_dir()
 
 
+@pytest.mark.campaign
 def test_a_slow_replay_ends_at_its_next_mark_with_all_marked_that_it_sent(
     settings: Settings,
 ) -> None:

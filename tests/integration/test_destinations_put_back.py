@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import text
 from tests.support.destined import held
 from tests.support.loads import opened_loads, some
-from tests.support.warehouses import MAKERS
+from tests.support.warehouses import MAKERS, kinds_of
 from tests.unit.destinations.orders import Order, clean_database
 
 from waybill.access import Decision
@@ -58,7 +58,7 @@ class Copies:
             )
 
 
-@pytest.fixture(params=list(MAKERS))
+@pytest.fixture(params=kinds_of(MAKERS))
 def warehouse(request, tmp_path):
     """An empty warehouse of each kind, in a folder of its own."""
     (tmp_path / "warehouse").mkdir()

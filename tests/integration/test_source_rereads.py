@@ -213,6 +213,7 @@ def test_what_lies_between_two_values_is_read_again_and_the_cursor_stays_where_i
     assert ingest_progress(shop.settings, pipeline).rows == ROWS + 15
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(1200)
 def test_a_range_that_is_read_again_by_runs_that_are_killed_is_sent_once_more_and_no_row_else(shop):
     """Killed with pages in the log that are not committed; then amid the range."""
@@ -285,6 +286,7 @@ def test_a_run_from_a_value_that_died_after_its_first_page_reads_what_is_left_wh
     assert shop.run("run-2", **asked).read == 0, "it was done, and needs no row of that value"
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(1200)
 def test_a_range_that_is_not_read_to_its_end_stays_when_the_source_is_read_again_from_a_value(shop):
     shop.run("run-1")
@@ -300,6 +302,7 @@ def test_a_range_that_is_not_read_to_its_end_stays_when_the_source_is_read_again
     assert shop.cursor() == stood
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("does", ["pass", "begin(*given)"], ids=["before", "after"])
 def test_a_cursor_is_put_back_once_whenever_the_run_that_does_it_is_killed(shop, does):

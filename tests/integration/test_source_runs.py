@@ -187,6 +187,7 @@ def test_a_process_that_is_told_to_end_stops_at_a_page_and_says_so(
     assert len(ids) == len(set(ids)) == ROWS
 
 
+@pytest.mark.campaign
 def test_a_task_that_gets_airflows_signal_stops_at_a_page(
     settings: Settings, tracker: TrackerStore
 ) -> None:

@@ -261,3 +261,10 @@ MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], Any]] = {
     "iceberg": iceberg_folder,
 }
 """Kind to what makes an empty warehouse from a test's fixtures and a folder of its own."""
+
+
+def kinds_of(makers: Mapping[str, Any]) -> list[Any]:
+    """Return kinds as parameters; `make test` takes one of those that commit alike, `make campaigns` the other."""
+    late = {"duckdb", "iceberg"}
+    marks = pytest.mark.campaign
+    return [pytest.param(kind, marks=marks) if kind in late else kind for kind in makers]

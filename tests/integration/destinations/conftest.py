@@ -6,18 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.warehouses import MAKERS, Warehouse
-
-IN_CAMPAIGNS = ("duckdb", "iceberg")
-"""Kinds that `make test` leaves to `make campaigns`; it tries the other one that commits alike."""
+from tests.support.warehouses import MAKERS, Warehouse, kinds_of
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(kind, marks=[pytest.mark.campaign] if kind in IN_CAMPAIGNS else [])
-        for kind in MAKERS
-    ]
-)
+@pytest.fixture(params=kinds_of(MAKERS))
 def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Warehouse]:
     """An empty warehouse of each kind."""
     made = MAKERS[request.param](request, tmp_path)

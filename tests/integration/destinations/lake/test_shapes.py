@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from pydantic import SecretStr
 from tests.support.destined import Park, never_park
 from tests.support.lake_warehouses import delta_bucket, delta_folder, iceberg_bucket, iceberg_folder
+from tests.support.warehouses import kinds_of
 from tests.unit.destinations.orders import Order, rows_of, spec_of, totals
 
 from waybill.destinations import Commit, open_destination
@@ -24,7 +25,7 @@ ID = Column(name="id", type="int64", nullable=False)
 FOLDERS = {"delta": delta_folder, "iceberg": iceberg_folder}
 
 
-@pytest.fixture(params=list(FOLDERS))
+@pytest.fixture(params=kinds_of(FOLDERS))
 def lake(request, tmp_path):
     made = FOLDERS[request.param](request, tmp_path)
     yield made

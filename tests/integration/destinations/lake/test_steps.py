@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from tests.support.destined import Park, never_park
 from tests.support.lake_warehouses import delta_bucket, delta_folder, iceberg_bucket, iceberg_folder
+from tests.support.warehouses import kinds_of
 from tests.unit.destinations.orders import SPEC, Order, rows_of, spec_of, totals
 
 from waybill.destinations import Commit, CountLook
@@ -30,7 +31,7 @@ class Killed(BaseException):
     """Stands for a SIGKILL: nothing of the destination catches it."""
 
 
-@pytest.fixture(params=list(FOLDERS))
+@pytest.fixture(params=kinds_of(FOLDERS))
 def lake(request, tmp_path):
     made = FOLDERS[request.param](request, tmp_path)
     yield made
