@@ -138,7 +138,8 @@ def test_into_a_held_pipeline_nothing_is_sent_nor_taken(books: Books, canary: bo
             run_replay(books.settings, **NAMES, canary=canary, who="ann", run_id=run_id)
     with pytest.raises(InputError, match="is held since"):
         services.replayable(books.settings, ReplayRequest(**NAMES))
-    assert services.replayable(books.settings, ReplayRequest(**NAMES, dry_run=True)).parked == 300
+    tried = services.run_dry_run(books.settings, ReplayRequest(**NAMES).as_dry_run())
+    assert tried.events == 300
     assert (books.sent(), books.parking.partitions()[0].parked) == ([], 300)
     books.parking.release("orders", Decision("ann", "done"))
     report = run_replay(books.settings, **NAMES, who="ann", run_id="r1")
