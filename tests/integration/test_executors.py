@@ -15,7 +15,8 @@ from waybill.storage import open_objects, open_tracker
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
 ROWS = 300
-CODE = """
+CODE = "from shared.notes import transform\n"
+SHARED = """
 def transform(event):
     if event.data["number"] >= 150:
         event.data["note"] = "new"
@@ -29,6 +30,8 @@ def settings(stack_settings, tmp_path):
     spark = {"master": "local-cluster[1,1,1024]", "max_events_per_batch": 100}
     made = streams.with_orders(stack_settings, tmp_path, rows=1, **spark)
     home = evolving.write_evolving(made.pipelines_dir, rows=ROWS, code=CODE)
+    (made.pipelines_dir / "shared").mkdir()
+    (made.pipelines_dir / "shared" / "notes.py").write_text(SHARED)
     services.run_deploy(made, home, who="ann")
     services.run_ingest(made, "evolving")
     with streams.stopped_at_end(made):

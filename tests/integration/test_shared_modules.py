@@ -8,7 +8,7 @@ import shutil
 import psycopg
 import pytest
 from tests.integration import parking_lot
-from tests.support import evolving, orders, parked_orders
+from tests.support import evolving, orders, parked_orders, streams
 from tests.support.user_code import sandbox
 from typer.testing import CliRunner
 
@@ -215,3 +215,39 @@ def test_held_events_go_on_with_the_modules_of_the_version_that_is_active_then(l
     second = deploy(lot.tracker, home, who="t").version
     [found] = probe()
     assert (found.version, found.would_pass, found.released) == (second, 10, True)
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+def test_a_running_stream_takes_shared_modules_with_their_versions(stack_settings, tmp_path):
+    settings = streams.with_orders(stack_settings, tmp_path, rows=1)
+    root = settings.pipelines_dir
+    home = write(root)
+    dsn = settings.destinations["warehouse"].dsn.get_secret_value()
+    expected, first = {}, 0
+
+    def goes_on(factor):
+        """Take 40 more orders in, which run with this factor."""
+        nonlocal first
+        numbers = range(first, first + 40)
+        lines = ["number,amount,note", *(f"{number},{number},n" for number in numbers)]
+        (home / "orders.csv").write_text("\n".join(lines) + "\n")
+        first += 40
+        services.run_ingest(settings, "orders")
+        streams.rest_of(settings, rows=first)
+        expected.update({number: number * factor for number in numbers})
+        with psycopg.connect(dsn) as connection:
+            found = dict(connection.execute("SELECT number, doubled FROM shop.orders").fetchall())
+        assert found == expected
+
+    with streams.stopped_at_end(settings):
+        share(root, 2)
+        services.run_deploy(settings, home, who="ann")
+        goes_on(2)
+        share(root, 3)
+        goes_on(2)
+        services.run_deploy(settings, home, who="ann")
+        goes_on(3)
+        services.run_rollback(settings, "orders", None, Decision("ann", "wrong sums"))
+        goes_on(2)
