@@ -58,7 +58,7 @@ bench-tracker: venv java  ## the event tracker: what traces cost, files/s, look-
 bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against the same by hand (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.destinations $(ARGS)
 
-bench-cli: venv  ## CPU seconds of waybill --help and of waybill parked list (QUICK=1: less than a minute)
+bench-cli: venv java  ## CPU seconds of waybill --help, pipelines check, parked list, balance and trail (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.cli $(ARGS)
 
 bench-airflow: venv  ## Waybill's DAGs in Airflow at 5,000 pipelines: what a file, a task's parse take; serialised alike; campaigns: freezing, launches a second against the REST API; what an idle stack costs (QUICK=1: less than five minutes)

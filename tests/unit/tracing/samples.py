@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ def ids(count: int, seed: str = "") -> list[str]:
     ]
 
 
-def batch(event_ids: Sequence[str], **columns) -> pa.RecordBatch:
+def batch(event_ids: Sequence[str], **columns: Any) -> pa.RecordBatch:
     given = {
         "pipeline_id": "p1",
         "event_name": "flight",
