@@ -120,12 +120,12 @@ def cpu_seconds(command: list[str], environment: dict[str, str], directory: Path
 
 def show(commands: dict[str, list[str]], runs: dict[str, list[float]]) -> None:
     """Print a table: a row a command."""
-    sys.stdout.write(f"{'command':28} {'CPU s, median':>14} {'least':>7} {'most':>7}\n")
+    sys.stdout.write(f"{'command':32} {'CPU s, median':>14} {'least':>7} {'most':>7}\n")
     for key, (program, *words) in commands.items():
         name = " ".join(Path(word).name[:12] for word in (program, *words))
         times = runs[key]
         sys.stdout.write(
-            f"{name:28} {statistics.median(times):14.3f} {min(times):7.3f} {max(times):7.3f}\n"
+            f"{name:32} {statistics.median(times):14.3f} {min(times):7.3f} {max(times):7.3f}\n"
         )
 
 
