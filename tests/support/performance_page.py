@@ -60,7 +60,15 @@ SHOWN = {
         "sim_vs_fixed", "sim_vs_threshold", "sim_vs_fixed_calm", "sim_vs_threshold_calm",
         "peak_rss_mb",
     ),
-    "bench-cli": ("help_cpu_s", "parked_list_cpu_s", "python_cpu_s", "airflow_help_cpu_s"),
+    "bench-cli": (
+        "help_cpu_s",
+        "check_cpu_s",
+        "parked_list_cpu_s",
+        "balance_cpu_s",
+        "trail_cpu_s",
+        "python_cpu_s",
+        "airflow_help_cpu_s",
+    ),
     "bench-airflow": (
         "shard_build_cpu_s", "shard_build_cold_cpu_s", "shard_serialise_cpu_s", "task_parse_ms",
         "empty_shard_parse_ms",
