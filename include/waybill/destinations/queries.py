@@ -7,7 +7,12 @@ opens the file read-only and reaches no other file and no network. Both end it a
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -175,21 +180,43 @@ def _read_duckdb(name: str, path: str, query: ReadQuery) -> QueryResult:
     limits = {"enable_external_access": "false", "lock_configuration": "true"}
     try:
         with (
+            _noted_interrupts() as interrupts,
             duckdb.connect(path, read_only=True, config=limits) as connection,
             ThreadPoolExecutor(1) as reader,
         ):
             reading = reader.submit(_duckdb_rows, connection, query)
-            try:
-                return reading.result(query.timeout_s)
-            except (TimeoutError, KeyboardInterrupt):
-                _end(connection, reading)
-                raise
-    except TimeoutError as error:
+            ends_at = time.monotonic() + query.timeout_s
+            while not reading.done():
+                wait([reading], _AGAIN_S)
+                if interrupts or time.monotonic() > ends_at:  # it does not hear each of them
+                    connection.interrupt()
+            return reading.result()
+    except duckdb.InterruptException as error:
         raise _too_long(where, query) from error
     except duckdb.IOException as error:
         raise sorted_error(duck_error(error), name) from error
     except duckdb.Error as error:
         raise InputError(f"{where} refused the statement: {str(error).strip()}") from error
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """Note each Ctrl-C and raise one at the end, so that none leaves DuckDB at work.
+
+    Where Ctrl-C ends the thread that asked, DuckDB waits for threads of its own that nobody told.
+    """
+    noted: list[int] = []
+    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not raises or threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if noted:
+            raise KeyboardInterrupt
 
 
 def _duckdb_rows(connection: Any, query: ReadQuery) -> QueryResult:
@@ -198,17 +225,6 @@ def _duckdb_rows(connection: Any, query: ReadQuery) -> QueryResult:
     columns = tuple(str(one[0]) for one in found.description or ())
     rows = [tuple(map(_shallow, row)) for row in found.fetchmany(query.most + 1)]
     return QueryResult(columns, rows[: query.most], len(rows) > query.most)
-
-
-def _end(connection: Any, reading: Future[QueryResult]) -> None:
-    """End what DuckDB runs: again and again, as it does not hear what comes between two steps.
-
-    Ctrl-C in the thread that runs a statement is no way to end it: DuckDB then waits for its own
-    threads, which nobody has told.
-    """
-    while not reading.done():
-        connection.interrupt()
-        wait([reading], _AGAIN_S)
 
 
 def _refuse_other_statements(connection: Any, statement: str) -> None:

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import orjson
 
 from waybill.destinations.batch import group_inputs
-from waybill.destinations.key_sums import Hashes, KeySums
+from waybill.destinations.key_sums import Hashes, KeySums, key_hashes, key_types
 from waybill.destinations.merging import MergeStatements, literal, quoted
 from waybill.destinations.model import BehindError, Commit, Held, LoadOutcome, OutcomeCount
 from waybill.destinations.transactional.dialect import Dialect
@@ -100,9 +100,16 @@ class SqlBooks(ABC):
         query = f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found"
         return bool(session.query(query)["found"][0].as_py())
 
-    @abstractmethod
     def buried(self, session: Session, spec: TableSpec) -> Hashes:
         """Return the hashes of a table's keys that have a tombstone."""
+        types = key_types(spec)
+        parts = [f"{text} AS k{n}" for n, text in enumerate(self._buried_values(types))]
+        rows = session.query(f"SELECT {', '.join(parts)} FROM {TOMBSTONES} WHERE {is_of(spec)}")
+        return key_hashes(types, rows.columns)
+
+    @abstractmethod
+    def _buried_values(self, types: Sequence[str]) -> list[str]:
+        """Return the expressions for the values, of these types, of a tombstone's key."""
 
     def note_change(self, session: Session, spec: TableSpec, change: int, keys: KeySums) -> None:
         """Note by how much a load changed a table's number of rows; see the protocol.

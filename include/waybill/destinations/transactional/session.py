@@ -96,16 +96,96 @@ class Session(Protocol):
         ...
 
 
-class RevertingSession(Session, Protocol):
-    """A connection to an engine that rolls definitions of tables back too."""
+class RevertingSession(ABC):
+    """A ``Session`` with an engine that rolls definitions of tables back too."""
 
-    def rolled_back(self) -> AbstractContextManager[None]:
+    _is_undone = False
+    """All is within a transaction that will be rolled back."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One transaction; on any error the connection is dropped, and nothing of it is there.
+
+        Raises:
+            RetryError, InputError, StopError: as the engine's error says.
+        """
+        if self._is_undone:
+            with self._translating():
+                yield
+            return
+        with self.held(), self._translating():
+            try:
+                self._begin()
+                yield
+                self.execute("COMMIT")
+            except BaseException:
+                self._drop()
+                raise
+
+    @contextmanager
+    def rolled_back(self) -> Iterator[None]:
         """One transaction that is rolled back at its end; transactions within are parts of it.
 
         Raises:
             RetryError, InputError, StopError: as the engine's error says.
         """
-        ...
+        with self.held(), self._translating():
+            try:
+                self._begin()
+                self._limit_trial()
+                self._is_undone = True
+                yield
+            finally:
+                self._is_undone = False
+                self._drop()
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        """Raise what the engine says as Waybill's errors."""
+        try:
+            yield
+        except SqlError as error:
+            raise self._sorted(error) from error
+
+    @abstractmethod
+    def held(self) -> AbstractContextManager[None]:
+        """Keep the connection for several transactions; what it costs to connect is paid once."""
+
+    @abstractmethod
+    def execute(self, statement: str) -> int:
+        """Run a statement; return the count of rows it changed (-1: not known).
+
+        Raises:
+            SqlError: the engine refuses it.
+        """
+
+    @abstractmethod
+    def query(self, statement: str) -> pa.Table:
+        """Run a query and return its rows.
+
+        Raises:
+            SqlError: the engine refuses it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection, whatever state it is in."""
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Connect where needed, and begin a transaction."""
+
+    @abstractmethod
+    def _limit_trial(self) -> None:
+        """Keep a transaction that will be rolled back from waiting, or being waited for, long."""
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Close the connection; what was not committed is gone."""
+
+    @abstractmethod
+    def _sorted(self, error: SqlError) -> Exception:
+        """Return what an error means to the caller."""
 
 
 class WarehouseSession(ABC):

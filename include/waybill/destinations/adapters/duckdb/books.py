@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from waybill.destinations.key_sums import Hashes, key_hashes, key_types
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.model import LoadOutcome
 from waybill.destinations.transactional.books import (
@@ -83,16 +82,11 @@ class DuckBooks(SqlBooks):
         """Return the text itself: there is no index that it could be too long for."""
         return self.key_text(spec)
 
-    def buried(self, session: Session, spec: TableSpec) -> Hashes:
-        """Return the hashes of a table's keys that have a tombstone."""
-        types = key_types(spec)
-        texts = [f"json_extract_string(key, '$[{place}]')" for place in range(len(types))]
-        parts = [
-            f"{_read(text, kind)} AS k{n}"
-            for n, (text, kind) in enumerate(zip(texts, types, strict=True))
+    def _buried_values(self, types: Sequence[str]) -> list[str]:
+        return [
+            _read(f"json_extract_string(key, '$[{place}]')", kind)
+            for place, kind in enumerate(types)
         ]
-        rows = session.query(f"SELECT {', '.join(parts)} FROM {TOMBSTONES} WHERE {is_of(spec)}")
-        return key_hashes(types, rows.columns)
 
 
 _READ_AS = {

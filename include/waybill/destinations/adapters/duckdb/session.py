@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waybill.destinations.merging import literal, quoted
-from waybill.destinations.transactional.session import SqlError
+from waybill.destinations.transactional.session import RevertingSession, SqlError
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ _CATALOG = "_waybill_file"
 _LOCKS: dict[Path, threading.Lock] = {}
 
 
-class DuckSession:
+class DuckSession(RevertingSession):
     """A connection to one file.
 
     Args:
@@ -145,8 +145,6 @@ class DuckSession:
         self._options = {**given, "preserve_insertion_order": "false"}  # a third of the memory
         self._lock = _LOCKS.setdefault(self._path, threading.Lock())
         self._depth = 0
-        self._is_undone = False
-        """All is within a transaction that will be rolled back."""
         self._connection: Any = None
 
     @contextmanager
@@ -165,57 +163,6 @@ class DuckSession:
             self._depth -= 1
             if self._depth == 0:
                 self._let_go()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """One transaction; on any error the file is let go, and nothing of it is there.
-
-        Raises:
-            RetryError, InputError, StopError: as the error says.
-        """
-        if self._is_undone:
-            with self._speaking():
-                yield
-            return
-        with self.held():
-            try:
-                self._open()
-                self.execute("BEGIN")
-                yield
-                self.execute("COMMIT")
-            except SqlError as error:
-                self._disconnect()
-                raise sorted_error(error, self._name) from error
-            except BaseException:
-                self._disconnect()
-                raise
-
-    @contextmanager
-    def rolled_back(self) -> Iterator[None]:
-        """One transaction that is rolled back at its end; those within are parts of it.
-
-        Raises:
-            RetryError, InputError, StopError: as the error says.
-        """
-        with self.held():
-            try:
-                self._open()
-                self.execute("BEGIN")
-                self._is_undone = True
-                yield
-            except SqlError as error:
-                raise sorted_error(error, self._name) from error
-            finally:
-                self._is_undone = False
-                self._disconnect()
-
-    @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        """Raise what DuckDB says as Waybill's errors."""
-        try:
-            yield
-        except SqlError as error:
-            raise sorted_error(error, self._name) from error
 
     @property
     def path(self) -> Path:
@@ -270,15 +217,21 @@ class DuckSession:
 
     def _let_go(self) -> None:
         try:
-            self._disconnect()
+            self._drop()
         finally:
             self._lock.release()
+
+    def _begin(self) -> None:
+        if self._connection is None:
+            self._open()
+        self.execute("BEGIN")
+
+    def _limit_trial(self) -> None:
+        """Nobody else waits within it: the file is this session's."""
 
     def _open(self) -> None:
         import duckdb
 
-        if self._connection is not None:
-            return
         try:
             spill = {"temp_directory": f"{self._path}.tmp"}
             self._connection = duckdb.connect(":memory:", config=spill | self._options)
@@ -288,7 +241,7 @@ class DuckSession:
         except duckdb.Error as error:
             raise duck_error(error) from error
 
-    def _disconnect(self) -> None:
+    def _drop(self) -> None:
         """Close the file; what was not committed is gone."""
         import duckdb
 
@@ -297,3 +250,6 @@ class DuckSession:
             # a checkpoint that finds no room fails here: the log holds all that is committed
             with suppress(duckdb.Error):
                 connection.close()
+
+    def _sorted(self, error: SqlError) -> WaybillError:
+        return sorted_error(error, self._name)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from waybill.destinations.batch import TableBatch
-from waybill.destinations.key_sums import Hashes, KeySums, change_of, key_hashes, key_types
+from waybill.destinations.key_sums import KeySums, change_of
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.model import LoadOutcome
 from waybill.destinations.transactional.books import (
@@ -109,12 +109,8 @@ class PostgresBooks(SqlBooks):
         """Return the expression of its hash: short enough for an index, whatever the key."""
         return _hash(self.key_text(spec))
 
-    def buried(self, session: Session, spec: TableSpec) -> Hashes:
-        """Return the hashes of a table's keys that have a tombstone."""
-        types = key_types(spec)
-        parts = [f"{_read(n, kind)} AS k{n}" for n, kind in enumerate(types)]
-        rows = session.query(f"SELECT {', '.join(parts)} FROM {TOMBSTONES} WHERE {is_of(spec)}")
-        return key_hashes(types, rows.columns)
+    def _buried_values(self, types: Sequence[str]) -> list[str]:
+        return [_read(place, kind) for place, kind in enumerate(types)]
 
 
 _READ_AS = {

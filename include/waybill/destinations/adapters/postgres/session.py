@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from waybill.destinations.transactional.session import SqlError, shortened
+from waybill.destinations.transactional.session import RevertingSession, SqlError, shortened
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ _SAVEPOINT = "waybill_try"
 _TRIAL = "waybill_trial"
 
 
-class PostgresSession:
+class PostgresSession(RevertingSession):
     """A connection to one destination.
 
     Args:
@@ -213,63 +213,10 @@ class PostgresSession:
         self._conninfo = _conninfo(dsn, name)
         self._name = name
         self._connection: Any = None
-        self._is_undone = False
-        """All is within a transaction that will be rolled back."""
 
     def held(self) -> AbstractContextManager[None]:
         """Do nothing: a connection is kept until an error."""
         return nullcontext()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """One transaction; on any error the connection is dropped, and the server rolls back.
-
-        Raises:
-            RetryError, InputError, StopError: as the server's error says.
-        """
-        if self._is_undone:
-            with self._speaking():
-                yield
-            return
-        try:
-            self._begin()
-            self.query(_OPENING)
-            yield
-            self.execute("COMMIT")
-        except SqlError as error:
-            self.close()
-            raise sorted_error(error, self._name) from error
-        except BaseException:
-            self.close()
-            raise
-
-    @contextmanager
-    def rolled_back(self) -> Iterator[None]:
-        """One transaction that is rolled back at its end; it waits for and holds no lock for long.
-
-        Raises:
-            RetryError, InputError, StopError: as the server's error says.
-        """
-        try:
-            self._begin()
-            self.query(_OPENING)
-            for name, limit in _UNDONE_LIMITS.items():
-                self.execute(f"SET LOCAL {name} = '{limit}'")
-            self._is_undone = True
-            yield
-        except SqlError as error:
-            raise sorted_error(error, self._name) from error
-        finally:
-            self._is_undone = False
-            self.close()
-
-    @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        """Raise what the server says as Waybill's errors."""
-        try:
-            yield
-        except SqlError as error:
-            raise sorted_error(error, self._name) from error
 
     def execute(self, statement: str, parameters: tuple[int, ...] | None = None) -> int:
         """Run a statement; return the count of rows it changed (-1: not known)."""
@@ -342,6 +289,17 @@ class PostgresSession:
             self.close()
             self._connect()
             self.execute(_BEGIN)
+        self.query(_OPENING)
+
+    def _limit_trial(self) -> None:
+        for name, limit in _UNDONE_LIMITS.items():
+            self.execute(f"SET LOCAL {name} = '{limit}'")
+
+    def _drop(self) -> None:
+        self.close()
+
+    def _sorted(self, error: SqlError) -> WaybillError:
+        return sorted_error(error, self._name)
 
     def _connect(self) -> None:
         from adbc_driver_manager import Error
