@@ -109,6 +109,7 @@ RULES: dict[str, Callable[[Made], bool]] = {
     "adbc_driver_postgresql.dbapi.connect": elsewhere,
     "boto3.client": of_boto,
     "boto3.resource": of_boto,
+    "botocore.session.Session": lambda made: "connect_timeout=" in made.around,
     "boto3.Session": lambda made: "get_credentials" in made.around,  # asks for a second at most
     "confluent_kafka.Consumer": of_kafka,
     "confluent_kafka.Producer": of_kafka,

@@ -1,4 +1,4 @@
-"""The object store: a thin, typed face over boto3's S3 client with our errors.
+"""The object store: a thin, typed face over botocore's S3 client with our errors.
 
 Retries: botocore's "standard" mode retries connection faults and throttling by itself; what is left
 surfaces as RetryError, so that a caller decides whether to wait (``waiting``) or to give up.
@@ -295,12 +295,12 @@ def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:
 
 
 def _client(settings: S3Settings) -> Any:
-    import boto3
     from botocore.config import Config
+    from botocore.session import Session
 
     secret = settings.secret_key.get_secret_value() if settings.secret_key else None
     access = settings.access_key.get_secret_value() if settings.access_key else None
-    return boto3.client(
+    return Session().create_client(  # boto3's own session takes 0.1 s of CPU more
         "s3",
         endpoint_url=settings.endpoint_url,
         region_name=settings.region,

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from waybill.topics.configuration import configure as configure
     from waybill.topics.configuration import faults_of as faults_of
     from waybill.topics.configuration import topic_lines as topic_lines
-    from waybill.topics.generations import MOST_PARTITIONS as MOST_PARTITIONS
     from waybill.topics.generations import Draining as Draining
-    from waybill.topics.generations import GrowRequest as GrowRequest
     from waybill.topics.generations import Growth as Growth
     from waybill.topics.generations import delete_ended as delete_ended
     from waybill.topics.generations import generation_ends as generation_ends
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from waybill.topics.generations import plan_growth as plan_growth
     from waybill.topics.generations import unknown_names as unknown_names
     from waybill.topics.generations import waits_for as waits_for
+    from waybill.topics.request import MOST_PARTITIONS as MOST_PARTITIONS
+    from waybill.topics.request import GrowRequest as GrowRequest
     from waybill.topics.request import SettleRequest as SettleRequest
     from waybill.topics.stops import ALL_PARTITIONS as ALL_PARTITIONS
     from waybill.topics.stops import LogFault as LogFault
@@ -43,9 +43,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "configuration": ["TopicLine", "ask_rereads", "configure", "faults_of", "topic_lines"],
         "generations": [
             "Draining",
-            "GrowRequest",
             "Growth",
-            "MOST_PARTITIONS",
             "delete_ended",
             "generation_ends",
             "grow",
@@ -56,7 +54,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unknown_names",
             "waits_for",
         ],
-        "request": ["SettleRequest"],
+        "request": ["GrowRequest", "MOST_PARTITIONS", "SettleRequest"],
         "stops": [
             "ALL_PARTITIONS",
             "LogFault",

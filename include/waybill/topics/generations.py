@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pydantic import Field
 from sqlalchemy import func, select
 
 from waybill.access import Decision, write_audit
@@ -41,13 +40,12 @@ from waybill.ledger import (
 )
 from waybill.nearest_name import hint
 from waybill.pipelines import base_topic, generation_name, generation_of, topic_of
-from waybill.request import Request
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore
 from waybill.storage.tracker import replays, topic_offsets
+from waybill.topics.request import GrowRequest
 from waybill.topics.stops import read_stops
 
 _LOG = logging.getLogger(__name__)
-MOST_PARTITIONS = 10_000
 _DEAD_AFTER_S = 600.0
 """A log that was not seen for so long may be a dead process's: nothing grows before it is settled,
 since the next generation would not be read meanwhile."""
@@ -56,15 +54,6 @@ _ENDS_S = 2.0
 _AGAIN_S = 30.0
 _RATE = " events/s"
 """Ends what is said of a replay that has a rate."""
-
-
-class GrowRequest(Request):
-    """How many partitions a topic is to have."""
-
-    topic: str = Field(description="The topic: events.<team>.<destination>.")
-    partitions: int = Field(
-        ge=1, le=MOST_PARTITIONS, description="Partitions of the next generation."
-    )
 
 
 @dataclass(frozen=True, slots=True)

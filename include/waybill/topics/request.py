@@ -1,4 +1,4 @@
-"""What users ask of a stopped topic."""
+"""What users ask of a topic: to grow it, or to settle what stopped it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from pydantic import Field, model_validator
 
 from waybill.errors import InputError
 from waybill.request import Request
+
+MOST_PARTITIONS = 10_000
+
+
+class GrowRequest(Request):
+    """How many partitions a topic is to have."""
+
+    topic: str = Field(description="The topic: events.<team>.<destination>.")
+    partitions: int = Field(
+        ge=1, le=MOST_PARTITIONS, description="Partitions of the next generation."
+    )
 
 
 class SettleRequest(Request):

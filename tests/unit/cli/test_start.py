@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 LIST = "import waybill.cli.parked, waybill.services; waybill.services.opened_parked_events"
 OPEN = "from waybill.settings import S3Settings; from waybill.storage import open_objects"
+FLIGHTS = Path(__file__).resolve().parents[3] / "include" / "pipelines" / "flights"
+CHECK = f"from waybill.cli import app; app(['pipelines', 'check', {str(FLIGHTS)!r}], standalone_mode=False)"
+ARRAY = "from waybill.cli.arrow import leave_pandas_out; leave_pandas_out(); import pyarrow; pyarrow.array([''])"
 SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; open_objects(S3Settings())"
 
 
@@ -18,9 +22,11 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
             "import waybill.cli.new_pipeline, waybill.cli.pipeline_tests, waybill.cli.local_runs",
             {"pyarrow", "sqlalchemy", "waybill.processing.chain"},
         ),
-        (SERVICE, {"boto3", "numpy", "pyarrow", "confluent_kafka", "waybill.producer.lossless"}),
+        (CHECK, {"numpy", "pyarrow", "sqlalchemy"}),
+        (ARRAY, {"pandas"}),
+        (SERVICE, {"boto3", "botocore", "numpy", "pyarrow", "confluent_kafka", "waybill.producer.lossless"}),
     ],
-    ids=["help", "pipelines new", "parked list"],
+    ids=["help", "pipelines new", "pipelines check", "trail", "parked list"],
 )
 def test_a_command_does_not_load_what_it_does_not_use(code, unused):
     shown = f"import sys; {code}; print(*sys.modules)"

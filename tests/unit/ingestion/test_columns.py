@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from waybill.ingestion.connectors import csv_file, file_formats
-from waybill.ingestion.connectors.csv_file import dict_rows, listed, typed
+from waybill.ingestion.connectors import csv_table, file_formats
+from waybill.ingestion.connectors.csv_table import dict_rows, listed, typed
 from waybill.ingestion.connectors.sql_values import json_value
 
 SEED = 42
@@ -75,7 +75,7 @@ def test_numbers_that_are_cast_at_once_are_those_that_are_cast_one_by_one(kind, 
         column = pa.array([*texts, None] if number % 3 else texts, pa.string())
         monkeypatch.undo()
         values, wrong = typed(column, kind)
-        monkeypatch.setattr(csv_file, "_NUMBERS", frozenset())
+        monkeypatch.setattr(csv_table, "_NUMBERS", frozenset())
         slowly, also_wrong = typed(column, kind)
         assert (values.type, repr(values.to_pylist())) == (slowly.type, repr(slowly.to_pylist()))
         assert wrong == also_wrong

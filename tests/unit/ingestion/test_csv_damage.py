@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waybill.ingestion.connectors import open_connector
-from waybill.ingestion.connectors.csv_file import _exact, _fast, _without_header, read_table
+from waybill.ingestion.connectors.csv_table import _exact, _fast, _without_header, read_table
 from waybill.pipelines import Source
 
 

@@ -23,7 +23,7 @@ from pyarrow import csv as arrow_csv
 from waybill.errors import InputError
 from waybill.events import loads
 from waybill.ingestion.connectors.base import BadRow
-from waybill.ingestion.connectors.csv_file import (
+from waybill.ingestion.connectors.csv_table import (
     MAX_LINES,
     CsvRecord,
     dict_rows,
