@@ -28,6 +28,7 @@ from waybill.ingestion.connectors.kafka_topics.declaration import client_config 
 from waybill.ingestion.connectors.postgres_cdc import declaration as postgres_source
 from waybill.producer.client import consumer_config, producer_config
 from waybill.settings import KafkaSettings, S3Settings, TrackerSettings, WalSettings
+from waybill.storage import objects
 from waybill.storage.log import client_config
 from waybill.storage.tracker import engine as tracker_engine
 
@@ -109,7 +110,7 @@ RULES: dict[str, Callable[[Made], bool]] = {
     "adbc_driver_postgresql.dbapi.connect": elsewhere,
     "boto3.client": of_boto,
     "boto3.resource": of_boto,
-    "botocore.session.Session": lambda made: "connect_timeout=" in made.around,
+    "botocore.session.Session": elsewhere,
     "boto3.Session": lambda made: "get_credentials" in made.around,  # asks for a second at most
     "confluent_kafka.Consumer": of_kafka,
     "confluent_kafka.Producer": of_kafka,
@@ -274,6 +275,12 @@ def test_each_client_has_its_limits():
         elif not rule(made):
             wrong.append(f"{at} is made without limits")
     assert not wrong
+
+
+def test_the_object_stores_client_has_its_limits():
+    config = objects._client(S3Settings(bucket="b")).meta.config
+    assert (config.connect_timeout, config.read_timeout) == (5, 60)
+    assert config.retries["total_max_attempts"] == 5
 
 
 def test_every_rule_is_of_a_client_that_is_made():

@@ -9,7 +9,7 @@ from importlib.abc import MetaPathFinder
 class _NoPandas(MetaPathFinder):
     """Says that pandas is not installed."""
 
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+    def find_spec(self, fullname: str, *_: object) -> None:
         """Raise for pandas; other finders answer for the rest."""
         if fullname == "pandas":
             raise ModuleNotFoundError("left out", name=fullname)

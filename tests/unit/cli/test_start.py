@@ -24,7 +24,17 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
         ),
         (CHECK, {"numpy", "pyarrow", "sqlalchemy"}),
         (ARRAY, {"pandas"}),
-        (SERVICE, {"boto3", "botocore", "numpy", "pyarrow", "confluent_kafka", "waybill.producer.lossless"}),
+        (
+            SERVICE,
+            {
+                "boto3",
+                "botocore",
+                "numpy",
+                "pyarrow",
+                "confluent_kafka",
+                "waybill.producer.lossless",
+            },
+        ),
     ],
     ids=["help", "pipelines new", "pipelines check", "trail", "parked list"],
 )

@@ -5,15 +5,17 @@ taken as it is when the file is UTF-8, no row is refused, every value fits its d
 where there are quotes, each line is one record with pairs of them. Anything else is read again
 record by record (``CsvRecord``), which knows the line and the bytes of each.
 
-Columns of text become typed columns, and these JSON's values, all by Arrow. A text that does not fit its declared type is an offender, named by its row; it never fails a file.
-Whitespace around a number or time does not count. Without a declared type, a column is int64 when
-every text is an integer of at most 18 digits without leading zeros; float64 when every text is a
-decimal number (declare decimal or string to keep more than 17 digits); bool when every text is true
-or false; else text as it stands.
+Columns of text become typed columns, and these JSON's values, all by Arrow. A text that does not
+fit its declared type is an offender, named by its row; it never fails a file. Whitespace around a
+number or time does not count. Without a declared type, a column is int64 when every text is an
+integer of at most 18 digits without leading zeros; float64 when every text is a decimal number
+(declare decimal or string to keep more than 17 digits); bool when every text is true or false; else
+text as it stands.
 
-Record by record nothing of a damaged file is lost; it takes about 5 µs a record. A record is good when it is UTF-8 and has as many fields as the header. One that spans several lines
-must also be well-formed; else its first line alone is the bad record and reading goes on at the
-next line, so that a stray quote does not swallow its neighbours. Empty lines are no records.
+Record by record nothing of a damaged file is lost; it takes about 5 µs a record. A record is good
+when it is UTF-8 and has as many fields as the header. One that spans several lines must also be
+well-formed; else its first line alone is the bad record and reading goes on at the next line, so
+that a stray quote does not swallow its neighbours. Empty lines are no records.
 """
 
 from __future__ import annotations
