@@ -85,7 +85,13 @@ def in_memory() -> Path | None:
 
 
 def end_home(home: Path) -> None:
-    """End every process registered in a test's state folder, or in one within it; then delete it."""
+    """End every process registered in a test's state folder, or in one within it; then delete it.
+
+    A checkout in it, which may run a stack of its own, is one of those within.
+    """
+    for stack in home.glob("*/.waybill"):
+        if not stack.parent.is_symlink():
+            end_home(stack)
     Postgres(home).stop()
     for run in (*home.glob("*/run"), home / "run"):
         records = processes.read_registry(run)

@@ -233,9 +233,10 @@ def test_what_a_started_process_writes_is_its_owners_alone(tmp_path: Path) -> No
     assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o700
 
 
-def test_the_end_of_a_tests_folder_ends_what_lost_its_leader_there() -> None:
+@pytest.mark.parametrize("run", ["run", "waybill/.waybill/run"])
+def test_the_end_of_a_tests_folder_ends_what_lost_its_leader_there(run: str) -> None:
     home = servers.new_home()
-    record = launch(home / "run", FORKS.format(first="os.setsid()"))
+    record = launch(home / run, FORKS.format(first="os.setsid()"))
     child = orphan_of(record)
     servers.end_home(home)
     assert has_ended(child)
