@@ -8,8 +8,8 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 STAMP := .venv/.installed
 OLDEST := .waybill/oldest-airflow
-# Tests wait more than they compute: three workers more than there are cores.
-WORKERS ?= $(shell echo $$(($$(nproc) + 3)))
+# Tests wait as long as they compute: two workers more than there are cores. Each has servers of its own.
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Tests start hundreds of Pythons: what one compiled the next ones need not.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 TOGETHER := -n $(WORKERS) --maxprocesses 5 --dist loadfile --no-loadscope-reorder -m "not campaign"
