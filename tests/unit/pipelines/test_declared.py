@@ -63,10 +63,6 @@ class Outcome:
         return self.table.group_by(list(key)).aggregate([]).num_rows
 
 
-WHOLE = pytest.mark.campaign
-"""All of a year's flights; the demo, which runs with each commit, has their counts too."""
-
-
 @pytest.fixture(scope="module")
 def flights() -> Outcome:
     return Outcome(FIRST, "flights")
@@ -90,7 +86,7 @@ def test_a_fix_is_the_same_pipeline_in_another_version(name):
     assert first.source == fixed.source
 
 
-@WHOLE
+@pytest.mark.campaign
 def test_the_first_flights_park_exactly_the_records_that_are_odd(flights):
     assert flights.parked == {
         "null_value": 8255,
@@ -100,7 +96,7 @@ def test_the_first_flights_park_exactly_the_records_that_are_odd(flights):
     assert flights.table.num_rows == 336_776 - 8255 - 458 - 179
 
 
-@WHOLE
+@pytest.mark.campaign
 def test_the_corrected_flights_all_pass(fixed_flights):
     assert fixed_flights.parked == {}
     assert fixed_flights.keys == 336_776
@@ -112,7 +108,7 @@ def test_the_corrected_flights_all_pass(fixed_flights):
     }
 
 
-@WHOLE
+@pytest.mark.campaign
 def test_both_versions_agree_on_the_flights_that_pass_both(flights, fixed_flights):
     table = fixed_flights.table
     odd = pc.or_kleene(pc.equal(table["dep_time"], 2400), pc.equal(table["arr_time"], 2400))
@@ -120,7 +116,7 @@ def test_both_versions_agree_on_the_flights_that_pass_both(flights, fixed_flight
     assert table.filter(flown).equals(flights.table)
 
 
-@WHOLE
+@pytest.mark.campaign
 def test_time_in_the_air_fits_between_departure_and_arrival(fixed_flights):
     """The moments are right across time zones and midnights: 5 minutes to 4 hours on the ground."""
     table = fixed_flights.table
@@ -131,7 +127,7 @@ def test_time_in_the_air_fits_between_departure_and_arrival(fixed_flights):
     assert bounds["max"] <= 240
 
 
-@WHOLE
+@pytest.mark.campaign
 def test_a_departure_is_as_late_as_its_delay_says(fixed_flights):
     table = fixed_flights.table
     scheduled = pc.add(
