@@ -82,7 +82,7 @@ def run(*arguments: str, code: int = 0) -> Any:
 def documented(port: int) -> Any:
     """Return the example of the page, at the address of this API."""
     [text] = re.findall(r"```yaml\n(    rest_api:\n.*?cursor_param.*?)```", DOCS.read_text(), re.S)
-    return yaml.safe_load(text.replace("https://api.example.com", f"http://127.0.0.1:{port}"))
+    return yaml.safe_load(text.replace("http://127.0.0.1:8081", f"http://127.0.0.1:{port}"))
 
 
 def test_an_api_is_a_pipeline_with_columns_after_two_commands(root: Path, port: int) -> None:

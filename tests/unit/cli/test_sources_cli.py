@@ -215,13 +215,13 @@ def test_records_that_the_transformation_refuses_are_counted_beside_the_proposal
     (folder / "transformation.py").write_text(
         "from waybill.errors import ParkError\n\n"
         "def transform(event):\n    if str(event.data['n']) in ('3', '4'):\n"
-        "        raise ParkError('odd', 'not this \\x1b[31mone')\n    return event\n"
+        "        raise ParkError('record_invalid', 'not this \\x1b[31mone')\n    return event\n"
     )
     said = " ".join(sources("discover", str(folder)).split())
-    assert "2 of 9 records of order did not pass the transformation (first: odd: not this" in said
+    assert "2 of 9 records of order did not pass the transformation (first: record_invalid:" in said
     assert "\x1b" not in said
     found = json.loads(sources("discover", str(folder), "--json"))
-    assert found["refused"] == {"order": {"odd": 2}}
+    assert found["refused"] == {"order": {"record_invalid": 2}}
 
 
 def test_no_version_is_proposed_where_the_source_has_its_own(folder):
