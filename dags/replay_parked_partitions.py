@@ -43,7 +43,7 @@ with DAG(
     params={
         **params_of(ParkedFilter, only=FILTERS, section="Filter"),
         **params_of(ReplayRequest, only=OPTIONS),
-        **params_of(CampaignRequest, only=("limit", "max_unfinished", "groups_per_run")),
+        **params_of(CampaignRequest, only=("limit", "max_unfinished", "groups_per_run", "why")),
     },
 ):
     ReplayCampaignOperator(task_id="campaign")
