@@ -1,6 +1,6 @@
 """Replays all parked groups that match a filter, by runs of the `replay` DAG: a *campaign*.
 
-An empty filter field matches all. The groups that match now are written down at once; what parks
+`waybill campaigns start` begins one as well. An empty filter field matches all. The groups that match now are written down at once; what parks
 later is not among them. Each group has a run of its own, or up to `groups_per_run` of them share
 one: cheaper where groups are many, as a run takes ten seconds to start. At most `max_unfinished`
 runs wait or run at a time; the task waits without a worker's slot, and ends when all groups have.

@@ -265,6 +265,7 @@ def test_a_sample_says_how_many_it_left_out(run, flights, lot):
     chosen = run("show", "flights", "-s", "transformation", "--json")[0]["causes"][0]["fingerprint"]
     one = run("sample", "flights", "-f", chosen, "-n", "1")
     assert "1 event; --number shows more, if there are" in one
+    assert "1 of 7 events" in run("sample", "flights", "-n", "1")
     lot.park([make_event(n) for n in range(20, 120)], 3)
     assert "5 of 107 events; --number shows more, `waybill parked download` takes all" in (
         run("sample", "flights")

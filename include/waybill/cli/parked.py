@@ -210,9 +210,11 @@ def _tell_rest(
     found: Sequence[ParkedGroup], shown: int, number: int, fingerprint: str | None
 ) -> None:
     """Say how many events the sample left out; of one cause that is not counted."""
-    if shown < number:
+    if fingerprint is None and shown < number:
         return
     if fingerprint is not None:
+        if shown < number and len(found) == 1:
+            return
         print_folded([f"{counted(shown, 'event')}; --number shows more, if there are"], style="dim")
         return
     there = sum(group.parked + group.replaying for group in found)

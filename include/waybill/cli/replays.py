@@ -143,6 +143,8 @@ def replay(
 ) -> None:
     """Replay a parked partition by an Airflow run, or dry-run it (see also `dry-run`).
 
+    Many partitions, or all of a pipeline: `waybill campaigns start`.
+
     Exit code 0: all events passed, or were filtered. 2: some were parked again, were lost, or are
     still on their way after --wait; with --wait 0, or --no-follow, nobody waits for that.
     """
@@ -167,6 +169,7 @@ def replay(
         _say_waiting(wait, as_json=as_json)
     outcome = _outcome(settings, found, run_id, state, wait_s=wait)
     if as_json:
+        said: dict[str, object]
         said = {"dag_id": "replay", "run_id": run_id, "state": state, "reason": reason}
         said |= {"version": active and active.version, "number": active and active.number}
         print_json(said | {"outcome": outcome and outcome.to_json()})

@@ -281,7 +281,10 @@ class ParkedEventsService:
         """
         declared = personal_of(self._tracker, {partition.pipeline_id for partition in found})
         taken: list[ParkedEvent] = []
-        for partition, share in zip(found, _shares(found, number), strict=True):
+        planned = 0
+        for partition, own in zip(found, _shares(found, number), strict=True):
+            planned += own
+            share = planned - len(taken)  # with what those before had less of
             if not share:
                 continue
             fields = self._unless(
@@ -441,7 +444,12 @@ class ParkedEventsService:
 
 
 def _shares(found: Sequence[ParkedGroup], number: int) -> list[int]:
-    """Return how many events of each group are taken: all of small ones, the rest evenly."""
+    """Return how many events of each group are taken: all of small ones, the rest evenly.
+
+    Where there are more groups than events, the first ones give one each.
+    """
+    if len(found) >= number:
+        return [int(index < number) for index in range(len(found))]
     held = [group.parked + group.replaying for group in found]
     shares, left = [0] * len(held), number
     by_size = sorted(range(len(held)), key=held.__getitem__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waybill import replay
-from waybill.deployment import active_pipeline
+from waybill.deployment import deployed_id
 from waybill.services.environment import opened_parking
 from waybill.settings import Settings
 from waybill.storage import open_tracker
@@ -57,8 +57,8 @@ def _pipeline_id(settings: Settings, request: CampaignRequest) -> str | None:
         parking.require_names(request.stage, request.error_type, request.event_name)
     if request.pipeline is None:
         return None
-    with open_tracker(settings.tracker) as tracker:
-        return active_pipeline(tracker, request.pipeline).id
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        return deployed_id(connection, request.pipeline)
 
 
 def has_open_campaigns(settings: Settings) -> bool:
