@@ -272,20 +272,24 @@ def test_a_sample_says_how_many_it_left_out(run, flights, lot):
     )
 
 
-def test_a_terminal_gets_a_payload_a_line_a_field(flights, run):
+def test_a_terminal_gets_a_payload_a_line_a_field(flights, run, lot):
     """The values as they are; folded to the terminal's width. A pipe gets it as it came."""
+    long = b'{"n":1.50,"note":"%s\\u001b[31m"}' % (b"word " * 20)
+    lot.park([make_event(8, name="noted", value=long)], 3)
     code = "from waybill.cli.parked import app; app()"
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     given = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     subprocess.run(
-        [sys.executable, "-c", code, "sample", "flights", "-s", "mapping"],
+        [sys.executable, "-c", code, "sample", "flights", "-e", "noted"],
         stdout=theirs, stdin=theirs, env={**given, "NO_COLOR": "1"}, timeout=120, check=True,
     )  # fmt: skip
     os.close(theirs)
     said = os.read(ours, 65_536).decode()
     os.close(ours)
-    assert '{\r\n  "n": 9\r\n}' in said
+    assert '{\r\n  "n": 1.50,\r\n  "note": "word word' in said
+    assert max(map(len, said.split("\r\n"))) <= 60
+    assert "\x1b" not in said
     assert '{"n":9}' in run("sample", "flights", "-s", "mapping")
 
 
