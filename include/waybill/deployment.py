@@ -128,6 +128,8 @@ class DeployReport:
     texts of these: they get them when they are deployed."""
     is_pushed: bool = False
     """Its source sends to the collector: it has no DAG."""
+    tried: tuple[str, ...] = ()
+    """What was tried before, and is right."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""

@@ -152,7 +152,9 @@ def test_a_folder_that_was_deployed_as_what_a_rollback_made_active_goes_on_from_
         assert f"version {first['version']} was active already" in run("deploy", home).stdout
     assert unchanged(dsn) == [3], "once for each version"
     newest = as_json("history", "orders")[0]
-    assert (newest["rolled_back_to"], newest["why"]) == (1, "wrong sums"), "its history is as it was"
+    assert (newest["rolled_back_to"], newest["why"]) == (1, "wrong sums"), (
+        "its history is as it was"
+    )
     assert as_json("deploy", changed(home, "mine"))["number"] == 4
 
 
@@ -181,6 +183,37 @@ def test_a_folder_that_held_what_was_active_does_not_take_back_a_later_rollback(
     refused = flat(run("deploy", changed(home, "again"), code=1).stderr)
     assert "was as number 3 when last deployed" in refused
     assert unchanged(dsn) == [3]
+
+
+def test_a_deploy_says_what_was_tried_if_anything_was(home):
+    said = run("deploy", home).stdout
+    assert "tried: 1 of the first 1 rows of its source pass" in flat(said)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "tried" not in run("deploy", "--no-deep", changed(home, "mine")).stdout
+    assert as_json("deploy", changed(home, "more"))["tried"] == [
+        "1 of the first 1 rows of its source pass"
+    ]
+
+
+def test_a_deploy_warns_of_a_source_that_the_settings_close(home, monkeypatch):
+    text = (home / "pipeline.yaml").read_text()
+    begin, _, rest = text.partition("source:\n")
+    _, _, events = rest.partition("events:\n")
+    source = (
+        "source:\n  connector: dlt\n  event: order\n  options:\n    rest_api:\n"
+        "      client: {base_url: 'http://127.0.0.1:1/'}\n      resources: [orders]\n"
+    )
+    (home / "pipeline.yaml").write_text(f"{begin}{source}events:\n{events}")
+    monkeypatch.chdir(home.parent.parent)
+    done = run("deploy", home)
+    said = flat(done.stderr)
+    assert "warning: pipelines/orders/pipeline.yaml:12: '127.0.0.1' is not one of the" in said
+    assert "WAYBILL_EGRESS__ALLOWED_HOSTS='[\"127.0.0.1:1\"]'" in said
+    assert "the transformation was not tried: its source is closed here" in said
+    assert "is active" in done.stdout
+    assert "tried" not in done.stdout
+    monkeypatch.setenv("WAYBILL_EGRESS__ALLOWED_HOSTS", '["127.0.0.1:1"]')
+    assert "closed" not in run("deploy", "--no-deep", home).stderr
 
 
 def test_history_names_each_version_with_who_when_and_from_where(home, tmp_path, monkeypatch):
