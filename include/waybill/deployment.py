@@ -128,6 +128,8 @@ class DeployReport:
     texts of these: they get them when they are deployed."""
     is_pushed: bool = False
     """Its source sends to the collector: it has no DAG."""
+    tried: tuple[str, ...] = ()
+    """What was tried before, and is right."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -165,7 +167,9 @@ def deploy(
 ) -> DeployReport:
     """Check the declaration in a folder and make it the pipeline's active version.
 
-    In the same transaction its columns are laid over what was learned from its events.
+    In the same transaction its columns are laid over what was learned from its events. Of a folder
+    that holds what is active already it is noted that it does: what is changed in it from then on
+    is a change of that version.
 
     Args:
         tracker: where pipelines are kept.
@@ -192,6 +196,8 @@ def deploy(
             _refuse_stale(connection, pipeline, active, origin.place)
         change = _Change(who, "deploy", {"place": origin.place} if origin.place else {})
         report = _activated(connection, pipeline, active, change, rules or rules_of("postgres"))
+        if origin.place and not report.changed:
+            _note_agreement(connection, pipeline, report.number, change)
         others = other_shared_code(connection, pipeline)
     return replace(report, touched=_importing(others, directory))
 
@@ -584,18 +590,39 @@ def _refuse_stale(connection: Connection, pipeline: Pipeline, active: Any, place
     versions = _history(connection, pipeline.id)
     place = text_value(place)
     same = next((one for one in versions if one.version == pipeline.version), None)
-    own = next((one for one in versions if place and one.place == place), None)
+    own = _last_of_place(connection, pipeline.id, place)
     if same is not None:
         said = f"this folder holds number {same.number}, which was active before"
-    elif own is not None and own.number < active.number:
-        said = f"this folder was last deployed as number {own.number}, and changed since"
-    else:
+    elif own is None or own.number >= active.number:
         return
+    elif own.action == _AGREED:
+        said = f"this folder was as number {own.number} when last deployed, and changed since"
+    else:
+        said = f"this folder was last deployed as number {own.number}, and changed since"
     raise StaleFolderError(
         f"pipeline {pipeline.name!r}: {said}. What is active now is {versions[0]}; deploying the "
         f"folder would take back what that changed. `waybill pipelines diff {pipeline.name}` shows "
         "the difference; bring it into the folder, or go on with --force"
     )
+
+
+def _note_agreement(
+    connection: Connection, pipeline: Pipeline, number: int, change: _Change
+) -> None:
+    """Note that a folder holds what is active, once for each version: a rollback came before."""
+    own = _last_of_place(connection, pipeline.id, text_value(str(change.detail["place"])))
+    if own is None or own.number < number:
+        detail = {"version": pipeline.version, "number": number, **change.detail}
+        write_audit(connection, who=change.who, action=_AGREED, target=pipeline.id, **detail)
+
+
+def _last_of_place(connection: Connection, pipeline_id: str, place: str) -> Any:
+    """Return (number, action) of the newest version that a place deployed, or held when it did.
+
+    None: nothing of the pipeline came from there, or nobody knows where it comes from.
+    """
+    given = {"id": pipeline_id, "place": place, "agreed": _AGREED}
+    return connection.execute(_LAST_OF_PLACE, given).first() if place else None
 
 
 def _earlier(name: str, versions: Sequence[DeployedVersion]) -> DeployedVersion:
@@ -1108,6 +1135,13 @@ FROM pipeline_versions AS versions LEFT JOIN (
   ) AS entry ON entry.number = CAST(versions.number AS text)
 WHERE versions.pipeline_id = :id ORDER BY versions.number DESC
 """)
+_AGREED = "deploy_unchanged"
+"""In the audit log: a deploy of a folder that holds what is active already."""
+_LAST_OF_PLACE = text("""
+SELECT CAST(detail->>'number' AS int) AS number, action FROM audit_log
+WHERE target = :id AND action IN ('deploy', :agreed) AND detail->>'place' = :place
+ORDER BY CAST(detail->>'number' AS int) DESC, id DESC LIMIT 1
+""")
 _ACTIVE_VERSIONS = text("""
 SELECT pipelines.name, pipelines.team, active.pipeline_id, active.number, active.version,
   active.deployed_at, active.deployed_by, gone.asked_at IS NOT NULL AS is_undeployed,
@@ -1251,10 +1285,9 @@ def deployed_id(connection: Connection, name: str) -> str:
     names = [str(one.name) for one in deployed]
     known = ", ".join(names[:_MOST_NAMED]) or "none"
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    raise NotFoundError(
-        f"no pipeline {name!r} is deployed (deployed: {known}{more}{hint(name, names)}); run "
-        "`waybill pipelines deploy`"
-    )
+    near = hint(name, names)
+    advice = "" if near else "; run `waybill pipelines deploy`"
+    raise NotFoundError(f"no pipeline {name!r} is deployed (deployed: {known}{more}{near}){advice}")
 
 
 def pipeline_of(tracker: TrackerStore, pipeline_id: str) -> Pipeline:

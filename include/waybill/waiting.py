@@ -29,6 +29,7 @@ class _Patience:
     told: set[str] = field(default_factory=set)
     """Settings of the servers that were said to be away, and did not answer since."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    is_hopeless: Callable[[RetryError], bool] = lambda _error: False
 
 
 _now: list[_Patience] = []
@@ -36,14 +37,19 @@ _now: list[_Patience] = []
 
 
 @contextmanager
-def waiting(limit_s: float, tell: Callable[[str], None]) -> Iterator[None]:
+def waiting(
+    limit_s: float,
+    tell: Callable[[str], None],
+    is_hopeless: Callable[[RetryError], bool] = lambda _error: False,
+) -> Iterator[None]:
     """Have ``answered`` wait inside the block.
 
     Args:
         limit_s: longest wait for one answer.
         tell: gets a line when a wait begins, one for each server.
+        is_hopeless: tells of an error that nobody is to wait for.
     """
-    given = _Patience(limit_s, tell)
+    given = _Patience(limit_s, tell, is_hopeless=is_hopeless)
     _now.append(given)
     try:
         yield
@@ -77,7 +83,7 @@ def answered(ask: Callable[[], T], *, kind: type[RetryError] = AwayError) -> T:
         try:
             answer = ask()
         except kind as error:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or patience.is_hopeless(error):
                 raise
             told = getattr(error, "setting", type(error).__name__)
             _say(patience, told, error)

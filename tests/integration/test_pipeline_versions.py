@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import psycopg
@@ -130,6 +131,91 @@ def test_a_deploy_does_not_take_back_what_was_deployed_from_elsewhere(home, tmp_
     assert as_json("deploy", third)["number"] == 5
 
 
+def unchanged(dsn):
+    with psycopg.connect(dsn) as connection:
+        query = "SELECT detail FROM audit_log WHERE action = 'deploy_unchanged' ORDER BY id"
+        return [detail["number"] for (detail,) in connection.execute(query)]
+
+
+def changed(folder, note):
+    (folder / "transformation.py").write_text(f"{orders.FIRST}\n# {note}\n")
+    return folder
+
+
+def test_a_folder_that_was_deployed_as_what_a_rollback_made_active_goes_on_from_there(home, dsn):
+    first = as_json("deploy", home)
+    (home / "transformation.py").write_text(orders.FIXED)
+    as_json("deploy", home)
+    run("rollback", "orders", "1", "--why", "wrong sums")
+    (home / "transformation.py").write_text(orders.FIRST)
+    for _ in range(3):
+        assert f"version {first['version']} was active already" in run("deploy", home).stdout
+    assert unchanged(dsn) == [3], "once for each version"
+    newest = as_json("history", "orders")[0]
+    assert (newest["rolled_back_to"], newest["why"]) == (1, "wrong sums"), (
+        "its history is as it was"
+    )
+    assert as_json("deploy", changed(home, "mine"))["number"] == 4
+
+
+def test_of_two_folders_that_hold_what_is_active_the_second_to_change_is_refused(
+    home, tmp_path, monkeypatch
+):
+    as_json("deploy", home)
+    other = elsewhere(home, tmp_path, fixed=False)
+    assert as_json("deploy", other)["changed"] is False
+    assert as_json("deploy", changed(home, "mine"))["number"] == 2
+    refused = flat(run("deploy", changed(other, "others"), code=1).stderr)
+    assert "was as number 1 when last deployed, and changed since" in refused
+    # the same folder on another node is another: nothing came from there
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-2")
+    assert as_json("deploy", other)["number"] == 3
+
+
+def test_a_folder_that_held_what_was_active_does_not_take_back_a_later_rollback(home, dsn):
+    as_json("deploy", home)
+    as_json("deploy", changed(home, "mine"))
+    run("rollback", "orders", "1", "--why", "wrong sums")
+    (home / "transformation.py").write_text(orders.FIRST)
+    as_json("deploy", home)
+    run("rollback", "orders", "2", "--why", "right after all")
+    assert "this folder holds number 3" in flat(run("deploy", home, code=1).stderr)
+    refused = flat(run("deploy", changed(home, "again"), code=1).stderr)
+    assert "was as number 3 when last deployed" in refused
+    assert unchanged(dsn) == [3]
+
+
+def test_a_deploy_says_what_was_tried_if_anything_was(home):
+    said = run("deploy", home).stdout
+    assert "tried: 1 of the first 1 rows of its source pass" in flat(said)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "tried" not in run("deploy", "--no-deep", changed(home, "mine")).stdout
+    assert as_json("deploy", changed(home, "more"))["tried"] == [
+        "1 of the first 1 rows of its source pass"
+    ]
+
+
+def test_a_deploy_warns_of_a_source_that_the_settings_close(home, monkeypatch):
+    text = (home / "pipeline.yaml").read_text()
+    begin, _, rest = text.partition("source:\n")
+    _, _, events = rest.partition("events:\n")
+    source = (
+        "source:\n  connector: dlt\n  event: order\n  options:\n    rest_api:\n"
+        "      client: {base_url: 'http://127.0.0.1:1/'}\n      resources: [orders]\n"
+    )
+    (home / "pipeline.yaml").write_text(f"{begin}{source}events:\n{events}")
+    monkeypatch.chdir(home.parent.parent)
+    done = run("deploy", home)
+    said = flat(done.stderr)
+    assert "warning: pipelines/orders/pipeline.yaml:12: '127.0.0.1' is not one of the" in said
+    assert "WAYBILL_EGRESS__ALLOWED_HOSTS='[\"127.0.0.1:1\"]'" in said
+    assert "the transformation was not tried: its source is closed here" in said
+    assert "is active" in done.stdout
+    assert "tried" not in done.stdout
+    monkeypatch.setenv("WAYBILL_EGRESS__ALLOWED_HOSTS", '["127.0.0.1:1"]')
+    assert "closed" not in run("deploy", "--no-deep", home).stderr
+
+
 def test_history_names_each_version_with_who_when_and_from_where(home, tmp_path, monkeypatch):
     first = as_json("deploy", home)
     run("deploy", elsewhere(home, tmp_path))
@@ -149,7 +235,10 @@ def test_history_names_each_version_with_who_when_and_from_where(home, tmp_path,
     assert "ann\\x1b[2J active, rollback to 1: wrong sums" in wide
     assert f":{home}" in wide
     assert first["version"] in text
-    assert "did you mean 'orders'?" in run("history", "order", code=3).output
+    refused = flat(run("history", "order", code=3).output)
+    assert "(deployed: orders; did you mean 'orders'?)" in refused
+    assert "pipelines deploy" not in refused, "the near name is what to take"
+    assert "run `waybill pipelines deploy`" in flat(run("history", "zzz", code=3).output)
 
 
 def test_a_rollback_makes_an_earlier_version_active_and_is_in_the_audit_log(home, tmp_path, dsn):

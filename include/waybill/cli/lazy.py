@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,13 +24,16 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from waybill.cli.exit_codes import ExitCode, exit_code
-from waybill.errors import AwayError, WaybillError
+from waybill.errors import AwayError, RetryError, WaybillError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
 AWAY_ADVICE = "`waybill status` shows what runs here; `waybill up` starts what does not."
+_TRACKER = "WAYBILL_TRACKER__DSN"
+_USUAL_GROUPS = ("pipelines", "parked", "destination", "sources")
+_MOST_GROUPS = 3
 _STACK_COMMANDS = ("up", "down")
 """These start and end the supervisor themselves."""
 
@@ -114,12 +118,23 @@ class Root(TyperGroup):
         with _usage_as_input():
             return super().make_context(info_name, args, parent=parent, **extra)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command; a word that groups have is not guessed to be another."""
+        try:
+            return super().resolve_command(ctx, args)
+        except TyperException as error:
+            if args and (groups := _groups_with(args[0], self.commands)):
+                places = ", ".join(repr(f"{name} {args[0]}") for name in groups)
+                error.message = f"No such command {args[0]!r}. Did you mean {places}?"
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a server that does not answer is waited for, ``--wait`` seconds."""
         from waybill.waiting import waiting
 
         try:
-            with _usage_as_input(), waiting(ctx.params.get("wait", 0), _print_wait):
+            limit_s = ctx.params.get("wait", 0)
+            with _usage_as_input(), waiting(limit_s, _print_wait, _has_no_tracker):
                 return super().invoke(ctx)
         except WaybillError as error:
             if ctx.params.get("debug"):
@@ -133,6 +148,20 @@ class Root(TyperGroup):
             _print_error(words(error))
             code = ExitCode.INPUT
         raise typer.Exit(code)
+
+
+def _groups_with(word: str, commands: Mapping[str, Any]) -> list[str]:
+    """Return the groups that have a command of this name, the most usual first, some at most."""
+    lazy = {name: one for name, one in commands.items() if isinstance(one, _UnloadedCommand)}
+    if word in commands:
+        return []
+    names = [*(name for name in _USUAL_GROUPS if name in lazy), *lazy]
+    found = (
+        name
+        for name in dict.fromkeys(names)
+        if word in getattr(lazy[name].later.load(name), "commands", {})
+    )
+    return list(islice(found, _MOST_GROUPS))
 
 
 @contextmanager
@@ -163,7 +192,7 @@ def root(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
 
 def _watch_over_stack(command: str) -> None:
     """Start the embedded stack's supervisor if it has died; without a stack nothing is loaded."""
-    home = Path(os.environ.get("WAYBILL_HOME") or ".waybill")
+    home = _home()
     if command in _STACK_COMMANDS or not (home / "run" / "supervised").exists():
         return
     from waybill.cli.output import echo
@@ -178,6 +207,24 @@ def _watch_over_stack(command: str) -> None:
         echo("the stack's supervisor had died; it is started again", err=True)
 
 
+def _home() -> Path:
+    return Path(os.environ.get("WAYBILL_HOME") or ".waybill")
+
+
+def no_stack(home: Path) -> str:
+    """Return that no stack was started in a state folder; "": one was."""
+    if (home / "stack.env").exists() or (home / "run").exists():
+        return ""
+    return f"no stack was started in this folder (WAYBILL_HOME={home.absolute()})"
+
+
+def _has_no_tracker(error: RetryError) -> bool:
+    """Tell whether nobody ever said where a tracker is that does not answer."""
+    names = {name.upper() for name in os.environ}
+    is_set = any(name == "WAYBILL_TRACKER" or name.startswith(_TRACKER) for name in names)
+    return getattr(error, "setting", "") == _TRACKER and not is_set and bool(no_stack(_home()))
+
+
 def _error_text(error: WaybillError) -> str:
     words = str(error) or type(error).__name__
     return f"{words}\n{_advice(error)}" if isinstance(error, AwayError) else words
@@ -185,6 +232,8 @@ def _error_text(error: WaybillError) -> str:
 
 def _advice(error: AwayError) -> str:
     """Return what to do about a server that is away: ours is started, another's is looked for."""
+    if _has_no_tracker(error):
+        return f"{no_stack(_home())}, and no tracker is set ({_TRACKER}): `waybill up` starts one"
     section = error.setting.partition("__")[0]
     if any(name.startswith((section, "WAYBILL_TRACKER")) for name in os.environ):
         return f"Is it up, and does {error.setting} name it?"
@@ -234,16 +283,20 @@ def _print_wait(words: str) -> None:
     echo(words, err=True)  # which flushes it
 
 
+_ERROR = "Error:"
+
+
 def _print_error(words: str) -> None:
-    """Print an error; on a terminal it is broken between words, else it is as it was written."""
     from rich.text import Text
 
-    from waybill.cli.output import folded_text, plain, screen_width, terminal
+    from waybill.cli.output import folded, plain, screen_width, terminal
 
-    console = terminal(err=True)
-    width = screen_width(err=True) if console.is_terminal else None
+    console, width = terminal(err=True), screen_width(err=True)
     first, *rest = map(plain, words.split("\n"))  # a server's may quote a value
-    head = folded_text(Text.assemble(("Error:", "bold red"), " ", first), width, "  ")
-    for line in (*head, *(part for one in rest for part in folded_text(Text(one), width, "  "))):
-        console.print(line, soft_wrap=True)
+    lines = [part for line in (f"{_ERROR} {first}", *rest) for part in folded(line, width, "  ")]
+    console.print(
+        Text(_ERROR, "bold red"), Text(lines[0].removeprefix(_ERROR).lstrip()), soft_wrap=True
+    )
+    for line in lines[1:]:
+        console.print(Text(line), soft_wrap=True)
     sys.stdout.flush()

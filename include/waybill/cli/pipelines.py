@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,10 +22,21 @@ from rich.text import Text
 from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Why, decision
-from waybill.cli.output import counted, echo, echo_json, plain, print_folded, print_json, terminal
+from waybill.cli.output import (
+    counted,
+    echo,
+    echo_json,
+    folded,
+    folded_text,
+    plain,
+    print_folded,
+    print_json,
+    screen_width,
+    terminal,
+)
 from waybill.cli.pipeline_versions import ActiveVersions, active_versions
 from waybill.cli.tables import Cell, Column, Table, clock, print_facts, print_table
-from waybill.errors import InputError, NotFoundError, RetryError
+from waybill.errors import NotFoundError, RetryError
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     HOURLY,
@@ -61,6 +73,7 @@ From = Annotated[
     Path | None, typer.Option("--from", help="Folder of pipelines.", show_default=False)
 ]
 _DECLARATION = "pipeline.yaml"
+_SET_IN = "  "
 _UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
 HeldName = Annotated[str, typer.Argument(metavar=DEPLOYED, help="The pipeline, by name or id.")]
 _RENEWED_S = 15.0
@@ -99,19 +112,24 @@ def check(
     folder, settings = _folder(directory), Settings()
     environment = RunEnvironment.of(settings.destinations, settings.spark.master)
     problems = find_problems(folder, settings.sources.roots, open_connector, environment)
-    names = [] if problems else sorted(load_pipelines(folder))
-    warnings = check_sources(folder, environment)
+    loaded = {} if problems else load_pipelines(folder)
+    names = sorted(loaded)
+    warnings = [*check_sources(folder, environment), *_closed(settings, loaded, folder)]
     tried = _tried(settings, folder) if deep and not problems else []
     problems = [*problems, *(found for one in tried for found in one.problems)]
     warnings = [*warnings, *(found for one in tried for found in one.warnings)]
     if as_json:
         said = {"problems": problems, "warnings": warnings}
         lists = {name: [one.to_json() for one in found] for name, found in said.items()}
-        facts = {"tried": {one.pipeline: list(one.facts) for one in tried}} if deep else {}
+        facts = (
+            {"tried": {one.pipeline: [*one.facts, *one.untried] for one in tried}} if deep else {}
+        )
         _print_json({"ok": not problems, "pipelines": names, **lists, **facts})
     else:
         _print_lines(warnings, label="warning: ", style="yellow")
-        print_folded(f"{one.pipeline}: {fact}" for one in tried for fact in one.facts)
+        print_folded(
+            f"{one.pipeline}: {fact}" for one in tried for fact in (*one.facts, *one.untried)
+        )
         if problems:
             _print_problems(problems)
         else:
@@ -120,6 +138,21 @@ def check(
             )
     if problems:
         raise typer.Exit(ExitCode.INPUT)
+
+
+def _closed(settings: Settings, loaded: Mapping[str, Pipeline], folder: Path) -> list[Problem]:
+    """Return a warning for each address of a source that the settings close."""
+    from waybill.pipelines import pipeline_directories
+    from waybill.services import closed_sources
+
+    def folder_of(name: str) -> Path:
+        return pipeline_directories(folder)[name]
+
+    return [
+        warning
+        for name, one in loaded.items()
+        for warning in closed_sources(settings, one, partial(folder_of, name))
+    ]
 
 
 def _tried(settings: Settings, folder: Path) -> list[DeepCheck]:
@@ -174,6 +207,8 @@ def show(
         _print_json({**pipeline.to_json(), "topic": topic_of(pipeline), **found.to_json(pipeline)})
         return
     print_facts(_facts(pipeline, found), f"pipeline {pipeline.name}", whole=("source",))
+    if pipeline.source.options:
+        echo("\n".join(["", "options of the source, as declared", *_as_yaml(pipeline)]))
     for event in pipeline.events.values():
         print_folded([""])
         print_table(
@@ -187,6 +222,21 @@ def show(
         print_folded(["", *lines])
     if found.unknown:
         print_folded([f"which version is active is not known: {found.unknown}"], err=True)
+
+
+def _as_yaml(pipeline: Pipeline) -> list[str]:
+    """Return the lines of a source's options, set in and folded as YAML allows."""
+    import yaml
+
+    options = pipeline.to_json()["source"]["options"]
+    text: str = yaml.safe_dump(options, sort_keys=False, allow_unicode=True, width=math.inf)
+    lines, width = (_SET_IN + plain(line) for line in text.splitlines()), screen_width()
+    return [part for line in lines for part in folded(line, width, _deeper(line))]
+
+
+def _deeper(line: str) -> str:
+    """Return blanks to one step behind where a line of YAML begins, within its lists."""
+    return " " * (len(line) - len(line.lstrip(" -")) + len(_SET_IN))
 
 
 def _pipeline_table(pipelines: Sequence[Pipeline], found: ActiveVersions, folder: Path) -> Table:
@@ -291,14 +341,22 @@ def _print_problems(problems: Sequence[Problem]) -> None:
 
 def _print_lines(problems: Sequence[Problem], *, label: str = "", style: str = "") -> None:
     """Print problems on standard error; one that means the whole file names no field."""
-    console = terminal(err=True)
+    console, width = terminal(err=True), screen_width(err=True)
     for problem in problems:
-        place = Text(plain(f"{problem.file}:{problem.line}"), style="bold")
+        place = Text(plain(f"{from_here(problem.file)}:{problem.line}"), style="bold")
         if problem.field:
             place.append(plain(f" {problem.field}"), style="cyan not bold")
-        console.print(place, soft_wrap=True)
-        words = plain(f"{label}{problem.message}")
-        console.print(Text(f"  {words}", style=style), soft_wrap=True)
+        words = Text(plain(f"{_SET_IN}{label}{problem.message}"), style=style)
+        for line in (*folded_text(place, width, _SET_IN), *folded_text(words, width, _SET_IN * 2)):
+            console.print(line, soft_wrap=True)
+
+
+def from_here(text: str) -> str:
+    """Return a path, or a text that begins with one, by the current folder if it lies below it."""
+    try:
+        return text.removeprefix(f"{str(Path.cwd()).rstrip(os.sep)}{os.sep}")
+    except OSError:  # the current folder is gone
+        return text
 
 
 def _print_json(value: Any) -> None:
@@ -329,7 +387,6 @@ def _facts(pipeline: Pipeline, found: ActiveVersions) -> list[tuple[str, Cell]]:
         ("owner", pipeline.owner),
         ("schedule", _schedule(pipeline)),
         ("source", f"{source.connector} {source.path}".rstrip()),
-        *((f"  {shown_name(n)}", shown_name(str(v))) for n, v in source.options.items()),
         ("order by", ", ".join(source.order_by) or "as it comes"),
         ("topic", topic_of(pipeline)),
         ("destination", f"{pipeline.destination}, schema {pipeline.schema_name}"),
@@ -419,11 +476,10 @@ def deploy(
         print_json(report.to_json() | said)
     else:
         _say_deployed(report)
-    console = terminal(err=True)
-    for warning in report.warnings:
-        console.print(Text(f"warning: {plain(warning)}", style="yellow"), soft_wrap=True)
+    warnings = (f"warning: {from_here(warning)}" for warning in report.warnings)
+    print_folded(warnings, err=True, style="yellow")
     if note:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+        print_folded([f"note: {note}"], err=True)
     if not as_json:
         print_folded(_dag_lines(report.pipeline, pushed=is_pushed, note=note, paused=is_paused))
         print_folded(f"{name} is unpaused" for name in unpaused)
@@ -473,6 +529,8 @@ def _say_deployed(report: DeployReport) -> None:
         echo(f"{report.pipeline}: version {report.version} was active already")
     if report.replaced is not None:
         print_folded([f"  in place of {report.replaced}"])
+    if report.tried:
+        print_folded([f"  tried: {'; '.join(report.tried)}"])
     if report.touched:
         names, is_one = _few(list(report.touched)), len(report.touched) == 1
         said = f"import{'s' * is_one} shared modules of it, and run{'s' * is_one}"
@@ -481,18 +539,20 @@ def _say_deployed(report: DeployReport) -> None:
 
 
 def _deployed(run: Callable[[], DeployReport]) -> DeployReport:
-    """Deploy; where a name is not known here, or a trial failed, say how to go on."""
+    """Deploy; print what is wrong, and where a name is not known or a trial failed how to go on."""
     from waybill.cli.output import user_code_printed
     from waybill.services import TrialFailedError
 
     try:
         with user_code_printed():
             return run()
-    except NamesMissingError as error:
-        raise InputError(f"{error}\n--missing-ok deploys it all the same") from error
-    except TrialFailedError as error:
-        said = "it was tried and cannot work; --no-deep deploys it all the same"
-        raise InputError(f"{error}\n{said}") from error
+    except DeclarationError as error:
+        _print_problems(error.problems)
+        if isinstance(error, NamesMissingError):
+            echo("--missing-ok deploys it all the same", err=True)
+        if isinstance(error, TrialFailedError):
+            echo("it was tried and cannot work; --no-deep deploys it all the same", err=True)
+        raise typer.Exit(ExitCode.INPUT) from error
 
 
 def _renew_dag(settings: Settings, folder: Path, dag_id: str) -> tuple[str, bool]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waybill.cli.exit_codes import ExitCode
+from waybill.cli.lazy import no_stack
 from waybill.cli.options import AsJson
 from waybill.cli.output import echo, plain, print_folded, print_json, terminal
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
@@ -132,7 +133,10 @@ def status(*, as_json: AsJson = False) -> None:
     from waybill.settings import Settings
     from waybill.stack import Stack
 
-    lines = Stack(Settings()).status()
+    settings = Settings()
+    lines = Stack(settings).status()
+    if said := no_stack(settings.home):
+        print_folded([said], err=True)
     runs = any(line.pid for line in lines)
     if as_json:
         echo(json.dumps([line.to_json() for line in lines]))

@@ -130,6 +130,7 @@ if TYPE_CHECKING:
     from waybill.services.retention import retention_rules as retention_rules
     from waybill.services.servers import ServerAnswer as ServerAnswer
     from waybill.services.servers import ask_servers as ask_servers
+    from waybill.services.source_addresses import closed_sources as closed_sources
     from waybill.services.sources import discover_source as discover_source
     from waybill.services.sources import source_kinds as source_kinds
     from waybill.services.sources import source_status as source_status
@@ -285,6 +286,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "retention": ["apply_retention", "retention_failed", "retention_rules"],
         "servers": ["ServerAnswer", "ask_servers"],
+        "source_addresses": ["closed_sources"],
         "sources": [
             "discover_source",
             "source_kinds",

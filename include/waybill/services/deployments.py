@@ -31,6 +31,7 @@ from waybill.pipelines import (
     load_pipeline,
 )
 from waybill.processing import rules_for
+from waybill.services.source_addresses import closed_sources
 from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def run_deploy(
     if missing and not missing_ok:
         raise NamesMissingError(missing)
     elsewhere = [one for one in check_sources(directory, environment) if not one.field]
-    tried = _tried(settings, directory, pipeline, missing) if deep else ()
+    elsewhere += closed_sources(settings, pipeline, lambda: directory)
+    tried, facts = _tried(settings, directory, pipeline, missing) if deep else ((), ())
     place = f"{socket.gethostname()}:{directory.resolve()}"
     with open_tracker(settings.tracker) as tracker:
         report = deploy(
@@ -87,13 +89,13 @@ def run_deploy(
             origin=DeployOrigin(place, force=force, version=pipeline.version),
         )
     said = map(_sentence, [*missing, *elsewhere, *tried])
-    return replace(report, warnings=(*report.warnings, *said))
+    return replace(report, warnings=(*report.warnings, *said), tried=tuple(facts))
 
 
 def _tried(
     settings: Settings, directory: Path, pipeline: Pipeline, missing: Sequence[Problem]
-) -> Sequence[Problem]:
-    """Try a pipeline; return of what to warn.
+) -> tuple[Sequence[Problem], Sequence[str]]:
+    """Try a pipeline; return (of what to warn, what is right).
 
     Raises:
         TrialFailedError: it cannot work.
@@ -104,7 +106,7 @@ def _tried(
     found = deep_check(settings, directory, pipeline, has_imports=has_imports)
     if found.problems:
         raise TrialFailedError(list(found.problems))
-    return [one for one in found.warnings if one.field != _NAME or not missing]
+    return [one for one in found.warnings if one.field != _NAME or not missing], found.facts
 
 
 _NAME = "destination.name"

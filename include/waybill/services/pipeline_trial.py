@@ -63,6 +63,8 @@ class DeepCheck:
     """What may work later, of some events only, or could not be tried."""
     facts: tuple[str, ...] = ()
     """What was tried, and is right."""
+    untried: tuple[str, ...] = ()
+    """What was left out, though nothing is wrong."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class _Trial:
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
 
     @property
     def runs_code_here(self) -> bool:
@@ -119,6 +122,7 @@ def deep_check(
         tuple(sorted(trial.problems)),
         tuple(sorted(trial.warnings)),
         tuple(trial.facts),
+        tuple(trial.untried),
     )
 
 
@@ -129,7 +133,7 @@ def _try_destination(trial: _Trial) -> None:
     name, place = pipeline.destination, ("destination", "name")
     configured = settings.destinations.get(name)
     if not settings.destinations:
-        trial.facts.append("the destination was not tried: the settings here name none")
+        trial.untried.append("the destination was not tried: the settings here name none")
         return
     if configured is None:
         said = (
@@ -253,6 +257,12 @@ def _first_rows(trial: _Trial) -> list[Record]:
 
     Whose values the words of a source quote is not known: with personal fields they are hidden.
     """
+    from waybill.ingestion.connectors import closed_places
+
+    if closed_places(trial.pipeline.source, trial.settings.egress):
+        said = "the transformation was not tried: its source is closed here"
+        trial.warnings.append(problem_at(trial.directory, ("source",), said))
+        return []
     try:
         found = _within(trial.limit_s, lambda: _read_rows(trial))
     except Exception as error:  # noqa: BLE001 - a source may fail in any way; it is said

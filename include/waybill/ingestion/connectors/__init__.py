@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.connections import Connections as Connections
     from waybill.ingestion.connectors.connections import Lookup as Lookup
     from waybill.ingestion.connectors.csv_file import CsvConnector as CsvConnector
+    from waybill.ingestion.connectors.declared_addresses import closed_places as closed_places
     from waybill.ingestion.connectors.http_source import HttpSource as HttpSource
     from waybill.ingestion.connectors.known_keys import KEYS_PREFIX as KEYS_PREFIX
     from waybill.ingestion.connectors.opening import Opening as Opening
@@ -88,6 +89,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "connections": ["Connection", "Connections", "Lookup"],
         "csv_file": ["CsvConnector"],
+        "declared_addresses": ["closed_places"],
         "http_source": ["HttpSource"],
         "known_keys": ["KEYS_PREFIX"],
         "opening": ["Opening", "Options"],
