@@ -409,7 +409,7 @@ def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: Tracker
     assert Shift(tracker, work, holder="x").run(0.01) == dict.fromkeys(set(work) - {"audit"}, 1)
     said = called("list")
     assert "upkeep job audit is paused by ann" in said
-    assert "looked_at=7" in said
+    assert "7 stages of minutes looked at" in " ".join(said.split())
     assert "late:" not in said
     assert max(map(len, said.splitlines())) <= 80
     assert Shift(tracker, work, holder="x").run_now(find_job("audit"), wait_s=0) == {"looked_at": 7}
