@@ -78,7 +78,7 @@ def test_a_list_shows_names_numbers_and_the_sum(run, flights):
         ("flights", "not_null_violation", 1)
     ]
     assert run("list", "--since", "2013-01-01T08:00Z", "--json") == rows
-    assert "No parked partition matches" in run("list", "-e", "nothing")
+    assert "No parked group matches" in run("list", "-e", "nothing")
 
 
 def test_what_is_dealt_with_is_listed_only_on_demand(run, flights):
@@ -190,7 +190,7 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
     assert lot.states() == {"parked": 7}
     with pytest.raises(InputError, match="add --yes"):
         run(*words, "--json")
-    assert "6 events discarded, in 1 segment of 1 partition" in run(*words, answer="y\n")
+    assert "6 events discarded, in 1 segment of 1 group" in run(*words, answer="y\n")
     assert lot.states() == {"parked": 1, "discarded": 6}
     undo = ("undo-discard", "flights", "--why", "wrong ones", "--who", "ann")
     declined = run(*undo, fails=True, answer="n\n")

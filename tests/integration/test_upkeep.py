@@ -409,14 +409,18 @@ def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: Tracker
     assert Shift(tracker, work, holder="x").run(0.01) == dict.fromkeys(set(work) - {"audit"}, 1)
     said = called("list")
     assert "upkeep job audit is paused by ann" in said
-    assert "7 stages of minutes looked at" in " ".join(said.split())
+    assert "7 looked at" in said
+    assert "=" not in said
     assert "late:" not in said
     assert max(map(len, said.splitlines())) <= 80
     assert Shift(tracker, work, holder="x").run_now(find_job("audit"), wait_s=0) == {"looked_at": 7}
     is_due(tracker)
     assert Shift(tracker, {"audit": work["audit"]}, holder="x").run(0.01) == {}
     assert "audit is not paused" in called("resume", "audit", "--who", "bob", "--why", "restored")
-    assert Shift(tracker, {"audit": work["audit"]}, holder="x").run(0.01) == {"audit": 1}
+    found = {"number": 4, "looked_at": 1_204, "balanced": 1, "moving": 0, "problem": "a word"}
+    assert Shift(tracker, {"audit": lambda: found}, holder="x").run(0.01) == {"audit": 1}
+    said = " ".join(called("list").split())
+    assert "round 4, 1,204 stages of minutes looked at, 1 in balance, problem: a word" in said
     rows = sql(tracker, "SELECT who, action, target, detail ->> 'why' FROM audit_log ORDER BY id")
     assert rows[-2:] == [
         ("ann", "pause_job", "audit", "a restore"),

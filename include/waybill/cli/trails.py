@@ -41,6 +41,7 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SHORTEST_S = 0.001
 _COARSE_S = 0.1
 _SECONDS_IN_DIGITS = 10
+_NO_SCREEN = 10**6
 _LEAST_NAME = 24
 """Characters of an object's name that are shown at least."""
 _INDENT = " " * 15
@@ -286,9 +287,9 @@ def _stop(
         (f"{_after(shown, before):>11}  ", "bright_black"),
         f"{plain(stop['phase'])}  ",
         (plain(stop["outcome"] + why), style),
-        (f"  copy {copy}" if (copy := stop.get("copy_number")) else "", "bold"),
+        (f"  copy {stop['copy_number']}" if stop.get("copy_number") else "", "bold"),
     )
-    room = screen_width() - len(indent) - 1 - len(_INDENT)
+    room = (screen_width() or _NO_SCREEN) - len(indent) - 1 - len(_INDENT)
     for place in _places(plain(stop["place"]), plain(stop["host"]), room):
         yield Text(f"{indent}│{_INDENT}{place}", "bright_black")
     if written > at:

@@ -59,6 +59,10 @@ def test_the_supervisor_is_named_among_what_is_stopped(tmp_path: Path) -> None:
     child = processes.spawn(
         stack.run_dir, Launch(supervisor.NAME, command, os.environ, tmp_path, log)
     )
+    deadline = time.monotonic() + 30
+    while processes.read_record(stack.run_dir / f"{supervisor.NAME}.json") is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     stack.down(notice=lambda name, what: told.append((name, what)))
     child.wait(10)
     assert told == [(supervisor.NAME, "stopping")]
