@@ -400,6 +400,13 @@ def called(*words: str, code: int = 0) -> str:
     return done.output
 
 
+def test_what_came_of_a_job_is_listed_in_words(tracker: TrackerStore) -> None:
+    found = {"number": 4, "looked_at": 1_204, "balanced": 1, "moving": 0, "problem": "a word"}
+    assert Shift(tracker, {"audit": lambda: found}, holder="x").run(0.01) == {"audit": 1}
+    said = " ".join(called("list", code=2).split())
+    assert "round 4, 1,204 stages of minutes looked at, 1 in balance, problem: a word" in said
+
+
 def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: TrackerStore) -> None:
     work: dict[str, Work] = {job.name: lambda: {"looked_at": 7} for job in records.JOBS}
     assert "never" in (said := called("list", code=2))
@@ -417,10 +424,7 @@ def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: Tracker
     is_due(tracker)
     assert Shift(tracker, {"audit": work["audit"]}, holder="x").run(0.01) == {}
     assert "audit is not paused" in called("resume", "audit", "--who", "bob", "--why", "restored")
-    found = {"number": 4, "looked_at": 1_204, "balanced": 1, "moving": 0, "problem": "a word"}
-    assert Shift(tracker, {"audit": lambda: found}, holder="x").run(0.01) == {"audit": 1}
-    said = " ".join(called("list").split())
-    assert "round 4, 1,204 stages of minutes looked at, 1 in balance, problem: a word" in said
+    assert Shift(tracker, {"audit": work["audit"]}, holder="x").run(0.01) == {"audit": 1}
     rows = sql(tracker, "SELECT who, action, target, detail ->> 'why' FROM audit_log ORDER BY id")
     assert rows[-2:] == [
         ("ann", "pause_job", "audit", "a restore"),

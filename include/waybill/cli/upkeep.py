@@ -115,7 +115,9 @@ def _job_table(found: Sequence[JobRecord]) -> Table:
 
 
 def _outcome(one: JobRecord) -> Iterator[str]:
-    for name, value in one.outcome.items():
+    known = [name for job, name in _WORDS if job == one.job and name in one.outcome]
+    for name in dict.fromkeys((*known, *one.outcome)):
+        value = one.outcome[name]
         words = _WORDS.get((one.job, name), name.replace("_", " "))
         if value is True:
             yield words
