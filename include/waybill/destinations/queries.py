@@ -137,7 +137,7 @@ def _read_postgres(name: str, dsn: str, query: ReadQuery) -> QueryResult:
         if error.sqlstate.startswith(_UNREACHABLE) if error.sqlstate else is_lost:
             setting = f"WAYBILL_DESTINATIONS__{name.upper()}"
             raise AwayError(f"{where} did not answer: {said}", setting=setting) from error
-        near = _near_tables(given, error) if error.sqlstate == _NO_TABLE else ""
+        near = _near_tables(dsn, error) if error.sqlstate == _NO_TABLE else ""
         told = _in_own_words(error, query.statement) or said
         raise InputError(f"{where} refused the statement: {told}{near}") from error
     return QueryResult(columns, rows[: query.most], len(rows) > query.most)
@@ -173,15 +173,19 @@ def _marked(line: str, number: int, column: int) -> list[str]:
     return [f"{head}{shown}{end}", " " * (len(head) + column - begin) + "^"]
 
 
-def _near_tables(given: dict[str, Any], error: psycopg.Error) -> str:
+def _near_tables(dsn: str, error: psycopg.Error) -> str:
     """Return "; did you mean library.loan?" where the destination has a table of a near name."""
     import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    from waybill.destinations.adapters.postgres.session import LIMITS
 
     found = _QUOTED.search(error.diag.message_primary or "")
     if found is None:
         return ""
+    given = {**LIMITS, **conninfo_to_dict(dsn)}
     try:
-        with psycopg.connect(**given) as connection:
+        with psycopg.connect(**given) as connection:  # type: ignore[arg-type]
             _limit(connection, _LOOK_S)
             there = [(str(row[0]), str(row[1])) for row in connection.execute(_TABLES).fetchall()]
     except psycopg.Error:
