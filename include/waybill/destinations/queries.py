@@ -174,7 +174,7 @@ def _marked(line: str, number: int, column: int) -> list[str]:
 
 
 def _near_tables(dsn: str, error: psycopg.Error) -> str:
-    """Return "; did you mean library.loan?" where the destination has a table of a near name."""
+    """Return "did you mean library.loan?" where the destination has a table of a near name."""
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
