@@ -1,10 +1,11 @@
 """Replays all parked groups that match a filter, by runs of the `replay` DAG: a *campaign*.
 
-An empty filter field matches all. The groups that match now are written down at once; what parks
-later is not among them. Each group has a run of its own, or up to `groups_per_run` of them share
-one: cheaper where groups are many, as a run takes ten seconds to start. At most `max_unfinished`
-runs wait or run at a time; the task waits without a worker's slot, and ends when all groups have.
-Its run succeeds however they ended: its report says how many failed.
+An empty filter field matches all; `waybill campaigns start` begins one as well. The groups that
+match now are written down at once; what parks later is not among them. Each group has a run of its
+own, or up to `groups_per_run` of them share one: cheaper where groups are many, as a run takes ten
+seconds to start. At most `max_unfinished` runs wait or run at a time; the task waits without a
+worker's slot, and ends when all groups have. Its run succeeds however they ended: its report says
+how many failed.
 
 Left out, and counted with the reason: what never were events, pipelines that are held, groups that
 are being replayed, and those that another campaign has. `waybill campaigns list|show` says how far
@@ -43,7 +44,7 @@ with DAG(
     params={
         **params_of(ParkedFilter, only=FILTERS, section="Filter"),
         **params_of(ReplayRequest, only=OPTIONS),
-        **params_of(CampaignRequest, only=("limit", "max_unfinished", "groups_per_run")),
+        **params_of(CampaignRequest, only=("limit", "max_unfinished", "groups_per_run", "why")),
     },
 ):
     ReplayCampaignOperator(task_id="campaign")

@@ -202,7 +202,7 @@ def _take_all(shell: _Shell, camera: _Camera) -> None:
     camera.take(one, "parked-group")
     [sample] = shell.ask(f"waybill parked sample {_GROUP} --number 1")
     shell.run("waybill pipelines deploy include/fixes/flights")
-    shell.run(f"waybill parked replay {_GROUP}")
+    shell.run(f"waybill parked replay {_GROUP} --wait 600")
     _wait_for_rest(shell)
     event_id = sample["event"]["id"]
     trails = camera.open(TrailsPage, hash_of(id=event_id))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import text
@@ -20,6 +20,7 @@ from tests.support.books import open_books
 from tests.support.children import was_killed
 from typer.testing import CliRunner
 
+from waybill import services
 from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError, RetryError
@@ -37,7 +38,8 @@ from waybill.replay import (
 )
 from waybill.replay.campaigns import run_id_of
 from waybill.retention import TRIMS
-from waybill.settings import TrackerSettings
+from waybill.services import airflow_client
+from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 
 pytestmark = pytest.mark.serves
@@ -626,3 +628,96 @@ def test_groups_of_a_campaign_go_long_after_its_end_and_its_numbers_stay(
     assert TRIMS["campaign_groups"](tracker, 8 * 86_400) == 0
     assert read_campaign(tracker, old.id).ended == 3
     assert numbers(tracker, new.id) == {"waiting": 3}
+
+
+class Door:
+    """Stands for Airflow's API: a run of the campaign's DAG freezes it, or fails."""
+
+    tracker: ClassVar[TrackerStore]
+    runs: ClassVar[list[tuple[str, dict[str, Any]]]]
+    unpaused: ClassVar[list[str]]
+    fails: ClassVar[bool]
+
+    def __init__(self, _settings: Any, _tell: Any) -> None: ...
+
+    def __enter__(self) -> Door:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def unpause(self, dag_id: str) -> None:
+        self.unpaused.append(dag_id)
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
+        assert dag_id == "replay_parked_partitions"
+        self.runs.append((run_id, conf))
+        if not self.fails:
+            services.freeze_campaign(Settings(), CampaignRequest.of(conf), who="ann", run_id=run_id)
+
+    def run_state(self, _dag_id: str, _run_id: str) -> str:
+        return "failed" if self.fails else "running"
+
+
+@pytest.fixture
+def start(tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch, stack_settings: Any) -> Any:
+    for name, value in stack_settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", tracker.dsn.get_secret_value())
+    monkeypatch.setattr(airflow_client, "AirflowClient", Door)
+    for name, value in {"runs": [], "unpaused": [], "fails": False}.items():
+        monkeypatch.setattr(Door, name, value, raising=False)
+    return lambda *words, answer=None: CliRunner().invoke(
+        app, ["campaigns", "start", *words], input=answer
+    )
+
+
+def test_a_campaign_is_begun_from_the_command_line(tracker: TrackerStore, start: Any) -> None:
+    park(tracker, 3)
+    park(tracker, code="source_row_malformed", stage="ingestion")
+    listed = CliRunner().invoke(app, ["campaigns", "list"])
+    assert "there is no campaign; begin one: waybill campaigns start PIPELINE" in listed.output
+    for words, said in (
+        ((), "say --all-pipelines to mean those of all teams"),
+        (("--all-pipelines", "-s", "mappin"), "did you mean 'mapping'"),
+        (("-p", "nosuch"), "'nosuch'"),
+        (("--all-pipelines", "-s", "ingestion"), "nothing that matches can be replayed"),
+        (("--all-pipelines", "--json"), "--json asks no questions: add --yes"),
+        (("--all-pipelines",), "--yes goes on without asking"),
+    ):
+        refused = start(*words, answer="")
+        assert said in " ".join(refused.output.split()), refused.output
+        assert refused.exit_code in {1, 3}
+    assert start("--all-pipelines", answer="n\n").exit_code == 1
+    assert Door.runs == [], "nothing was begun that was refused"
+    words = ("--all-pipelines", "--rate", "7", "--canary", "--why", "a fix")
+    done = start(*words, answer="y\n")
+    assert done.exit_code == 0, done.output
+    assert "Replay up to 15 parked events, in 3 groups? [y/N]" in done.stdout
+    assert "1 left out: they never were events" in done.stderr
+    assert "campaign 1 has begun: 3 groups: 3 waiting" in " ".join(done.stdout.split())
+    assert "waybill campaigns show 1" in done.stdout
+    assert Door.unpaused == ["replay_parked_partitions", "replay"]
+    [(_, conf)] = Door.runs
+    assert (conf["rate_per_s"], conf["canary"], conf["governed"]) == (7, True, True)
+    [(who, detail)] = sql(
+        tracker, "SELECT who, detail FROM audit_log WHERE action = 'begin_campaign'"
+    )
+    assert (who, detail["why"], detail["groups"]) == ("ann", "a fix", 3)
+
+
+def test_a_campaign_that_did_not_begin_ends_with_2_and_one_that_waits_is_said(
+    tracker: TrackerStore, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    park(tracker, 2)
+    monkeypatch.setattr(Door, "fails", True)
+    failed = start("--all-pipelines", "--yes")
+    assert failed.exit_code == 2
+    assert "the campaign did not begin: its run failed" in failed.stderr
+    monkeypatch.setattr(Door, "run_state", lambda *_: "queued")
+    told = start("--all-pipelines", "--yes", "--wait", "0", "--json")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout) | {"run_id": ""} == {
+        **{"id": None, "dag_id": "replay_parked_partitions"},
+        **{"run_id": "", "state": "queued"},
+    }
+    assert json.loads(told.stdout)["run_id"] == Door.runs[-1][0]

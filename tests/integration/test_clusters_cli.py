@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,7 +134,8 @@ def test_applications_are_shown_stopped_started_and_replaced(tracker: TrackerSto
         )
     assert as_json("show", "default")["history"][0]["needed_cores"] == 3
     shown = " ".join(run("show", "default").split())
-    assert f"loading: at work; start 1 on process, Waybill {__version__}; " in shown
+    mine = f"pid {os.getpid()} on {socket.gethostname()}"
+    assert f"loading: at work; start 1 on process, Waybill {__version__}; {mine}; " in shown
     [loading] = [
         one for one in as_json("show", "default")["clusters"][0]["applications"]
         if one["kind"] == "loading"

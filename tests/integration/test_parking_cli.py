@@ -1,8 +1,15 @@
 """``waybill parked`` against the real tracker and store."""
 
 import csv
+import fcntl
 import io
 import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 
 import pytest
 import zstandard
@@ -248,3 +255,49 @@ def test_a_name_that_was_given_stands_beside_that_of_the_system_user(run, flight
         run(verb, "flights", "--why", "x", "--who", "../../<b>root", "--yes")
     said = lot.sql("SELECT who, detail ->> 'system_user' FROM audit_log")
     assert said == [("../../<b>root", current_user())] * 2
+
+
+def test_a_sample_says_how_many_it_left_out(run, flights, lot):
+    """6 and 1 events: the smaller group gives all it has, the rest is the larger one's."""
+    assert "5 of 7 events; --number 7 shows all" in run("sample", "flights")
+    assert "of 7 events" not in run("sample", "flights", "-n", "7")
+    assert len(run("sample", "flights", "-n", "7", "--json")) == 7
+    chosen = run("show", "flights", "-s", "transformation", "--json")[0]["causes"][0]["fingerprint"]
+    one = run("sample", "flights", "-f", chosen, "-n", "1")
+    assert "1 event; --number shows more, if there are" in one
+    assert "1 of 7 events" in run("sample", "flights", "-n", "1")
+    lot.park([make_event(n) for n in range(20, 120)], 3)
+    assert "5 of 107 events; --number shows more, `waybill parked download` takes all" in (
+        run("sample", "flights")
+    )
+
+
+def test_a_terminal_gets_a_payload_a_line_a_field(flights, run, lot):
+    """The values as they are; folded to the terminal's width. A pipe gets it as it came."""
+    long = b'{"n":1.50,"note":"%s\\u001b[31m"}' % (b"word " * 20)
+    lot.park([make_event(8, name="noted", value=long)], 3)
+    code = "from waybill.cli.parked import app; app()"
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    given = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    subprocess.run(
+        [sys.executable, "-c", code, "sample", "flights", "-e", "noted"],
+        stdout=theirs, stdin=theirs, env={**given, "NO_COLOR": "1"}, timeout=120, check=True,
+    )  # fmt: skip
+    os.close(theirs)
+    said = os.read(ours, 65_536).decode()
+    os.close(ours)
+    assert '{\r\n  "n": 1.50,\r\n  "note": "word word' in said
+    assert max(map(len, said.split("\r\n"))) <= 60
+    assert "\x1b" not in said
+    assert '{"n":9}' in run("sample", "flights", "-s", "mapping")
+
+
+def test_a_discard_that_nobody_can_answer_says_how_to_go_on(run, flights, lot):
+    words = ("discard", "flights", "-s", "mapping", "--why", "a test")
+    declined = run(*words, fails=True, answer="n\n")
+    assert "Discard up to 1 parked event? [y/N]" in declined.output
+    assert declined.exit_code == 1
+    with pytest.raises(InputError, match="no terminal; --yes goes on without asking"):
+        run(*words, answer="")
+    assert lot.states() == {"parked": 7}

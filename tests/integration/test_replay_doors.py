@@ -85,3 +85,27 @@ def test_the_command_line_starts_a_replay_of_what_kafka_refused_and_not_of_what_
             assert done.exit_code == 1, (stage, code, done.output)
             assert "never were events: correct the source" in done.stderr
     assert runs_of(web) == sorted(set(asked) & set(REPLAYED))
+
+
+def test_the_command_line_starts_a_campaign_through_airflows_own_api(web, parked, monkeypatch):
+    """It checks the params of the DAG's run against the DAG."""
+    web.client.cookies.clear()
+    monkeypatch.setattr(httpx, "Client", lambda **_given: web.client)
+    monkeypatch.setattr(web.client, "close", lambda: None)
+    monkeypatch.setenv("WAYBILL_AIRFLOW__USER", "ann")
+    monkeypatch.setenv("WAYBILL_AIRFLOW__PASSWORD", "ann")
+    words = ["flights", "-s", "mapping", "--since", "2013-01-01", "--why", "a fix", "--yes"]
+    done = CliRunner().invoke(app, ["campaigns", "start", *words, "--wait", "0", "--json"])
+    assert done.exit_code == 0, done.output
+    begun = json.loads(done.stdout.splitlines()[-1])
+    assert (begun["id"], begun["state"]) == (None, "queued")
+    path = f"/api/v2/dags/{begun['dag_id']}/dagRuns/{begun['run_id']}"
+    headers = {"authorization": f"Bearer {web.tokens['ann']}"}
+    run = web.client.get(path, headers=headers).json()
+    web.client.delete(path, headers=headers)
+    assert run["triggering_user_name"] == "ann"
+    conf = {name: value for name, value in run["conf"].items() if value}
+    assert conf == {
+        **{"pipeline": "flights", "stage": "mapping", "since": "2013-01-01T00:00:00Z"},
+        **{"governed": True, "max_unfinished": 8, "groups_per_run": 1, "why": "a fix"},
+    }

@@ -152,7 +152,8 @@ def run(books: Books, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_command_tells_what_became_of_the_events(run: Any) -> None:
     done = run(*WORDS, "--wait", "0")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 2, done.output
+    assert done.stderr.startswith("replayed with version ")
     assert "10 of 10 events sent back: 9 passed so far, 1 parked again so far, 0 in flight" in (
         done.stdout
     )
@@ -164,6 +165,7 @@ def test_the_command_tells_what_became_of_the_events(run: Any) -> None:
 def test_machines_are_told_too(run: Any, books: Books) -> None:
     told = json.loads(run(*WORDS, "--wait", "0", "--json").stdout)
     assert told["state"] == "success"
+    assert told["number"] == 1
     assert told["outcome"]["parked_again"] == {"mapping/not_null_violation": 1}
     assert told["outcome"]["passed"] == 9
 
@@ -198,7 +200,7 @@ def test_a_window_without_parked_events_makes_no_run(run: Any) -> None:
 
 
 def test_a_partition_that_was_dealt_with_makes_no_run(run: Any) -> None:
-    assert run(*WORDS, "--wait", "0").exit_code == 0
+    assert run(*WORDS, "--wait", "0").exit_code == 2
     again = run(*WORDS)
     assert again.exit_code == 1
     assert "0 events replaying, 10 replayed, 0 discarded" in again.stderr
@@ -211,3 +213,69 @@ def test_a_dry_run_with_another_pipelines_folder_is_refused(run: Any, tmp_path: 
     done = run(*WORDS, "--dry-run", "--proposed", str(other.parent))
     assert done.exit_code == 1
     assert "id 'other-orders'), not 'orders' (id 'test-orders')" in " ".join(done.output.split())
+
+
+def test_names_that_are_left_out_are_those_of_the_only_group(run: Any) -> None:
+    done = run("orders", "--wait", "0")
+    assert done.stderr.splitlines()[:3] == [
+        "event name: order, the only one",
+        "stage: transformation, the only one",
+        "error type: null_value, the only one",
+    ]
+    assert len(Airflow.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("refused", "is_loaded", "wait", "code"),
+    [
+        (0, True, "9", 0),
+        (1, True, "9", 2),
+        (0, False, "0.1", 2),  # not known, though it was waited for
+        (0, False, "0", 0),  # nobody waits
+    ],
+)
+def test_the_exit_code_is_0_only_where_all_passed(
+    run: Any, books: Books, monkeypatch: pytest.MonkeyPatch, refused: int, is_loaded: bool,
+    wait: str, code: int,
+) -> None:  # fmt: skip
+    def trigger(_self: Any, _dag_id: str, run_id: str, _conf: Any) -> None:
+        run_replay(books.settings, **NAMES, who="ann", run_id=run_id)
+        books.process(sorted(books.sent(), key=lambda event: event.id)[:refused])
+        if is_loaded:
+            books.load()
+
+    monkeypatch.setattr(Airflow, "trigger", trigger)
+    done = run(*WORDS, "--wait", wait)
+    assert f"{10 - refused} passed" in done.stdout
+    assert done.exit_code == code, done.output
+
+
+@pytest.mark.parametrize("command", ["replay", "dry-run"])
+def test_the_version_is_said_and_changes_of_the_folder_that_are_not_deployed(
+    run: Any, books: Books, command: str
+) -> None:
+    def stderr() -> str:
+        words = [command, *WORDS, *(["--wait", "0"] if command == "replay" else [])]
+        return " ".join(CliRunner().invoke(app, ["parked", *words]).stderr.split())
+
+    [active] = services.deploy_history(books.settings, "orders")
+    done = "replayed" if command == "replay" else "tried"
+    said = stderr()
+    assert f"{done} with version {active.version} (number 1)" in said
+    assert "not deployed" not in said
+    books.park([parked(order(n, books.team)) for n in range(20, 30)], number=3)
+    folder = books.settings.pipelines_dir / "orders"
+    with (folder / "transformation.py").open("a") as code:
+        code.write("# a change\n")
+    deploy = "waybill pipelines deploy orders"
+    assert f"the folder has changes that are not deployed: {deploy}" in stderr()
+    books.park([parked(order(n, books.team)) for n in range(30, 40)], number=4)
+    (folder / "pipeline.yaml").write_text("id: test-orders\nname: orders\n")
+    assert "the folder has mistakes, see: waybill pipelines check orders" in stderr()
+
+
+def test_a_proposed_version_is_not_taken_for_the_active_one(run: Any, books: Books) -> None:
+    folder = books.settings.pipelines_dir / "orders"
+    done = CliRunner().invoke(app, ["parked", "dry-run", *WORDS, "--proposed", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "tried with" not in done.output

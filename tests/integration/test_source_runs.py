@@ -130,6 +130,14 @@ def test_a_page_waits_until_what_is_on_its_way_leaves_room_for_bytes(
     assert len(set(ids_in_kafka(settings))) == len(ids_in_kafka(settings)) == ROWS
 
 
+def test_the_rate_of_a_run_is_its_rows_over_the_seconds_of_its_report(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    report = services.run_ingest(settings, NAME)
+    rate = line(tracker).figures.rate_per_s
+    assert rate == pytest.approx(report.read / report.seconds, rel=0.03)
+
+
 def test_a_run_is_seen_while_it_goes_is_stopped_at_a_page_and_the_next_one_reads_the_rest(
     settings: Settings, tracker: TrackerStore
 ) -> None:

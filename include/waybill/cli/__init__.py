@@ -84,7 +84,7 @@ COMMANDS = {
         },
     ),
     "campaigns": LazyCommand(
-        "Replays of many parked groups: list, show, pause, resume, cancel.",
+        "Replays of many parked groups: start, list, show, pause, resume, cancel.",
         "waybill.cli.campaigns:app",
     ),
     "destination": LazyCommand(

@@ -1,18 +1,34 @@
-"""``waybill campaigns list|show|pause|resume|cancel``: replays of many parked groups."""
+"""``waybill campaigns start|list|show|pause|resume|cancel``: replays of many parked groups."""
 
 from __future__ import annotations
 
+import secrets
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, print_folded, print_json, print_line
+from waybill.cli.exit_codes import ExitCode
+from waybill.cli.options import (
+    PARTITION_FLAGS,
+    AllPipelines,
+    AsJson,
+    Reason,
+    Who,
+    Yes,
+    ask,
+    decision,
+    require_scope,
+    takes,
+)
+from waybill.cli.output import counted, echo, print_folded, print_json, print_line
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
+from waybill.replay import CampaignRequest
 
 if TYPE_CHECKING:
     from waybill.replay import Campaign, CampaignGroup
+    from waybill.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Replays of many parked groups, by one request.")
 
@@ -21,6 +37,106 @@ _MOST_SHOWN = 20
 _SHOWN_APART = ("max_unfinished", "groups_per_run")
 _STATES = ("waiting", "launched", "ended", "failed", "left_out")
 _HOUR_S, _DAY_S = 3600, 86_400
+_DAG_ID = "replay_parked_partitions"
+_NOT_TAKEN = ("governed", "parked_since", "parked_until", "fingerprint")
+_INTERRUPTED = 130
+_LOOK_S = 0.5
+
+
+@app.command()
+@takes(
+    CampaignRequest,
+    flags={**PARTITION_FLAGS, "rate_per_s": ("--rate",), "why": ("--why", "--reason")},
+    without=_NOT_TAKEN,
+)
+def start(
+    request: CampaignRequest,
+    *,
+    all_pipelines: AllPipelines = False,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait until it has begun and has an id.")
+    ] = 60.0,
+    ungoverned: Annotated[
+        bool, typer.Option(help="Do not throttle, even if live traffic has to wait.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Replay all parked groups that match, by runs of the DAG `replay`, a few at a time.
+
+    The groups that are parked when it begins are its own; what parks later is for the next one.
+    It goes on without this command: `waybill campaigns show` says how far it is.
+    """
+    from waybill.errors import InputError
+    from waybill.replay import left_out_words
+    from waybill.services import foresee_campaign
+    from waybill.settings import Settings
+
+    require_scope(request.pipeline, all_pipelines=all_pipelines)
+    settings = Settings()
+    found = foresee_campaign(settings, request)
+    left_out = left_out_words(found.left_out)
+    if not found.groups:
+        raise InputError("\n".join(["nothing that matches can be replayed", *left_out]))
+    print_folded(left_out, err=True)
+    if not (yes or request.dry_run):
+        groups = min(found.groups, request.limit or found.groups)
+        ask(
+            f"Replay up to {counted(found.events, 'parked event')}, in {counted(groups, 'group')}?",
+            as_json=as_json,
+        )
+    conf = request.model_dump(mode="json", exclude=set(_NOT_TAKEN)) | {"governed": not ungoverned}
+    run_id = f"cli__{time.time_ns() // 1_000_000}__{secrets.token_hex(4)}"
+    campaign, state = _begun(settings, run_id, conf, wait_s=wait)
+    if as_json:
+        id_ = None if campaign is None else campaign.id
+        print_json({"id": id_, "dag_id": _DAG_ID, "run_id": run_id, "state": state})
+    else:
+        _tell_begun(settings, campaign, run_id, state)
+    if campaign is None and state == "failed":
+        url = f"{settings.airflow.url}/dags/{_DAG_ID}/runs/{run_id}"
+        echo(f"the campaign did not begin: its run failed; see its log: {url}", err=True)
+        raise typer.Exit(ExitCode.FOUND)
+
+
+def _tell_begun(settings: Settings, campaign: Campaign | None, run_id: str, state: str) -> None:
+    """Say which campaign it is and how to follow it, or what it waits for."""
+    if campaign is not None:
+        print_folded(
+            [
+                f"campaign {campaign.id} has begun: {_progress(campaign)}",
+                f"  follow it: `waybill campaigns show {campaign.id}`; `pause`, `resume` and "
+                "`cancel` take the same number",
+            ]
+        )
+    elif state != "failed":
+        print_folded([f"run {run_id} is {state}; `waybill campaigns list` shows it once it begins"])
+        dags = [_DAG_ID, "replay"]
+        tell_hindrances(settings, "the campaign waits", dags=dags, is_asked_for=True)
+
+
+def _begun(
+    settings: Settings, run_id: str, conf: dict[str, object], *, wait_s: float
+) -> tuple[Campaign | None, str]:
+    """Start the run, and return (its campaign, None where it has not begun; the run's state)."""
+    from waybill.services import campaign_of_run
+    from waybill.services.airflow_client import END_STATES, AirflowClient
+
+    with AirflowClient(settings.airflow, lambda words: echo(words, err=True)) as client:
+        for dag_id in (_DAG_ID, "replay"):
+            client.unpause(dag_id)
+        client.trigger(_DAG_ID, run_id, conf)
+        deadline = time.monotonic() + wait_s
+        try:
+            while True:
+                state = client.run_state(_DAG_ID, run_id)
+                found = campaign_of_run(settings, run_id)
+                if found is not None or state in END_STATES or time.monotonic() >= deadline:
+                    return found, state
+                time.sleep(_LOOK_S)
+        except KeyboardInterrupt:
+            echo(f"\nno longer waiting; Airflow goes on with run {run_id}", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
 
 
 @app.command("list")
@@ -138,7 +254,7 @@ def _campaign_table(found: list[Campaign]) -> Table:
             )
             for one in found
         ],
-        "there is no campaign; trigger the DAG replay_parked_partitions to begin one",
+        "there is no campaign; begin one: waybill campaigns start PIPELINE",
     )
 
 

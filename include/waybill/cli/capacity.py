@@ -10,7 +10,7 @@ import typer
 from waybill.capacity import SimulationRequest
 from waybill.cli.options import AsJson, takes
 from waybill.cli.output import counted, plain, print_folded, print_json, print_line, show_log
-from waybill.cli.tables import Column, Table, clock, print_table
+from waybill.cli.tables import Column, Table, clock, print_facts, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -224,14 +224,13 @@ def _behind(one: Follower) -> str:
 
 def _show_thresholds(found: Mapping[str, Mapping[str, Any]]) -> None:
     """Show thresholds, those of several kinds of nodes that are the same once."""
-    kinds: dict[tuple[str, str], list[str]] = {}
+    kinds: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     for kind, thresholds in found.items():
-        own = ", ".join(
-            f"{name} {value:g}" for name, value in thresholds.items() if name != "source"
-        )
+        own = tuple((name, f"{value:g}") for name, value in thresholds.items() if name != "source")
         kinds.setdefault((thresholds["source"], own), []).append(kind)
     for (source, own), same in kinds.items():
-        print_folded([f"{' and '.join(same)} thresholds, of {plain(source)}: {own}"])
+        print_line("")
+        print_facts(own, f"{' and '.join(same)} thresholds, of {source}")
 
 
 def _show_waits(waits: Mapping[str, Any] | None) -> None:

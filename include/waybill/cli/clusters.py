@@ -17,6 +17,7 @@ from waybill.clusters import (
     PlaceRequest,
     application_state,
     held_words,
+    process_place,
     serving_words,
 )
 
@@ -354,13 +355,13 @@ def _application(one: Application) -> str:
         version = f", Waybill {one.code_version}" if one.code_version else ""
         words.append(f"start {one.epoch} on {one.backend or 'unknown'}{version}")
     if one.external_id and one.ended_s is None:
-        words.append(one.external_id)
+        words.append(process_place(one.external_id))
     if one.heartbeat_s is not None:
         words.append(f"heard of {max(0.0, one.now_s - one.heartbeat_s):.0f} s ago")
     if one.wanted == "stopped" and one.wanted_by:
         words.append(f"stopped by {one.wanted_by}")
     if one.failures:
-        words.append(f"{counted(one.failures, 'death')} in a row")
+        words.append(f"{counted(one.failures, 'start')} in a row ended early")
     return plain("; ".join(words))
 
 

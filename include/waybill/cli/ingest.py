@@ -33,6 +33,7 @@ _SAY_S = 5.0
 _LONGEST_S = 7 * 24 * 3600.0
 _INTERRUPTED = 130
 _REASON = "reason"
+_QUEUED = "queued"
 
 
 @takes(
@@ -159,7 +160,8 @@ class _Sayer:
     def __init__(self, read: Callable[[], Any], start: Any, *, to_stderr: bool) -> None:
         self._read, self._to_stderr = read, to_stderr
         self._began = self._said = time.monotonic()
-        self._rows = start.rows
+        self._before = self._rows = start.rows
+        """Rows of the runs before this one; rows at the last look, this run's with them."""
         self._state = ""
         self._is_held = False
 
@@ -171,11 +173,15 @@ class _Sayer:
         if seen.is_held and not self._is_held:
             self._say("the pipeline is held: what is read waits until it is released")
         self._is_held = seen.is_held
-        new = seen.rows - self._rows if seen.rows >= self._rows else seen.rows
-        rate = new / max(0.001, now - self._said)
+        if state == _QUEUED:  # what another run reads until this one begins is not this one's
+            self._before = self._rows = seen.rows
+        if seen.rows < self._rows:  # the source is read from its beginning, or counted anew
+            self._before = self._rows = 0
+        rate = (seen.rows - self._rows) / max(0.001, now - self._said)
         self._rows, self._state, self._said = seen.rows, state, now
+        read = seen.rows - self._before
         waits = f"  {counted(seen.unsettled, 'event')} behind" if seen.unsettled else ""
-        self._say(f"{now - self._began:.0f} s  {state}  {seen.rows:,} rows  {rate:,.0f}/s{waits}")
+        self._say(f"{now - self._began:.0f} s  {state}  {read:,} rows  {rate:,.0f}/s{waits}")
 
     def _say(self, words: str) -> None:
         print_folded([words], err=self._to_stderr)
@@ -205,10 +211,15 @@ def _say_ended(ended: dict[str, Any], *, as_json: bool) -> None:
         print_folded([f"{ended['state']}: {why}"], err=True)
     else:
         report = ended["report"] or {}
-        print_folded(
-            [
-                f"done: {counted(report.get('read', 0), 'row')} read, "
-                f"{counted(report.get('accepted', 0), 'event')} taken in, "
-                f"{report.get('parked', 0):,} parked, in {report.get('seconds', 0):,} s"
-            ]
-        )
+        taken = report.get("accepted", 0)
+        lines = [
+            f"done: {counted(report.get('read', 0), 'row')} read, {counted(taken, 'event')} taken"
+            f" in, {report.get('parked', 0):,} parked at ingestion, in"
+            f" {report.get('seconds', 0):,} s"
+        ]
+        if taken:
+            lines.append(
+                "rows follow within a minute or so, or events park then:"
+                f" `waybill balance {ended['pipeline']}` tells"
+            )
+        print_folded(lines)

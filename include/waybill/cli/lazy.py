@@ -235,10 +235,15 @@ def _print_wait(words: str) -> None:
 
 
 def _print_error(words: str) -> None:
-    from waybill.cli.output import plain, terminal
+    """Print an error; on a terminal it is broken between words, else it is as it was written."""
+    from rich.text import Text
+
+    from waybill.cli.output import folded_text, plain, screen_width, terminal
 
     console = terminal(err=True)
-    words = "\n".join(map(plain, words.split("\n")))  # a server's may quote a value
-    console.print("[bold red]Error:[/]", end=" ")
-    console.print(words, markup=False, highlight=False, soft_wrap=True)
+    width = screen_width(err=True) if console.is_terminal else None
+    first, *rest = map(plain, words.split("\n"))  # a server's may quote a value
+    head = folded_text(Text.assemble(("Error:", "bold red"), " ", first), width, "  ")
+    for line in (*head, *(part for one in rest for part in folded_text(Text(one), width, "  "))):
+        console.print(line, soft_wrap=True)
     sys.stdout.flush()

@@ -32,7 +32,8 @@ from waybill.cli.output import (
     user_code_printed,
 )
 from waybill.cli.pipelines import existing_folder
-from waybill.cli.tables import Column, Table, kind_of, print_table
+from waybill.cli.source_values import nothing_read, said_if_slow, shown_value
+from waybill.cli.tables import Cell, Column, Styled, Table, kind_of, print_table
 from waybill.errors import InputError, NotFoundError, RetryError, WaybillError
 from waybill.nearest_name import shown_name
 from waybill.pipelines import SHARED, has_shared, load_pipeline, root_of
@@ -48,7 +49,9 @@ _MESSAGE_CHARS = 400
 _POLL_S = 0.3
 _SETTLE_S = 3.0
 """So long at most a change is waited for to be whole; a file may be written to for ever."""
-_MOST_ROWS = 10_000
+_ROWS, _MOST_ROWS = 20, 10_000
+_BLOCKS = 5
+"""Rows that are shown, each as a block of lines, unless somebody said how many."""
 _DECLARATION_BYTES = 16 * 1024**2
 _PASSED_OVER = frozenset({"__pycache__", "node_modules"})
 _SHARED_PREFIX = f"..{os.sep}{SHARED}{os.sep}"
@@ -58,7 +61,14 @@ Folder = Annotated[
     str, typer.Argument(metavar="PIPELINE", help="A pipeline's folder, or its name.")
 ]
 Rows = Annotated[
-    int, typer.Option(min=1, max=_MOST_ROWS, help="Records of the source to read at most.")
+    int | None,
+    typer.Option(
+        min=1,
+        max=_MOST_ROWS,
+        help="Records of the source to read at most. Left out: 20; and where a table is wider than"
+        " the terminal, its first 5 rows are shown.",
+        show_default=False,
+    ),
 ]
 Events = Annotated[
     str | None,
@@ -77,7 +87,7 @@ def run(
     local: Annotated[
         bool, typer.Option("--local", help="From the source to the screen; nothing is written.")
     ] = False,
-    rows: Rows = 20,
+    rows: Rows = None,
     events: Events = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,7 +107,8 @@ def run(
         )
     settings, declared = Settings(), load_pipeline(folder)
     try:
-        sample = read_sample(settings, folder, declared, rows, events)
+        with said_if_slow():
+            sample = read_sample(settings, folder, declared, rows or _ROWS, events)
     except WaybillError as error:
         raise _advised(error, folder, events) from error
     with user_code_printed():
@@ -105,7 +116,7 @@ def run(
     if as_json:
         print_json(_json(declared, result))
     else:
-        _show(declared, result)
+        _show(declared, result, all_rows=rows is not None)
     if result.parked:
         raise typer.Exit(_FOUND_PARKED)
 
@@ -150,15 +161,16 @@ def _json(pipeline: Pipeline, result: SampleResult) -> dict[str, Any]:
     }
 
 
-def _show(pipeline: Pipeline, result: SampleResult) -> None:
+def _show(pipeline: Pipeline, result: SampleResult, *, all_rows: bool) -> None:
     sample = result.sample
     print_folded([f"{pipeline.name}: {counted(len(sample.events), 'record')} of {sample.origin}"])
     if not sample.events:
-        print_folded(["  nothing is there to be read: no record yet, or none that is selected"])
+        is_source = sample.origin.startswith("its source")
+        print_folded([f"  {nothing_read(pipeline.source.connector if is_source else '')}"])
     for table in result.tables:
-        print_table(_row_table(table, result.rows(table)))
+        print_table(_row_table(table, result.rows(table), all_rows=all_rows))
         if deleted := result.deleted(table):
-            print_table(_row_table(f"{table}, deleted", deleted))
+            print_table(_row_table(f"{table}, deleted", deleted, all_rows=all_rows))
     if result.filtered:
         print_folded([f"filtered on purpose: {counted(result.filtered, 'record')}"])
     if result.parked:
@@ -168,32 +180,28 @@ def _show(pipeline: Pipeline, result: SampleResult) -> None:
     print_folded(["nothing was written"])
 
 
-def _row_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def _row_table(title: str, rows: Sequence[Mapping[str, Any]], *, all_rows: bool = False) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     return Table(
         [Column(name, kind_of(row.get(name) for row in rows)) for name in names],
         [[_cell(row[name]) if name in row else "" for name in names] for row in rows],
         "  no record became one of its rows",
         f"{title}: {counted(len(rows), 'row')}",
+        most_blocks=0 if all_rows else _BLOCKS,
+        more=f"--rows {_ROWS}",
     )
 
 
-def _cell(value: Any) -> str:
-    """Return a value as people read it: null is empty, text is itself, all else is JSON.
+def _cell(value: Any) -> Cell:
+    """Return a value as people read it: null, text as it is, all else as JSON.
 
     A long one is shortened on a terminal, and whole in a file or a pipe.
     """
-    text = "" if value is None else _text(value)
+    if value is None:
+        return Styled("null", "dim")
+    text = shown_value(value)
     is_whole = len(text) <= _VALUE_CHARS or screen_width() is None
     return text if is_whole else f"{text[:_VALUE_CHARS]}…"
-
-
-def _text(value: Any) -> str:
-    from waybill.events import dumps
-    from waybill.testing import json_value
-
-    shown = json_value(value)
-    return plain(shown if isinstance(shown, str) else dumps(shown).decode())
 
 
 def _parked_lines(event: Any, outcome: EventResult) -> Iterator[str]:
@@ -210,7 +218,7 @@ def _parked_lines(event: Any, outcome: EventResult) -> Iterator[str]:
 def dev(
     pipeline: Folder,
     *,
-    rows: Rows = 20,
+    rows: Rows = None,
     events: Events = None,
     as_json: AsJson = False,
 ) -> None:
@@ -243,7 +251,7 @@ class _Session:
 
     settings: Settings
     folder: Path
-    rows: int
+    rows: int | None
     events: str | None
     as_json: bool = False
     sample: Sample | None = None
@@ -346,7 +354,7 @@ class _Session:
             return
         lines = list(_lines(result))
         if self.shown is None:
-            _show(pipeline, result)
+            _show(pipeline, result, all_rows=self.rows is not None)
             print_folded([f"watching {self.folder}; Ctrl-C ends it"])
         else:
             _show_difference(self.shown, lines)
@@ -360,7 +368,8 @@ class _Session:
         pipeline = load_pipeline(self.folder)
         self.code_file = _code_file(self.folder)
         if self.sample is None:
-            self.sample = read_sample(self.settings, self.folder, pipeline, self.rows, self.events)
+            rows = self.rows or _ROWS
+            self.sample = read_sample(self.settings, self.folder, pipeline, rows, self.events)
         with user_code_printed():
             result = run_sample(self.settings, pipeline, self.sample)
         self.version = pipeline.version
@@ -414,8 +423,8 @@ def _signature(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
 def _lines(result: SampleResult) -> Iterable[str]:
     """Yield what becomes of a sample, a line each: rows as JSON, what would be parked, a count."""
     for table in result.tables:
-        yield from (f"{table}  {_text(row)}" for row in result.rows(table))
-        yield from (f"{table}  deleted {_text(row)}" for row in result.deleted(table))
+        yield from (f"{table}  {shown_value(row)}" for row in result.rows(table))
+        yield from (f"{table}  deleted {shown_value(row)}" for row in result.deleted(table))
     for event, outcome in result.events:
         for cause in outcome.parked:
             where = f" ({cause.where})" if cause.where else ""

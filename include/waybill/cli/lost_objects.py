@@ -97,7 +97,7 @@ def lost_parked_events(
         echo(f"{events} quarantined, {unrecoverable:,} unrecoverable")
         tell_hindrances(settings, _NOBODY_REBUILDS, jobs=["watch"])
     else:
-        echo("No parked event is lost")
+        echo("No parked event is lost.")
 
 
 def lost_staged(
@@ -142,7 +142,7 @@ def lost_staged(
         print_line(f"{rows} lost, {sum(one.unrecoverable for one in found):,} unrecoverable")
         tell_hindrances(settings, _NOBODY_REBUILDS, jobs=["watch"])
     else:
-        print_line("No staged object is lost")
+        print_line("No staged object is lost.")
 
 
 def settle_lost(

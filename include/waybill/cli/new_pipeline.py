@@ -136,7 +136,9 @@ def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = Fal
     for line in written.advice.splitlines():
         console.print(Text(plain(line)), soft_wrap=True)
     name = request.name
+    found = [f"sources discover {name} --write"] if request.rest_api else []
     for command in (
+        *found,
         f"test {name}",
         f"run {name} --local",
         f"dev {name}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from types import NoneType
@@ -34,6 +35,9 @@ Reason = Annotated[
     typer.Option("--why", "--reason", help="The reason, for the audit log.", show_default=False),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AllPipelines = Annotated[
+    bool, typer.Option("--all-pipelines", help="Instead of one: the pipelines of all teams.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PIPELINE_FLAGS = ("--pipeline", "-p")
 PARTITION_FLAGS = {
@@ -52,6 +56,47 @@ def decision(who: str | None, why: str = "") -> Decision:
 
     user = current_user()
     return Decision(who or user, why, system_user=user)
+
+
+def require_scope(pipeline: str | None, *, all_pipelines: bool) -> None:
+    """Refuse to reach into every team's pipelines unless that is said.
+
+    Raises:
+        InputError: neither a pipeline nor --all-pipelines is given, or both are.
+    """
+    from waybill.errors import InputError
+
+    if pipeline is None and not all_pipelines:
+        raise InputError(
+            "no pipeline was given: name one, or say --all-pipelines to mean those of all teams"
+        )
+    if pipeline is not None and all_pipelines:
+        raise InputError(f"--all-pipelines contradicts pipeline {pipeline!r}: give one of them")
+
+
+def ask(question: str, *, as_json: bool) -> None:
+    """Go on where the answer is yes.
+
+    Raises:
+        InputError: it cannot be asked with --json, or nobody is there to answer.
+        typer.Abort: the answer is no.
+    """
+    from waybill.cli.output import echo
+    from waybill.errors import InputError
+
+    if as_json:
+        raise InputError("--json asks no questions: add --yes")
+    try:
+        is_agreed = typer.confirm(question)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        echo()
+        raise InputError(
+            "nobody answered: standard input is no terminal; --yes goes on without asking"
+        ) from None
+    if not is_agreed:
+        raise typer.Abort
 
 
 R = TypeVar("R", bound=Request)

@@ -30,6 +30,10 @@ _WORD = re.compile(r"(?:`[^`]{1,60}`|\S)+")
 """What is not broken: a word, or a command between backticks, which is to be copied."""
 
 
+_JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"\s]+')
+_STEP = "  "
+
+
 def terminal(*, err: bool = False) -> SafeConsole:
     """Return what tables and colored lines are printed on: without colors, where none are wanted.
 
@@ -134,6 +138,27 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def indented(document: str) -> Iterator[str]:
+    """Yield the lines of a JSON document, a line a field; each value as it is written there."""
+    depth, line, is_opened = 0, "", False
+    for part in _JSON_PART.findall(document):
+        if part in "}]":
+            depth -= 1
+            if not is_opened:
+                yield line
+                line = _STEP * depth
+        elif is_opened:
+            yield line
+            line = _STEP * depth
+        line += ": " if part == ":" else part
+        is_opened = part in "{["
+        depth += is_opened
+        if part == ",":
+            yield line
+            line = _STEP * depth
+    yield line
 
 
 def encodable(text: str) -> str:

@@ -5,6 +5,7 @@ Every command takes the same filters. With ``--json`` standard output is one JSO
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -16,8 +17,28 @@ import orjson
 import typer
 
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, Why, Yes, decision, takes
-from waybill.cli.output import counted, echo, echo_json, plain, print_folded, print_json, print_line
+from waybill.cli.options import (
+    PARTITION_FLAGS,
+    AllPipelines,
+    AsJson,
+    Who,
+    Why,
+    Yes,
+    ask,
+    decision,
+    require_scope,
+    takes,
+)
+from waybill.cli.output import (
+    counted,
+    echo,
+    echo_json,
+    indented,
+    plain,
+    print_folded,
+    print_json,
+    print_line,
+)
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Cell, Column, Styled, Table, clock, print_facts, print_table
 from waybill.events import error_type
@@ -43,6 +64,8 @@ app = typer.Typer(
 )
 _MOST_SHOWN = 20
 _MOST_FILES = 100_000
+_MOST_SAMPLED = 100
+"""Events that are proposed to be shown at once."""
 _MOST_KEYS = 100
 """Objects of a partition, the newest, in JSON."""
 _FLAGS = {
@@ -51,9 +74,6 @@ _FLAGS = {
 }
 _WINDOW = ("since", "until")
 _PARKED_WINDOW = ("parked_since", "parked_until")
-AllPipelines = Annotated[
-    bool, typer.Option("--all-pipelines", help="Instead of one: the pipelines of all teams.")
-]
 Unmasked = Annotated[
     bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
 ]
@@ -182,7 +202,27 @@ def sample(
     else:
         for event in events:
             _print_event(event)
+        _tell_rest(found, len(events), number, request.fingerprint)
     _tell_damage(damage)
+
+
+def _tell_rest(
+    found: Sequence[ParkedGroup], shown: int, number: int, fingerprint: str | None
+) -> None:
+    """Say how many events the sample left out; of one cause that is not counted."""
+    if fingerprint is None and shown < number:
+        return
+    if fingerprint is not None:
+        if shown < number and len(found) == 1:
+            return
+        print_folded([f"{counted(shown, 'event')}; --number shows more, if there are"], style="dim")
+        return
+    there = sum(group.parked + group.replaying for group in found)
+    if there > shown:
+        ways = f"--number {there} shows all"
+        if there > _MOST_SAMPLED:
+            ways = "--number shows more, `waybill parked download` takes all"
+        print_folded([f"{shown:,} of {counted(there, 'event')}; {ways}"], style="dim")
 
 
 @app.command("files")
@@ -314,14 +354,15 @@ def _decision(
         as_json: AsJson = False,
     ) -> None:
 
-        _require_scope(request.pipeline, all_pipelines=all_pipelines)
+        require_scope(request.pipeline, all_pipelines=all_pipelines)
         with _opened_parking() as parking:
             wanted = _filter(parking, request)
             if not yes:
                 found = _some(parking, wanted)
                 number = sum(p.parked if verb == "discard" else p.discarded for p in found)
+                noun = "parked event" if verb == "discard" else "discarded event"
                 if number or as_json:
-                    _ask(question.format(number), as_json=as_json)
+                    ask(question.format(counted(number, noun)), as_json=as_json)
             report = getattr(parking, verb)(wanted, decision(who, why))
         if as_json:
             print_json(report.to_json())
@@ -344,7 +385,7 @@ def _tell_clean_up() -> None:
 app.command("discard", help="Discard parked events; can be undone until the clean-up has run.")(
     _decision(
         "discard",
-        "Discard up to {:,} parked events?",
+        "Discard up to {}?",
         "discarded",
         "left {} in {} as they are: damaged where the window cuts through, or parked meanwhile",
     )
@@ -352,28 +393,12 @@ app.command("discard", help="Discard parked events; can be undone until the clea
 app.command("undo-discard", help="Undo a discard, for events that are not cleaned up yet.")(
     _decision(
         "undo_discard",
-        "Park up to {:,} discarded events again?",
+        "Park up to {} again?",
         "parked again",
         "came too late for {} in {}: a clean-up has claimed or deleted them, or they are damaged "
         "where the window cuts through",
     )
 )
-
-
-def _require_scope(pipeline: str | None, *, all_pipelines: bool) -> None:
-    """Refuse to reach into every team's pipelines unless that is said.
-
-    Raises:
-        InputError: neither a pipeline nor --all-pipelines is given, or both are.
-    """
-    from waybill.errors import InputError
-
-    if pipeline is None and not all_pipelines:
-        raise InputError(
-            "no pipeline was given: name one, or say --all-pipelines to mean those of all teams"
-        )
-    if pipeline is not None and all_pipelines:
-        raise InputError(f"--all-pipelines contradicts pipeline {pipeline!r}: give one of them")
 
 
 def _filter(
@@ -402,14 +427,6 @@ def _some(parking: Parking, wanted: ParkedGroupFilter) -> list[ParkedGroup]:
             "shows what there is"
         )
     return found
-
-
-def _ask(question: str, *, as_json: bool) -> None:
-    from waybill.errors import InputError
-
-    if as_json:
-        raise InputError("--json asks no questions: add --yes")
-    typer.confirm(question, abort=True)
 
 
 def _user() -> str:
@@ -524,7 +541,7 @@ def _print_event(parked: ParkedEvent) -> None:
     if parked.kafka_partition >= 0:
         when += f", {parked.topic}/{parked.kafka_partition}@{parked.kafka_offset}"
     print_folded([f"{when}, attempt {parked.attempt}"], style="dim")
-    echo(_pretty(parked.value))
+    _print_payload(parked.value)
     echo("")
 
 
@@ -532,13 +549,18 @@ def _cut(message: str) -> str:
     return message if len(message) <= _MESSAGE_CHARS else message[:_MESSAGE_CHARS] + "…"
 
 
-def _pretty(value: bytes) -> str:
+def _print_payload(value: bytes) -> None:
+    """Print a payload as it is; a terminal gets JSON a line a field, folded to its width."""
     try:
         orjson.loads(value)
         text = value.decode()
     except ValueError:
-        text = value.decode("utf-8", "backslashreplace")
-    return plain(text)
+        echo(plain(value.decode("utf-8", "backslashreplace")))
+        return
+    if sys.stdout.isatty():
+        print_folded(indented(text))
+    else:
+        echo(plain(text))
 
 
 def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -151,6 +152,47 @@ def active_versions(declared: Sequence[Pipeline], *, is_all: bool = False) -> Ac
             return ActiveVersions(ids, active_beside(settings, declared))
     except WaybillError as error:
         return ActiveVersions(unknown=str(error).partition("\n")[0])
+
+
+def tell_active(settings: Settings, pipeline_id: str, done: str) -> DeployedVersion | None:
+    """Say on standard error which version is active, and whether the folder has another one.
+
+    Args:
+        settings: all.
+        pipeline_id: the pipeline.
+        done: what becomes of its events with it: "replayed".
+
+    Returns:
+        The version; None: it is not deployed.
+    """
+    from waybill.pipelines import DeclarationError, declared_folders, load_pipeline
+
+    roots = (settings.pipelines_dir, *settings.more_pipelines_dirs)
+    folder = declared_folders(roots).get(pipeline_id)
+    pipeline, has_mistakes = None, False
+    if folder is not None:
+        try:
+            pipeline = load_pipeline(folder)
+        except DeclarationError:
+            has_mistakes = True
+    found = active_versions([] if pipeline is None else [pipeline])
+    one = found.active.get(pipeline_id)
+    if one is None:
+        return None
+    lines = [f"{done} with version {one.active.version} (number {one.active.number})"]
+    name = quote(one.name)
+    if has_mistakes:
+        lines.append(f"the folder has mistakes, see: waybill pipelines check {name}")
+    elif pipeline is not None and pipeline.id == pipeline_id:
+        state = found.state(pipeline)
+        if state == "changed":
+            lines.append(
+                f"the folder has changes that are not deployed: waybill pipelines deploy {name}"
+            )
+        elif state == "older":
+            lines += found.lines(pipeline)
+    print_folded(lines, err=True)
+    return one.active
 
 
 def history(name: Name, *, as_json: AsJson = False) -> None:

@@ -7,8 +7,7 @@ shown, not sent.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +29,7 @@ from waybill.cli.output import (
     screen_width,
     terminal,
 )
+from waybill.cli.pipeline_versions import tell_active
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, print_table
 from waybill.errors import InputError
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _FOLLOW_S = 3600.0
 _GROUP_NAMES = ("event_name", "stage", "error_type")
 _INTERRUPTED = 130
+_MOST_CHOICES = 10
 _MOST_GROUPS = 12
 _MESSAGE_CHARS = 200
 _VALUE_CHARS = 60
@@ -55,33 +56,39 @@ _WAY_OUT = (
 )
 
 
-def _names_of_group(
-    values: Mapping[str, Any], *, is_taken: bool = True, **_own: Any
-) -> dict[str, Any]:
-    """Return the fields of a request; names that were left out are those of the only group.
+def _names_of_group(values: Mapping[str, Any], **_own: Any) -> dict[str, Any]:
+    """Return the fields of a request; a name that was left out is the only one there is.
 
     Args:
         values: what was given of the fields.
-        is_taken: False: they have to be given, also where there is one group only.
 
     Raises:
-        InputError: no group holds events, or more than one does, or they have to be given; says
-            which there are.
+        InputError: no group holds events, or a name may be one of several; says which there are.
     """
     given = {name: value for name, value in values.items() if value is not None}
     missing = [name for name in _GROUP_NAMES if name not in given]
     if not missing:
         return given
     groups = _held_groups(given)
-    for name in missing:
-        noun = name.replace("_", " ")
-        choices = sorted({getattr(one, name) for one in groups})
-        if len(choices) != 1 or not is_taken:
-            listed = ", ".join(shown_name(one) or "(empty)" for one in choices)
-            raise InputError(f"no {noun} was given: name one; there are {listed}")
-        given[name] = choices[0]
-        tell_taken(noun, choices[0])
+    choices = {name: sorted({getattr(one, name) for one in groups}) for name in missing}
+    if questions := [_question(name, found) for name, found in choices.items() if len(found) > 1]:
+        raise InputError("\n".join(questions))
+    for name, (choice,) in choices.items():
+        given[name] = choice
+        tell_taken(name.replace("_", " "), choice)
     return given
+
+
+def _question(name: str, choices: Sequence[str]) -> str:
+    """Ask for a name of which there are several."""
+    shown = [shown_name(one) or "(empty)" for one in choices]
+    last = shown[-1]
+    if len(shown) > _MOST_CHOICES:
+        shown, last = shown[:_MOST_CHOICES], f"one of {len(shown) - _MOST_CHOICES:,} more"
+    else:
+        del shown[-1]
+    option = PARTITION_FLAGS[name][0]
+    return f"which {name.replace('_', ' ')}? {', '.join(shown)} or {last}: give {option}"
 
 
 def _held_groups(given: Mapping[str, Any]) -> list[ParkedGroup]:
@@ -115,7 +122,7 @@ def _held_groups(given: Mapping[str, Any]) -> list[ParkedGroup]:
         "max_events": ("--limit",),
     },
     without=("governed", "sample"),
-    complete=partial(_names_of_group, is_taken=False),
+    complete=_names_of_group,
 )
 def replay(
     request: ReplayRequest,
@@ -134,7 +141,13 @@ def replay(
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a parked group by an Airflow run, or dry-run it (see also `dry-run`)."""
+    """Replay a parked group by an Airflow run, or dry-run it (see also `dry-run`).
+
+    Many groups, or all of a pipeline: `waybill campaigns start`.
+
+    Exit code 0: all events passed, or were filtered. 2: some were parked again, were lost, or are
+    still on their way after --wait; with --wait 0, or --no-follow, nobody waits for that.
+    """
     from waybill.services import replayable
     from waybill.settings import Settings
 
@@ -146,6 +159,7 @@ def replay(
         report_dry_run(settings, request.as_dry_run(proposed=proposed), as_json=as_json)
         return
     found = replayable(settings, request)
+    active = tell_active(settings, found.pipeline_id, "replayed")
     conf = request.model_dump(mode="json", exclude={"dry_run", "sample"})
     conf["governed"] = not ungoverned
     state, run_id, reason = _launch(settings, conf, follow=follow)
@@ -155,13 +169,23 @@ def replay(
         _say_waiting(wait, as_json=as_json)
     outcome = _outcome(settings, found, run_id, state, wait_s=wait)
     if as_json:
+        said: dict[str, object]
         said = {"dag_id": "replay", "run_id": run_id, "state": state, "reason": reason}
+        said |= {"version": active and active.version, "number": active and active.number}
         print_json(said | {"outcome": outcome and outcome.to_json()})
     else:
         _tell(settings, found, run_id, state, outcome)
     if state == "failed":
         echo(reason, err=True)
+    if state == "failed" or (outcome is not None and _has_not_all_passed(outcome, wait)):
         raise typer.Exit(ExitCode.FOUND)
+
+
+def _has_not_all_passed(outcome: ReplayOutcome, waited_s: float) -> bool:
+    """Tell whether events were parked again or lost, or have not ended though waited for."""
+    if outcome.passed + outcome.in_flight < outcome.events:
+        return True
+    return bool(waited_s and outcome.events and outcome.waits_for)
 
 
 def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str, str]:
@@ -323,8 +347,13 @@ def dry_run(
 
 def report_dry_run(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
     """Run it and print the report; exit 2 where parked files could not be read."""
-    from waybill.services import run_dry_run
+    from waybill.replay import find_replayable
+    from waybill.services import opened_parking, run_dry_run
 
+    if request.proposed is None:
+        with opened_parking(settings) as parking:
+            pipeline_id = find_replayable(parking, request).pipeline_id
+        tell_active(settings, pipeline_id, "tried")
     report = run_dry_run(settings, request)
     if as_json:
         print_json(report.to_json())

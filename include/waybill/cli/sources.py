@@ -13,10 +13,12 @@ from waybill.cli.mapping import proposal_json, show_proposal
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import counted, plain, print_folded, print_json
 from waybill.cli.pipelines import existing_folder
+from waybill.cli.source_values import nothing_read, said_if_slow, shown_value
 from waybill.cli.tables import Column, Styled, Table, ago, clock, print_table
 
 if TYPE_CHECKING:
     from waybill.ledger import RunFigures, SourceLine
+    from waybill.mapping_proposals import Sample
     from waybill.services.sources import SourceDiscovery, SourceTrial
 
 app = typer.Typer(
@@ -66,7 +68,8 @@ def discover(
     from waybill.settings import Settings
 
     folder = existing_folder(pipeline)
-    found = discover_source(Settings(), folder, sample)
+    with said_if_slow():
+        found = discover_source(Settings(), folder, sample)
     written = write_mappings(folder, found.proposals) if write and found.proposals else None
     if as_json:
         print_json(
@@ -75,6 +78,7 @@ def discover(
                 "proposals": [proposal_json(one) for one in found.proposals],
                 "unknown": found.unknown,
                 "notes": found.notes,
+                "refused": {event: dict(one.faults) for event, one in found.samples.items()},
                 "written": None if written is None else str(written),
             }
         )
@@ -123,12 +127,31 @@ def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
     yield from (plain(note) for note in found.notes)
     for event, reason in found.unknown.items():
         yield f"nothing is proposed for {event}: {reason}"
+        if event in found.samples and not found.samples[event].read:
+            yield f"  {nothing_read(found.connector)}"
+    for proposal in found.proposals:
+        yield from _refused(proposal.event, found.samples[proposal.event])
     if written is not None:
         yield f"written to {written}; `waybill pipelines check` comes next"
     elif not found.proposals and not found.unknown:
         yield "nothing to propose: every event is declared, with its key and columns"
     elif found.proposals:
         yield "--write puts it into pipeline.yaml"
+
+
+def _refused(event: str, sample: Sample) -> Iterator[str]:
+    """Yield what of a sample is in no proposal, since it did not come through."""
+    if sample.bad:
+        yield (
+            f"{sample.bad:,} of {counted(sample.read, 'record')} of {event} cannot become events:"
+            " `waybill sources test` says why"
+        )
+    if failed := sample.faults.total():
+        code, message = next(iter(sample.examples.items()))
+        yield plain(
+            f"{failed:,} of {counted(sample.read, 'record')} of {event} did not pass the"
+            f" transformation (first: {code}: {message}); what is proposed is without them"
+        )
 
 
 @app.command()
@@ -144,7 +167,8 @@ def test(
     from waybill.services import try_source
     from waybill.settings import Settings
 
-    trial = try_source(Settings(), existing_folder(pipeline), rows)
+    with said_if_slow():
+        trial = try_source(Settings(), existing_folder(pipeline), rows)
     if as_json:
         print_json(_trial_json(trial))
         return
@@ -170,10 +194,14 @@ def _trial_lines(trial: SourceTrial) -> Iterator[str]:
     first = f"a first page of {counted(total, 'row')} in {trial.seconds:.1f} s"
     yield f"the source can be read: {first}"
     if not total:
+        yield f"  {nothing_read(trial.connector)}"
+    elif trial.connector == "dlt":
         yield (
-            "  nothing is there to be read: no record yet, or none that the options select; a file"
-            " waits until it has not changed for options.settle_s (10 s)"
+            f"  such a page has as many answers of the source as go into {trial.page_rows:,} rows"
+            " (source.page_rows)"
         )
+    else:
+        yield f"  such a page has {trial.page_rows:,} rows at most (source.page_rows)"
     for event, number in trial.rows.items():
         yield f"  {event}: {counted(number, 'row')}"
     for (event, code), number in trial.parked.items():
@@ -188,7 +216,7 @@ def _trial_lines(trial: SourceTrial) -> Iterator[str]:
     for event, row in trial.shown:
         yield f"{event}:"
         for name, value in row.items():
-            yield f"  {name}: {str(value)[:_VALUE_CHARS]}"
+            yield f"  {name}: {shown_value(value)[:_VALUE_CHARS]}"
 
 
 @app.command()

@@ -78,6 +78,10 @@ class Table:
     empty: str
     """What is said where there is no row: that there is none, and what to do next."""
     title: str = ""
+    most_blocks: int = 0
+    """Rows that are shown where each is a block of lines; 0: all."""
+    more: str = ""
+    """The option that shows the others."""
 
 
 class _Shown(NamedTuple):
@@ -169,11 +173,15 @@ def table_lines(table: Table, width: int | None, *, ascii_only: bool = False) ->
     widths = _widths(table.columns, heads, rows, width)
     if widths is None:
         kinds = [column.kind for column in table.columns]
-        for number, row in enumerate(rows):
+        shown = rows[: table.most_blocks or None]
+        for number, row in enumerate(shown):
             if number:
                 yield Text()
             names = (head.text for head in heads)
             yield from _block(list(zip(names, row, kinds, strict=True)), width)
+        if unshown := len(rows) - len(shown):
+            yield Text()
+            yield Text(f"{'...' if ascii_only else '…'} {unshown:,} more: {table.more}", "dim")
         return
     yield from _row(table.columns, widths, heads, "...")
     yield Text(("-" if ascii_only else "─") * (sum(widths.values()) + _GAP * (len(widths) - 1)))

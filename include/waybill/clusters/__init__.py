@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from waybill.clusters.packing import assign as assign
     from waybill.clusters.packing import check_pin as check_pin
     from waybill.clusters.processes import process_identity as process_identity
+    from waybill.clusters.processes import process_place as process_place
     from waybill.clusters.processes import process_state as process_state
     from waybill.clusters.records import COORDINATOR as COORDINATOR
     from waybill.clusters.records import read_capacities as read_capacities
@@ -182,7 +183,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "VirtualCluster",
         ],
         "packing": ["PackingPolicy", "assign", "check_pin"],
-        "processes": ["process_identity", "process_state"],
+        "processes": ["process_identity", "process_place", "process_state"],
         "records": ["COORDINATOR", "read_capacities", "read_consumers", "read_topic_looks"],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
         "serving": ["HeldConsumer", "Serving", "held_words", "serving_words"],

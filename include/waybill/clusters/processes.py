@@ -24,6 +24,13 @@ def process_identity(pid: int) -> str:
     return f"{_place()}:{_start(pid)}:{pid}"
 
 
+def process_place(identity: str) -> str:
+    """Return ``pid 31667 on vm``: what of an identity people look for; what is none, as it is."""
+    parts = identity.rsplit(":", _PARTS)
+    is_one = len(parts) > _PARTS and parts[-1].isdecimal()
+    return f"pid {parts[-1]} on {parts[0]}" if is_one else identity
+
+
 def process_state(identity: str) -> ProcessState:
     """Tell whether a process lives; ``unknown``: it is not of this host, or the text names none.
 

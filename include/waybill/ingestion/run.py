@@ -286,6 +286,10 @@ class _Run:
     def _report(self, stopped: str = "") -> IngestReport:
         """Return what the run did, in all of its turns."""
         intake = self._intake
+        told = intake.told
+        seconds = time.monotonic() - self._began if told is None else told.spent_s()
+        if told is not None:
+            told.reported(seconds)
         report = IngestReport(
             pipeline=intake.pipeline.name,
             read=self._position.rows_read - self._first,
@@ -294,7 +298,7 @@ class _Run:
             refused=intake.undeliverable.parked if intake.undeliverable else 0,
             resumed=self._resumed,
             pages=self._pages,
-            seconds=round(time.monotonic() - self._began, 2),
+            seconds=round(seconds, 2),
             stopped=stopped,
         )
         return report if self._before is None else report.after(self._before.report)

@@ -68,6 +68,7 @@ class RunProgress:
         """Whether it had the source when it was told that it begins; None: that is not told."""
         self._figures = self._before = RunFigures() if before is None else before.figures
         self._before_s = 0.0 if before is None else before.report.seconds
+        self._reported_s: float | None = None
         self._asked_by = ""
         self._leave_asked = False
         self._stopped = False
@@ -87,7 +88,8 @@ class RunProgress:
     ) -> None:
         self._over.set()
         self._thread.join()
-        seconds = max(self._before_s + time.monotonic() - self._began, 1e-3)
+        turn_s = self.spent_s() if self._reported_s is None else self._reported_s
+        seconds = max(self._before_s + turn_s, 1e-3)
         self._figures = replace(self._figures, rate_per_s=self._figures.read / seconds)
         self._try(lambda: self._end(error))
 
@@ -100,6 +102,14 @@ class RunProgress:
     def figures(self) -> RunFigures:
         """How far the run is, with the turns before this one."""
         return self._figures
+
+    def spent_s(self) -> float:
+        """Return how long this turn of the run took until now, its opening with it, in seconds."""
+        return time.monotonic() - self._began
+
+    def reported(self, turn_s: float) -> None:
+        """Take note of how long this turn took by its report: the run's rate is over the same."""
+        self._reported_s = turn_s
 
     def claimed(self) -> None:
         """Take note that this run has the source now: no other run is shown any more."""

@@ -25,6 +25,7 @@ class IngestReport:
     """Events of an unfinished page that were found in the log."""
     pages: int
     seconds: float
+    """From where the run began to open source, Kafka and log, in all of its turns."""
     stopped: str = ""
     """Who had the run end at a page, before the source's end; empty: nobody."""
 

@@ -281,10 +281,12 @@ class ParkedEventsService:
         """
         declared = personal_of(self._tracker, {partition.pipeline_id for partition in found})
         taken: list[ParkedEvent] = []
-        for index, partition in enumerate(found):
-            share = -(-(number - len(taken)) // (len(found) - index))
+        planned = 0
+        for partition, own in zip(found, _shares(found, number), strict=True):
+            planned += own
+            share = planned - len(taken)  # with what those before had less of
             if not share:
-                break
+                continue
             fields = self._unless(
                 declared, partition, "sample_personal", who=who, personal=personal, events=share
             )
@@ -439,3 +441,19 @@ class ParkedEventsService:
     def audit_entries(self, teams: tuple[str, ...] | None, *, limit: int) -> list[dict[str, Any]]:
         """Return the newest entries of the audit log about these teams; None: all there are."""
         return read_audit(self._tracker, teams, limit=limit)
+
+
+def _shares(found: Sequence[ParkedGroup], number: int) -> list[int]:
+    """Return how many events of each group are taken: all of small ones, the rest evenly.
+
+    Where there are more groups than events, the first ones give one each.
+    """
+    if len(found) >= number:
+        return [int(index < number) for index in range(len(found))]
+    held = [group.parked + group.replaying for group in found]
+    shares, left = [0] * len(held), number
+    by_size = sorted(range(len(held)), key=held.__getitem__)
+    for place, index in enumerate(by_size):
+        shares[index] = min(held[index], -(-left // (len(held) - place)))
+        left -= shares[index]
+    return shares

@@ -7,9 +7,9 @@ from itertools import combinations
 from typing import Any
 
 from waybill.errors import InputError
-from waybill.mappings.evolution import learn, with_table
-from waybill.mappings.flattening import decode_path, encode_path
-from waybill.mappings.inference import type_of_all
+from waybill.mappings.evolution import learn, row_of, with_table
+from waybill.mappings.flattening import decode_path, encode_path, whole_fields
+from waybill.mappings.inference import proposed_type, type_of_all
 from waybill.mappings.naming import NameRules, name_fields, plain_name
 from waybill.pipelines import ChildTable, Column, EventDeclaration, TableSpec
 
@@ -114,8 +114,32 @@ def propose(
         for child in learned.table.children
         if child.source and not _is_inside(child.source, whole)
     ]
-    learned = with_table(learned, named, children)
+    learned = with_table(learned, _as_wide_as_seen(learned, named, payloads), children)
     return learned.model_copy(update={"policy": base.policy})
+
+
+def _as_wide_as_seen(
+    learned: EventDeclaration,
+    columns: Sequence[Column],
+    payloads: Sequence[Mapping[str, Any]],
+) -> list[Column]:
+    """Return columns whose decimals are as wide as their values are, with some room."""
+    wide = {one.source: one for one in columns if one.nullable and one.type.startswith("decimal")}
+    if not wide:
+        return list(columns)
+    values: dict[str, list[Any]] = {source: [] for source in wide}
+    whole = whole_fields(learned.table.columns)
+    for payload in payloads:
+        row = row_of(learned, payload, whole)
+        for source, some in values.items():
+            some.append(row.get(source))
+    kinds = {source: proposed_type(some) for source, some in values.items()}
+    return [
+        one.model_copy(update={"type": kinds[one.source] or one.type})
+        if one.source in wide
+        else one
+        for one in columns
+    ]
 
 
 def key_names(

@@ -22,7 +22,18 @@ from waybill.nearest_name import hint, shown_name
 from waybill.pipelines.document import read_document, yaml_text
 from waybill.pipelines.folder import DECLARATION, SHARED
 from waybill.pipelines.form import CONNECTORS, brought_connectors, check_shape
+from waybill.pipelines.model import Pipeline
 from waybill.pipelines.problems import Path as Place
+from waybill.pipelines.rest_api_example import (
+    BATCH_CODE,
+    CODE,
+    EXAMPLES_TEXT,
+    RestApi,
+    event_lines,
+    own_test,
+    read_address,
+    source_lines,
+)
 from waybill.pipelines.rules import check_rules
 from waybill.pipelines.source_examples import ExampleColumns, SourceExample, source_example
 from waybill.pipelines.validation import check, find_collisions, load_pipeline
@@ -41,6 +52,7 @@ _OPTION_OF = {
     ("destination", "schema"): "--team",
     ("events",): "--key",
     ("source",): "--key",
+    ("rest_api",): "--rest-api",
 }
 """What a field of the declaration is made from, where that is not the option of its name."""
 
@@ -60,6 +72,13 @@ class NewPipeline(Request):
     connector: Annotated[str, Field(description="Connector of its source.")] = next(
         iter(CONNECTORS)
     )
+    rest_api: Annotated[
+        str | None,
+        Field(
+            description="With connector dlt: address of a REST API's records, as "
+            "https://api.example.com/v1/loans."
+        ),
+    ] = None
     key: Annotated[
         str, Field(description="Columns of the primary key, with commas between them.")
     ] = "id"
@@ -123,9 +142,15 @@ def write_new(
     _refuse(_no_text(new))
     destination = _destination(new.destination, destinations)
     columns = _columns(new.key_columns)
-    source = source_example(new.connector, new.name, _table(new), columns, sorted(taps))
-    declaration = _declaration(new, destination, columns, source)
-    _refuse(_mistakes(declaration, new))
+    api = None if new.rest_api is None else read_address(new.rest_api)
+    if api is None:
+        source = source_example(new.connector, new.name, _table(new), columns, sorted(taps))
+        declaration = whole = _declaration(new, destination, columns, source)
+    else:
+        source = SourceExample(tuple(source_lines(api, new.key_columns)), advice=api.advice)
+        declaration = _rest_declaration(new, destination, api, source)
+        whole = declaration.replace(_NO_COLUMNS, _key_columns(new))
+    _refuse(_mistakes(whole, new))
     folder = root / new.name
     if os.path.lexists(folder):
         raise InputError(f"{folder} is there already; nothing was written. Choose another name")
@@ -134,12 +159,14 @@ def write_new(
             f"{root} is no folder of pipelines: make that folder, or name yours in the variable "
             "WAYBILL_PIPELINES_DIR"
         )
-    files = dict(_files(new, declaration, columns, source))
+    if api is None:
+        files = dict(_files(new, declaration, columns, source))
+    else:
+        files = dict(_rest_files(new, declaration))
     try:
-        _write(root, folder, files)
+        pipeline = _write(root, folder, files, whole)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
-    pipeline = load_pipeline(folder)
     return WrittenPipeline(
         *(folder, pipeline.id, pipeline.team, pipeline.destination, tuple(files), source.advice)
     )
@@ -181,6 +208,8 @@ def _no_text(new: NewPipeline) -> list[str]:
         mistakes.append(f"{_option(('name',))}: {said}")
     if not all(new.key_columns):
         mistakes.append(f"--key: expected names with commas between them; found {new.key!r}")
+    if new.rest_api is not None and new.connector != "dlt":
+        mistakes.append(f"--rest-api: goes with --connector dlt, not {shown_name(new.connector)}")
     return mistakes
 
 
@@ -230,17 +259,22 @@ def _option(place: Place) -> str:
     return f"--{place[0]}" if place else "name"
 
 
-def _write(root: Path, folder: Path, files: dict[str, str]) -> None:
+def _write(root: Path, folder: Path, files: dict[str, str], whole: str) -> Pipeline:
+    """Write the files; ``whole``: the declaration with all that is filled in later, to be checked.
+
+    Returns:
+        What that declares.
+    """
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=root))
     try:
-        for name, text in files.items():
+        for name, text in (files | {DECLARATION: whole}).items():
             (part / name).parent.mkdir(exist_ok=True)
-            with (part / name).open("w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_file(part / name, text)
         problems = [*check(part), *find_collisions(root, part)]
         _refuse([f"{_option(tuple(one.field.split('.')))}: {one.message}" for one in problems])
+        pipeline = load_pipeline(part)
+        if whole != files[DECLARATION]:
+            _write_file(part / DECLARATION, files[DECLARATION])
         part.chmod(0o777 & ~_umask())
         for inner in {(part / name).parent for name in files}:
             _sync(inner)
@@ -249,6 +283,14 @@ def _write(root: Path, folder: Path, files: dict[str, str]) -> None:
         shutil.rmtree(part, ignore_errors=True)
         raise
     _sync(root)
+    return pipeline
+
+
+def _write_file(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _umask() -> int:
@@ -283,25 +325,12 @@ def _declaration(
     new: NewPipeline, destination: str, columns: ExampleColumns, source: SourceExample
 ) -> str:
     changed, status, amount = columns.changed, columns.status, columns.amount
-    plain = f"{new.team}-{new.name}".lower().replace("_", "-").lstrip("-")
     keys = [yaml_text(name) for name in columns.key]
-    schedule = "null # by hand" if new.schedule is None else yaml_text(new.schedule)
     version = f"{changed} # rises with each change of a record: the newest wins"
     if not source.versioned:
         version = "null # each change has its place in the source's log"
     return f"""\
-# What each field may be: docs/pipelines.md. `waybill pipelines check` finds mistakes.
-id: {yaml_text(new.id or plain[:_MOST_NAME])} # never changes: event ids and the books hold it
-name: {yaml_text(new.name)}
-team: {yaml_text(new.team)}
-owner: {yaml_text(new.owner or new.team)}
-schedule: {schedule}
-
-source:
-  connector: {yaml_text(new.connector)}
-{_lines(0, source.lines)}
-  event: record
-
+{_head(new, source, "record")}
 events:
   record:
     key: [{", ".join(keys)}]
@@ -314,9 +343,59 @@ events:
       {status}: string not null
       {amount}: decimal(10,2)
 
+{_tail(new, destination)}"""
+
+
+def _head(new: NewPipeline, source: SourceExample, event: str) -> str:
+    plain = f"{new.team}-{new.name}".lower().replace("_", "-").lstrip("-")
+    schedule = "null # by hand" if new.schedule is None else yaml_text(new.schedule)
+    return f"""\
+# What each field may be: docs/pipelines.md. `waybill pipelines check` finds mistakes.
+id: {yaml_text(new.id or plain[:_MOST_NAME])} # never changes: event ids and the books hold it
+name: {yaml_text(new.name)}
+team: {yaml_text(new.team)}
+owner: {yaml_text(new.owner or new.team)}
+schedule: {schedule}
+
+source:
+  connector: {yaml_text(new.connector)}
+{_lines(0, source.lines)}
+  event: {yaml_text(event)}
+"""
+
+
+def _tail(new: NewPipeline, destination: str) -> str:
+    return f"""\
 transformation: transformation.py
 destination: {{ name: {yaml_text(destination)}, schema: {yaml_text(new.team.replace("-", "_"))} }}
 """
+
+
+_NO_COLUMNS = "    # version, if there is one, and columns: by `waybill sources discover --write`\n"
+
+
+def _rest_declaration(
+    new: NewPipeline, destination: str, api: RestApi, source: SourceExample
+) -> str:
+    return f"""\
+{_head(new, source, api.name)}
+events:
+  {yaml_text(api.name)}:
+{_NO_COLUMNS}{_lines(4, list(event_lines(_table(new), new.key_columns)))}
+
+{_tail(new, destination)}"""
+
+
+def _key_columns(new: NewPipeline) -> str:
+    lines = ["columns:", *(f"  {yaml_text(name)}: string" for name in new.key_columns)]
+    return _lines(4, lines) + "\n"
+
+
+def _rest_files(new: NewPipeline, declaration: str) -> Iterator[tuple[str, str]]:
+    yield DECLARATION, declaration
+    yield "transformation.py", BATCH_CODE if new.batch else CODE
+    yield EXAMPLES, EXAMPLES_TEXT
+    yield f"test_{new.name}.py", own_test(new.name, _table(new))
 
 
 def _lines(indent: int, lines: Sequence[str]) -> str:

@@ -164,10 +164,7 @@ def _dlt(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:
     lines = (
         "  options:",
         '    resource: "source:record" # the function of source.py; its table is the event name',
-        "    # or a REST API by its description, in place of resource:",
-        "    # rest_api:",
-        '    #   client: { base_url: "https://…/" }',
-        "    #   resources: [{ name: record, primary_key: id, endpoint: { path: records } }]",
+        "    # a REST API needs no code: `waybill new … --connector dlt --rest-api https://…/records`",
     )
     return SourceExample(lines, {"source.py": _dlt_code(columns)})
 

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from waybill.replay.campaign_batches import Send as Send
     from waybill.replay.campaigns import UNFINISHED as UNFINISHED
     from waybill.replay.campaigns import Campaign as Campaign
+    from waybill.replay.campaigns import CampaignForecast as CampaignForecast
     from waybill.replay.campaigns import CampaignGroup as CampaignGroup
     from waybill.replay.campaigns import OpenCampaign as OpenCampaign
     from waybill.replay.campaigns import ReplayRuns as ReplayRuns
     from waybill.replay.campaigns import advance_campaign as advance_campaign
+    from waybill.replay.campaigns import campaign_of_run as campaign_of_run
     from waybill.replay.campaigns import cancel_campaign as cancel_campaign
+    from waybill.replay.campaigns import foresee_campaign as foresee_campaign
     from waybill.replay.campaigns import freeze_campaign as freeze_campaign
     from waybill.replay.campaigns import left_out_words as left_out_words
     from waybill.replay.campaigns import pause_campaign as pause_campaign
@@ -93,12 +96,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "campaign_batches": ["Batch", "BatchGroup", "BatchReport", "Send"],
         "campaigns": [
             "Campaign",
+            "CampaignForecast",
             "CampaignGroup",
             "OpenCampaign",
             "ReplayRuns",
             "UNFINISHED",
             "advance_campaign",
+            "campaign_of_run",
             "cancel_campaign",
+            "foresee_campaign",
             "freeze_campaign",
             "left_out_words",
             "pause_campaign",

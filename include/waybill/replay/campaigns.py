@@ -264,7 +264,44 @@ class OpenCampaign:
         return late and (some_ended or has_room)
 
 
+@dataclass(frozen=True, slots=True)
+class CampaignForecast:
+    """What a campaign would have if it began now."""
+
+    groups: int
+    events: int
+    """That are parked in these groups; a window or a fingerprint may take fewer."""
+    left_out: dict[str, int]
+    """{reason: groups}."""
+
+
 # Freezing
+
+
+def foresee_campaign(
+    tracker: TrackerStore, request: CampaignRequest, pipeline_id: str | None
+) -> CampaignForecast:
+    """Return what a campaign would have, and write nothing.
+
+    Args:
+        tracker: the books.
+        request: which groups; its limit is not looked at.
+        pipeline_id: of ``request.pipeline``.
+
+    Cost: one statement over the groups that match.
+    """
+    own = _found(request, pipeline_id).subquery()
+    query = (
+        select(own.c.reason, func.count(), func.sum(partitions.c.parked))
+        .join_from(own, partitions, partitions.c.id == own.c.id)
+        .group_by(own.c.reason)
+    )
+    with tracker.transaction(long_statements=True) as connection:
+        rows = connection.execute(query).all()
+    numbers = {str(reason): (int(number), int(events)) for reason, number, events in rows}
+    groups_, events = numbers.pop("", (0, 0))
+    left_out = {reason: number for reason, (number, _) in numbers.items()}
+    return CampaignForecast(groups_, events, left_out)
 
 
 def freeze_campaign(
@@ -314,6 +351,7 @@ def freeze_campaign(
             request=asked,
             groups=made_now.groups,
             left_out=made_now.left_out,
+            why=request.why or "",
         )
         return made_now
 
@@ -414,6 +452,13 @@ def read_campaign(tracker: TrackerStore, campaign_id: int) -> Campaign:
     """
     with tracker.transaction() as connection:
         return _read(connection, campaign_id)
+
+
+def campaign_of_run(tracker: TrackerStore, run_id: str) -> Campaign | None:
+    """Return the campaign that a DAG run works on; None: it has not begun it."""
+    with tracker.transaction() as connection:
+        row = connection.execute(_select(campaigns.c.run_id == run_id)).first()
+    return None if row is None else _to_campaign(row)
 
 
 def read_campaigns(tracker: TrackerStore, *, limit: int) -> list[Campaign]:
@@ -574,7 +619,7 @@ def _change(
             by = f" by {found.changed_by}" if found.state == "cancelled" else ""
             raise InputError(
                 f"campaign {campaign_id} is {found.state}{by}; what is still parked needs another: "
-                "trigger `replay_parked_partitions`"
+                "`waybill campaigns start`"
             )
         connection.execute(
             update(campaigns)

@@ -110,6 +110,9 @@ class CampaignRequest(ReplayOptions, ParkedFilter):
         description="A run replays at most this many groups, one after the other, with one "
         "producer. 1: each has a run of its own. More is proposed above 5,000 groups.",
     )
+    why: str | None = Field(
+        None, max_length=2_000, title="Why", description="The reason, for the audit log."
+    )
 
     def of_group(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the params of the DAG `replay` for one group, by its four names, as JSON."""

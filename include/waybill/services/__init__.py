@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from waybill.services.bucket import claim_bucket as claim_bucket
     from waybill.services.campaigns import advance_campaign as advance_campaign
     from waybill.services.campaigns import campaign_groups as campaign_groups
+    from waybill.services.campaigns import campaign_of_run as campaign_of_run
     from waybill.services.campaigns import cancel_campaign as cancel_campaign
+    from waybill.services.campaigns import foresee_campaign as foresee_campaign
     from waybill.services.campaigns import freeze_campaign as freeze_campaign
     from waybill.services.campaigns import has_open_campaigns as has_open_campaigns
     from waybill.services.campaigns import pause_campaign as pause_campaign
@@ -171,7 +173,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "campaigns": [
             "advance_campaign",
             "campaign_groups",
+            "campaign_of_run",
             "cancel_campaign",
+            "foresee_campaign",
             "freeze_campaign",
             "has_open_campaigns",
             "pause_campaign",

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waybill import replay
-from waybill.deployment import active_pipeline
+from waybill.deployment import deployed_id
 from waybill.services.environment import opened_parking
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
     from waybill.access import Decision
-    from waybill.replay import Campaign, CampaignGroup, CampaignRequest, ReplayRuns
+    from waybill.replay import (
+        Campaign,
+        CampaignForecast,
+        CampaignGroup,
+        CampaignRequest,
+        ReplayRuns,
+    )
 
 
 def freeze_campaign(
@@ -23,12 +29,36 @@ def freeze_campaign(
     Raises:
         InputError: the request names a pipeline, event name, stage or error type that there is not.
     """
+    pipeline_id = _pipeline_id(settings, request)
+    with open_tracker(settings.tracker) as tracker:
+        return replay.freeze_campaign(tracker, request, pipeline_id, who=who, run_id=run_id)
+
+
+def foresee_campaign(settings: Settings, request: CampaignRequest) -> CampaignForecast:
+    """Return what a campaign would have if it began now.
+
+    Raises:
+        InputError: the request names a pipeline, event name, stage or error type that there is not.
+    """
+    pipeline_id = _pipeline_id(settings, request)
+    with open_tracker(settings.tracker) as tracker:
+        return replay.foresee_campaign(tracker, request, pipeline_id)
+
+
+def campaign_of_run(settings: Settings, run_id: str) -> Campaign | None:
+    """Return the campaign that a DAG run works on; None: it has not begun it."""
+    with open_tracker(settings.tracker) as tracker:
+        return replay.campaign_of_run(tracker, run_id)
+
+
+def _pipeline_id(settings: Settings, request: CampaignRequest) -> str | None:
+    """Return the id of the pipeline that is named, if one is; all names are checked."""
     with opened_parking(settings) as parking:
         parking.require_names(request.stage, request.error_type, request.event_name)
-    with open_tracker(settings.tracker) as tracker:
-        name = request.pipeline
-        pipeline_id = None if name is None else active_pipeline(tracker, name).id
-        return replay.freeze_campaign(tracker, request, pipeline_id, who=who, run_id=run_id)
+    if request.pipeline is None:
+        return None
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        return deployed_id(connection, request.pipeline)
 
 
 def has_open_campaigns(settings: Settings) -> bool:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.ingestion.connectors import Connector, Discovered, Page
     from waybill.ledger import SourceLine
-    from waybill.mapping_proposals import Proposal
+    from waybill.mapping_proposals import Proposal, Sample
     from waybill.pipelines import Pipeline
 
 _MOST_NAMED = 63
@@ -41,12 +41,18 @@ class SourceDiscovery:
     """Event name to why nothing is proposed for it."""
     notes: list[str] = field(default_factory=list)
     """What the source says beside that, such as which schemas its records had."""
+    samples: dict[str, Sample] = field(default_factory=dict)
+    """By event name: what was read for its proposal."""
+    connector: str = ""
 
 
 @dataclass(slots=True)
 class SourceTrial:
     """The first page of a source."""
 
+    connector: str
+    page_rows: int
+    """Rows that a page has at most."""
     seconds: float = 0.0
     """Until it came."""
     rows: Counter[str] = field(default_factory=Counter)
@@ -171,18 +177,19 @@ def discover_source(
             )
         rules = rules_for(draft.pipeline, settings.destinations)
         rules = replace(rules, longest=min(rules.longest, _MOST_NAMED))
-        proposals, unknown = [], {}
+        proposals, unknown, samples = [], {}, {}
         for one in found:
             if not draft.missing.get(one.event, frozenset()) & {"key", "columns"}:
                 continue
             own = connector.only(one.name) if says else connector
             sample = take_sample(draft.pipeline, own, number, code=shared_sandbox(settings))
+            samples[one.event] = sample
             try:
                 proposals.append(infer(draft, sample, one.event, rules))
             except InputError as error:
                 unknown[one.event] = str(error)
         notes = _notes(connector)
-    return SourceDiscovery(found, proposals, unknown, notes)
+    return SourceDiscovery(found, proposals, unknown, notes, samples, source.connector)
 
 
 def try_source(
@@ -205,7 +212,8 @@ def try_source(
 
     draft = load_draft(folder, [])
     declared = _personal(folder)
-    trial, began = SourceTrial(), time.monotonic()
+    source, began = draft.pipeline.source, time.monotonic()
+    trial = SourceTrial(source.connector, source.page_rows)
     with _opened(settings, folder, draft.pipeline, lookup) as connector:
         pages = first_pages(connector)
         page = next((page for page in pages if page.rows or page.bad), None)

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from waybill.errors import InputError
 from waybill.ingestion.connectors import Record
-from waybill.pipelines import PUSHED, Pipeline
+from waybill.mappings import decode_path
+from waybill.pipelines import PUSHED, Pipeline, load_pipeline
+
+_VALUES: Mapping[str, Any] = {
+    "bool": True,
+    "int32": 1,
+    "int64": 1,
+    "float64": 1.0,
+    "string": "text",
+    "bytes": "",
+    "timestamp": "2026-01-01T08:00:00Z",
+    "date": "2026-01-01",
+    "json": {},
+}
+"""One that a column of each type takes; a decimal takes 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +85,28 @@ def _name_of(pipeline: Pipeline, data: Mapping[str, Any]) -> str | None:
         return None
     name = data.get(place.removeprefix(_FIELD))
     return name if isinstance(name, str) else None
+
+
+def declared_event(folder: str | Path, name: str | None = None) -> Event:
+    """Return an event that has a value for each field that a pipeline declares a column for.
+
+    Args:
+        folder: the pipeline's.
+        name: of the event; None: as the pipeline's source names it.
+
+    Raises:
+        DeclarationError: the declaration has mistakes, or no columns yet.
+        InputError: it declares no event of this name.
+    """
+    pipeline = load_pipeline(Path(folder))
+    declared = pipeline.events.get(name or pipeline.source.event)
+    if declared is None:
+        raise InputError(f"pipeline {pipeline.name!r} declares no event {name!r}")
+    data: dict[str, Any] = {}
+    for column in declared.table.columns:
+        parts = decode_path(column.source) if declared.nested == "flatten" else (column.source,)
+        inside = data
+        for part in parts[:-1]:
+            inside = inside.setdefault(part, {})
+        inside[parts[-1]] = _VALUES.get(column.type, 0)
+    return Event(data, name)

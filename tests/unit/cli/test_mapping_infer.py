@@ -69,7 +69,7 @@ def test_the_table_and_the_lines_to_paste(folder):
         "      id: int64",
         "      user_id: {type: int64, from: userId}",
         "      placed: timestamp",
-        "      price: decimal(28,9)",
+        "      price: decimal(18,2)",
         "      note: string",
         "",
         "20 records read",
@@ -132,7 +132,7 @@ def test_events_with_columns_are_shown_what_they_lack(folder):
     answer = json.loads(infer(folder, "--json"))
     (proposal,) = answer["proposals"]
     assert answer["read"] == 20
-    assert "      price: decimal(28,9)\n" not in proposal["yaml"]
+    assert "      price: decimal(18,2)\n" not in proposal["yaml"]
     columns = {one["name"]: one["type"] for one in proposal["declaration"]["table"]["columns"]}
     assert columns == {
         "id": "int64", "price": "decimal(5,2)", "user_id": "int64", "placed": "timestamp",

@@ -25,6 +25,7 @@ from waybill.cli import app, parked, replays, retention
 from waybill.cli.output import (
     echo,
     echo_json,
+    indented,
     plain,
     plain_lines,
     print_folded,
@@ -223,3 +224,19 @@ def test_what_a_server_or_a_partition_says_is_not_obeyed(words, capsys):
     assert f"not done: {plain_lines(words)}\n" in printed.err
     shown = printed.out.rpartition("/dags/replay/runs/cli__")[2]
     assert shown == f"{plain_lines(strip_control_codes(words))}\n"  # rich leaves some out
+
+
+@pytest.mark.parametrize(
+    ("document", "lines"),
+    [
+        ('{"a":1.10,"b":[]}', ["{", '  "a": 1.10,', '  "b": []', "}"]),
+        ('[ {}, {"a" : {"b":null}} ]',
+         ["[", "  {},", "  {", '    "a": {', '      "b": null', "    }", "  }", "]"]),
+        ('{"a{,:}": "x\\\\\\"],"}', ["{", '  "a{,:}": "x\\\\\\"],"', "}"]),
+        ("12345678901234567890123", ["12345678901234567890123"]),
+        ('{"a":1,"a":2}', ["{", '  "a": 1,', '  "a": 2', "}"]),
+    ],
+)  # fmt: skip
+def test_json_is_indented_with_each_value_as_it_is_written(document: str, lines: list[str]) -> None:
+    assert list(indented(document)) == lines
+    assert json.loads("".join(lines)) == json.loads(document)

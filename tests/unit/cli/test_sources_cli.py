@@ -208,6 +208,22 @@ def test_a_source_in_which_nothing_is_says_so(folder):
     assert "options.settle_s" in said
 
 
+def test_records_that_the_transformation_refuses_are_counted_beside_the_proposal(folder):
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    declare(folder, head=head)
+    (folder / "o.csv").write_text("id,n\n" + "".join(f"{n},{n}\n" for n in range(9)))
+    (folder / "transformation.py").write_text(
+        "from waybill.errors import ParkError\n\n"
+        "def transform(event):\n    if str(event.data['n']) in ('3', '4'):\n"
+        "        raise ParkError('record_invalid', 'not this \\x1b[31mone')\n    return event\n"
+    )
+    said = " ".join(sources("discover", str(folder)).split())
+    assert "2 of 9 records of order did not pass the transformation (first: record_invalid:" in said
+    assert "\x1b" not in said
+    found = json.loads(sources("discover", str(folder), "--json"))
+    assert found["refused"] == {"order": {"record_invalid": 2}}
+
+
 def test_no_version_is_proposed_where_the_source_has_its_own(folder):
     declare(folder, "events:\n  orders: {table: orders}\n")
     own = Discovered("orders", "orders", key=("id",), versions_itself=True)

@@ -126,6 +126,7 @@ def check(table: Table, width: int) -> list[str]:
             *(f"{plain(column.head)};" for column in table.columns),
             plain(table.title),
             f"not in {width} columns: --json has all",
+            f"… {len(table.rows) - table.most_blocks:,} more: {table.more}",
         )
         for word in said.split()
     }

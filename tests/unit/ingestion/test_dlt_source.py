@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -324,6 +325,21 @@ def test_code_that_fails_is_named_with_its_line_and_a_peer_that_is_away_is_tried
     line = SHOP.splitlines().index('    raise KeyError("the seventh column")') + 1
     assert failed["message"].endswith(f"KeyError: 'the seventh column' (shop.py, line {line})")
     assert answered(order(shop, "away"))[-1]["kind"] == "retry"
+
+
+def test_a_server_that_nobody_answers_for_is_named_with_the_reason_first(shop):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    (shop / "asking.py").write_text(
+        "import requests\n\ndef ask(url):\n    yield requests.get(url, timeout=5).json()\n"
+    )
+    for url, words in {
+        f"http://me:secret@127.0.0.1:{port}/loans?token=secret": f"127.0.0.1:{port} (connection refused)",
+        "http://nobody.invalid/loans": "nobody.invalid (there is no such host)",
+    }.items():
+        [frame] = answered(order(shop, "", resource="asking:ask", arguments={"url": url}))
+        assert (frame["kind"], frame["message"]) == ("retry", f"nobody answers at {words}")
+        assert "Max retries exceeded" in frame["detail"]
 
 
 def test_discovery_tells_key_cursor_and_order_and_reads_no_row(shop):

@@ -10,7 +10,7 @@ import pytest
 
 from waybill.events import dumps, loads
 from waybill.mappings import type_of, type_of_all
-from waybill.mappings.inference import type_needed
+from waybill.mappings.inference import proposed_type, type_needed
 from waybill.pipelines import Column, TableSpec, widened
 from waybill.processing.mapping import map_rows
 
@@ -96,6 +96,29 @@ def test_what_python_holds(value, kind):
 def test_what_holds_them_all(values, kind):
     assert type_of_all(values) == kind
     assert type_of_all(reversed(values)) == kind
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0.25, 12.95, None], "decimal(18,2)"),
+        ([1, 1.5], "decimal(18,2)"),
+        ([Decimal("1.005")], "decimal(18,4)"),
+        ([0.000001, 123456789.5], "decimal(18,6)"),
+        ([0.000001, 1234567890.5], "decimal(28,9)"),  # no room before the point
+        ([9999999999999.5], "decimal(18,2)"),
+        ([99999999999999.5], "decimal(28,9)"),
+        ([0.1234567], "decimal(28,9)"),
+        ([1, 2], "int64"),
+        ([2**63], "decimal(29,0)"),
+        ([0.30000000000000004], "float64"),
+        ([1.5, "x"], "json"),
+        ([None], None),
+    ],
+)
+def test_a_decimal_is_proposed_as_wide_as_what_was_seen(values, kind):
+    assert proposed_type(values) == kind
+    assert all(fits(kind, value) for value in values if kind and value is not None)
 
 
 def fits(kind: str, value: object) -> bool:

@@ -50,7 +50,7 @@ def test_a_declaration_is_proposed_whole():
     payloads = [{"userId": n, "b": {"c": 1.5}, "tags": ["x"]} for n in range(3)]
     base = declared("strict", nested="flatten", arrays="child")
     found = propose(base, payloads, key_names(("userId",), payloads, RULES), RULES)
-    assert types(found) == {"user_id": "int64", "b__c": "decimal(28,9)"}
+    assert types(found) == {"user_id": "int64", "b__c": "decimal(18,2)"}
     assert (found.key, found.table.key, found.policy) == (("userId",), ("user_id",), "strict")
     assert not found.table.columns[0].nullable
     assert [child.name for child in found.table.children] == ["orders__tags"]

@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import math
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgspec
@@ -51,6 +53,7 @@ _PLAIN_KINDS, _TEXT_ONLY = frozenset({*_PLAIN, float}), frozenset({str})
 _SERVER_ERRORS = 500
 _TRY_AGAIN = frozenset({408, 425, 429})
 _REFUSED = frozenset({401, 403})
+_MOST_REASONS = 50
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -137,8 +140,8 @@ def _answer(order: Order, output: BinaryIO) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the source raises is told, none of it is ours
         traceback.print_exc()
-        kind, message = _judged(error, order)
-        _send(output, {"kind": kind, "message": message})
+        kind, message, detail = _judged(error, order)
+        _send(output, {"kind": kind, "message": message, "detail": detail})
 
 
 def _send(output: BinaryIO, frame: Mapping[str, Any]) -> None:
@@ -637,19 +640,51 @@ _FORMS: tuple[tuple[Any, Any], ...] = (
 # What went wrong
 
 
-def _judged(error: BaseException, order: Order) -> tuple[str, str]:
-    """Return (``retry`` or ``input``, message) for what a source raised."""
+def _judged(error: BaseException, order: Order) -> tuple[str, str, str]:
+    """Return (``retry`` or ``input``, message, more for who looks closer) for what was raised."""
     cause = _root(error)
     response = getattr(cause, "response", None)
     status = getattr(response, "status_code", None)
     if isinstance(cause, InputError | ForbiddenAddressError):
-        return "input", str(cause)
+        return "input", str(cause), ""
     if status is not None:
-        return _judged_answer(int(status), response)
+        return *_judged_answer(int(status), response), ""
     words = f"{order.name}: {type(cause).__name__}: {str(cause)[:1000]}"
     if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError | PermissionError):
-        return "retry", words
-    return "input", words + _where(cause, order)
+        unanswered = _unanswered(cause)
+        return ("retry", unanswered, words) if unanswered else ("retry", words, "")
+    return "input", words + _where(cause, order), ""
+
+
+def _unanswered(error: BaseException) -> str:
+    """Return who does not answer a request, and why, in a few words; "": it is none of these."""
+    url = urlsplit(str(getattr(getattr(error, "request", None), "url", None) or ""))
+    host = url.netloc.rpartition("@")[2]
+    found = host and next(
+        (words for one in _reasons(error) for kind, words in _UNANSWERED if isinstance(one, kind)),
+        "",
+    )
+    return f"nobody answers at {host} ({found})" if found else ""
+
+
+_UNANSWERED: tuple[tuple[type[BaseException], str], ...] = (
+    (ConnectionRefusedError, "connection refused"),
+    (socket.gaierror, "there is no such host"),
+    (TimeoutError, "nothing came in time"),
+)
+
+
+def _reasons(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and all that it came from: requests keep theirs in arguments."""
+    waiting, seen = [error], set[int]()
+    while waiting and len(seen) < _MOST_REASONS:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        more = (getattr(one, "reason", None), one.__cause__, one.__context__, *one.args)
+        waiting += [inner for inner in more if isinstance(inner, BaseException)]
 
 
 def _judged_answer(status: int, response: Any) -> tuple[str, str]:

@@ -239,7 +239,9 @@ class DltConnector:
                 if frame["kind"] == "end":
                     return
                 if frame["kind"] in _ERRORS:
-                    raise _ERRORS[frame["kind"]](self._hide(frame["message"]))
+                    detail = self._hide(frame["detail"])
+                    cause = RuntimeError(detail) if detail else None  # --debug shows it
+                    raise _ERRORS[frame["kind"]](self._hide(frame["message"])) from cause
                 yield frame
             status = process.status()
             raise RetryError(

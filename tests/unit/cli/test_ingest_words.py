@@ -1,0 +1,64 @@
+"""What ``waybill ingest --wait`` says while a run goes, and at its end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from waybill.cli import ingest
+
+
+class Seen(NamedTuple):
+    rows: int
+    unsettled: int = 0
+    is_held: bool = False
+
+
+def lines_of(states: list[tuple[str, int]], start: int, capsys: pytest.CaptureFixture[str]) -> str:
+    looks = iter([Seen(rows) for _, rows in states])
+    sayer = ingest._Sayer(lambda: next(looks), Seen(start), to_stderr=False)
+    for state, _ in states:
+        sayer._state = ""  # as if some seconds had gone
+        sayer(state)
+    return capsys.readouterr().out
+
+
+def test_rows_of_earlier_runs_are_not_this_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    said = lines_of([("queued", 6_000), ("running", 6_000), ("running", 7_000)], 6_000, capsys)
+    assert [line.split("  ")[1:3] for line in said.splitlines()] == [
+        ["queued", "0 rows"],
+        ["running", "0 rows"],
+        ["running", "1,000 rows"],
+    ]
+
+
+def test_what_a_run_reads_that_ends_first_is_not_this_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = lines_of([("queued", 6_500), ("queued", 7_000), ("running", 7_200)], 6_000, capsys)
+    assert [line.split("  ")[2] for line in said.splitlines()] == ["0 rows", "0 rows", "200 rows"]
+
+
+def test_a_source_that_is_read_from_its_beginning_counts_from_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = lines_of([("running", 6_000), ("running", 500), ("running", 9_000)], 6_000, capsys)
+    assert [line.split("  ")[2] for line in said.splitlines()] == [
+        "0 rows",
+        "500 rows",
+        "9,000 rows",
+    ]
+
+
+def test_the_end_says_where_rows_parked_and_what_tells_of_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = {"read": 3_000, "accepted": 2_999, "parked": 1, "seconds": 3.95}
+    ended = {"pipeline": "loans", "state": "success", "reason": None}
+    ingest._say_ended({**ended, "report": report}, as_json=False)
+    said = capsys.readouterr().out
+    assert "done: 3,000 rows read, 2,999 events taken in, 1 parked at ingestion, in 3.95 s" in said
+    assert "`waybill balance loans`" in said
+    ingest._say_ended({**ended, "report": {**report, "accepted": 0}}, as_json=False)
+    assert "balance" not in capsys.readouterr().out

@@ -1,0 +1,176 @@
+"""A REST API from its address to rows on the screen: ``new --rest-api``, ``sources``, ``run``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.pipelines import load_pipeline
+
+PAGE, LOANS = 200, 600
+DOCS = Path(__file__).parents[3] / "docs" / "connectors.md"
+
+
+class Api(BaseHTTPRequestHandler):
+    """Loans in pages of 200, by a cursor; its fields have no names that dlt knows."""
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        at = int(parse_qs(url.query).get("cursor", ["x0"])[0][1:])
+        end = min(at + PAGE, LOANS)
+        loans = [
+            {
+                "loan_id": n,
+                "fine": n % 4 * 0.25,
+                "returned_at": None if n % 2 else "2026-01-01T00:00:00Z",
+                "is_late": True,
+                **{f"a_long_field_{at}": "some words of text" for at in range(4)},
+            }
+            for n in range(at, end)
+        ]
+        answer = {"loans": loans, "meta": {"after": f"x{end}" if end < LOANS else None}}
+        content = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder))
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "80")
+    return folder
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        hosts = json.dumps([f"127.0.0.1:{server.server_port}"])
+        monkeypatch.setenv("WAYBILL_EGRESS__ALLOWED_HOSTS", hosts)
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def run(*arguments: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def documented(port: int) -> Any:
+    """Return the example of the page, at the address of this API."""
+    [text] = re.findall(r"```yaml\n(    rest_api:\n.*?cursor_param.*?)```", DOCS.read_text(), re.S)
+    return yaml.safe_load(text.replace("http://127.0.0.1:8081", f"http://127.0.0.1:{port}"))
+
+
+def test_an_api_is_a_pipeline_with_columns_after_two_commands(root: Path, port: int) -> None:
+    url = f"http://127.0.0.1:{port}/v1/loans"
+    said = run("new", "loans", "--connector", "dlt", "--rest-api", url, "--key", "loan_id").stdout
+    assert f"WAYBILL_EGRESS__ALLOWED_HOSTS='[\"127.0.0.1:{port}\"]'" in said
+    assert said.index("sources discover loans --write") < said.index("next: waybill test loans")
+    file = root / "loans" / "pipeline.yaml"
+    written = yaml.safe_load(file.read_text())
+    assert written["source"]["options"]["rest_api"]["client"] == {
+        "base_url": f"http://127.0.0.1:{port}/v1/"
+    }
+    assert not (root / "loans" / "source.py").exists()
+    written["source"]["options"] = documented(port)
+    file.write_text(yaml.safe_dump(written))
+    trial = run("sources", "test", "loans", "--rows", "2").stdout
+    assert f"a first page of {LOANS} rows" in trial, "of three answers"
+    assert "as many answers of the source as go into 10,000 rows" in " ".join(trial.split())
+    assert "  returned_at: null\n" in trial
+    assert "  is_late: true\n" in trial
+    run("sources", "discover", "loans", "--write")
+    event = load_pipeline(root / "loans").events["loans"]
+    types = {one.name: one.type for one in event.table.columns}
+    assert (types["loan_id"], types["fine"], types["returned_at"]) == (
+        "int64",
+        "decimal(18,2)",
+        "timestamp",
+    )
+    assert event.version is None
+    assert json.loads(run("test", "loans", "--json").stdout)["ok"]
+    shown = run("run", "loans", "--local").stdout
+    assert shown.count("loan_id:") == 5
+    assert "… 15 more: --rows 20" in shown
+    assert re.search(r"returned_at: +null\n", shown)
+    assert run("run", "loans", "--local", "--rows", "6").stdout.count("loan_id:") == 6
+    written["source"]["options"]["rest_api"]["resources"][0]["endpoint"]["data_selector"] = "loan"
+    file.write_text(yaml.safe_dump(written))
+    nothing = " ".join(run("sources", "test", "loans").stdout.split())
+    assert "endpoint.data_selector names where the records stand" in nothing
+    assert "settle_s" not in nothing
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://example.com/x", "expected an address such as"),
+        ("https://example.com", "expected an address such as"),
+        ("https://example.com:x/a", "expected an address such as"),
+        ("https://me:secret@example.com/a", "leave user and password out"),
+        ("https://example.com/${connection.password}", "expected an address such as"),
+        ("https://example.com/a\nid: x", "expected an address such as"),
+        ("https://example.com/a#b", "expected an address such as"),
+        ("https://[::1/a", "expected an address such as"),
+        ("", "expected an address such as"),
+    ],
+)
+def test_what_is_no_address_of_records_is_refused_and_nothing_is_written(
+    root: Path, url: str, words: str
+) -> None:
+    said = run("new", "x", "--connector", "dlt", "--rest-api", url, code=1).stderr
+    assert words in " ".join(said.split())
+    assert "secret@" not in said
+    assert list(root.iterdir()) == []
+
+
+def test_an_address_goes_with_dlt_only(root: Path) -> None:
+    said = run("new", "x", "--rest-api", "https://example.com/a", code=1).stderr
+    assert "goes with --connector dlt, not csv" in said
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "path", "params"),
+    [
+        ("https://example.com/My-Loans/", "my_loans", "My-Loans", None),
+        ("https://example.com/v1/2024?a=b%20c&d=", "records_2024", "2024", {"a": "b c", "d": ""}),
+        ("https://example.com/%22x", "22x", "%22x", None),
+    ],
+)
+def test_resource_and_event_have_the_name_of_the_last_part(
+    root: Path, url: str, name: str, path: str, params: dict[str, str] | None
+) -> None:
+    run("new", "x", "--connector", "dlt", "--rest-api", url, "--batch")
+    written = yaml.safe_load((root / "x" / "pipeline.yaml").read_text())
+    [resource] = written["source"]["options"]["rest_api"]["resources"]
+    name = f"records_{name}" if name[0].isdigit() else name
+    assert (resource["name"], written["source"]["event"], list(written["events"])) == (
+        name,
+        name,
+        [name],
+    )
+    assert (resource["endpoint"]["path"], resource["endpoint"].get("params")) == (path, params)
