@@ -255,7 +255,7 @@ def test_what_cannot_be_replayed_is_not_marked(world: World) -> None:
     with pytest.raises(InputError, match="never were events"):
         world.mark("any")
     world.partition_id = 0
-    with pytest.raises(InputError, match="no parked partition"):
+    with pytest.raises(InputError, match="no parked group"):
         world.mark("any")
 
 

@@ -45,8 +45,18 @@ def run(lot, webhook, monkeypatch, tmp_path):
     return call
 
 
+def test_where_no_sink_reaches_a_person_the_list_says_so(run, monkeypatch):
+    reached = "Neither a webhook nor a mail server is set"
+    assert reached not in run("list")
+    monkeypatch.delenv("WAYBILL_NOTICES__WEBHOOK_URL")
+    said = " ".join(run("list").split())
+    assert f"{reached}, so nothing is sent, and notices are only listed here" in said
+    monkeypatch.setenv("WAYBILL_NOTICES__LOG", "true")
+    assert "only written to the log of the task that sends them" in " ".join(run("list").split())
+
+
 def test_what_waits_is_listed_sent_and_gone(lot, webhook, run):
-    assert "Owners have been told everything." in run("list")
+    assert "No notice waits to be sent." in run("list")
     declare(lot, "pl-1", "ann@example.org", "flights\x1b[2J")
     lot.park([make_event(1), make_event(2, name="bag")], 1)
     shown = run("list")
@@ -61,7 +71,7 @@ def test_what_waits_is_listed_sent_and_gone(lot, webhook, run):
     webhook.answer = 200
     lot.sql("UPDATE notice_messages SET next_try_at = clock_timestamp()")
     assert "1 message sent, 2 notices" in run("send")
-    assert "Owners have been told everything." in run("list")
+    assert "No notice waits to be sent." in run("list")
 
 
 def test_a_test_message_says_which_way_works(webhook, run):

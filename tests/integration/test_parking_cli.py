@@ -79,13 +79,13 @@ def test_a_list_shows_names_numbers_and_the_sum(run, flights):
     assert ["flights", "flight", "transformation", "null_value", "6"] in [
         line.split()[:5] for line in shown.splitlines()
     ]
-    assert "7 events parked in 2 partitions" in shown
+    assert "7 events parked in 2 groups" in shown
     rows = run("list", "flights", "--stage", "mapping", "--json")
     assert [(r["pipeline"], r["error_type"], r["parked"]) for r in rows] == [
         ("flights", "not_null_violation", 1)
     ]
     assert run("list", "--since", "2013-01-01T08:00Z", "--json") == rows
-    assert "No parked partition matches" in run("list", "-e", "nothing")
+    assert "No parked group matches" in run("list", "-e", "nothing")
 
 
 def test_what_is_dealt_with_is_listed_only_on_demand(run, flights):
@@ -197,7 +197,7 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
     assert lot.states() == {"parked": 7}
     with pytest.raises(InputError, match="add --yes"):
         run(*words, "--json")
-    assert "6 events discarded, in 1 segment of 1 partition" in run(*words, answer="y\n")
+    assert "6 events discarded, in 1 segment of 1 group" in run(*words, answer="y\n")
     assert lot.states() == {"parked": 1, "discarded": 6}
     undo = ("undo-discard", "flights", "--why", "wrong ones", "--who", "ann")
     declined = run(*undo, fails=True, answer="n\n")
@@ -221,8 +221,8 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
     [
         (("list", "fligths"), "did you mean 'flights'"),
         (("list", "--since", "soon"), "since: 'soon' is not a time"),
-        (("show", "-e", "nothing"), "no partition exists for event_name=nothing"),
-        (("sample", "-e", "nothing"), "no partition holds parked events"),
+        (("show", "-e", "nothing"), "no parked group exists for event_name=nothing"),
+        (("sample", "-e", "nothing"), "no parked group holds parked events"),
         (("discard", "--why", "x", "--yes"), "no pipeline was given"),
         (("discard", "--why", "x", "--yes", "--since", "2013-01-01"), "say --all-pipelines"),
         (("undo-discard", "--why", "x", "--yes", "-s", "mapping"), "say --all-pipelines"),

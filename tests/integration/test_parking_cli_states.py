@@ -37,7 +37,7 @@ def test_what_is_quarantined_is_listed_counted_and_has_a_way_out(run, flights, l
     quarantine(lot, "transformation")
     shown = run("list", "-t", "null_value")
     assert "quarantined" in shown.splitlines()[0]
-    assert "0 events parked in 1 partition, 6 quarantined: `waybill parked recheck`" in shown
+    assert "0 events parked in 1 group, 6 quarantined: `waybill parked recheck`" in shown
     assert run("list", "-t", "null_value", "--since", "2013-01-01", "--json")[0]["quarantined"] == 6
     assert len(run("list", "--json")) == 2
     shown = " ".join(run("show", "-t", "null_value").split())

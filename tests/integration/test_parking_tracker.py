@@ -354,9 +354,9 @@ def test_nobody_replays_or_discards_without_a_name(lot, who):
 
 
 def test_what_is_not_there_is_said(lot):
-    with pytest.raises(InputError, match="no parked partition 99"):
+    with pytest.raises(InputError, match="no parked group 99"):
         lot.parking.partition(99)
-    with pytest.raises(InputError, match="no parked partition 99"):
+    with pytest.raises(InputError, match="no parked group 99"):
         lot.parking.begin_replay(99, who="ann", run_id="r")
 
 

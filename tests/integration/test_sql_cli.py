@@ -80,6 +80,33 @@ def test_what_is_not_one_statement_that_reads_is_refused(statement: str, dsn: st
         assert connection.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
 
 
+def test_an_error_marks_the_place_in_the_statement_as_it_was_given(dsn: str) -> None:
+    done = run("sql", "SELECT id,\n  nope FROM t")
+    assert "waybill_sql" not in done.stderr
+    lines = done.stderr.splitlines()
+    place = next(at for at, line in enumerate(lines) if "LINE 2:" in line)
+    assert lines[place].strip() == "LINE 2:   nope FROM t"
+    assert lines[place + 1].index("^") == lines[place].index("nope")
+    long = run("sql", f"SELECT {', '.join(['id'] * 50)}, nope FROM t").stderr.splitlines()
+    place = next(at for at, line in enumerate(long) if "LINE 1:" in line)
+    assert long[place + 1].index("^") == long[place].index("nope")
+    assert max(map(len, long[place:])) <= 80
+
+
+def test_of_a_table_that_there_is_not_near_ones_are_named(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA IF NOT EXISTS library")
+        connection.execute('CREATE TABLE IF NOT EXISTS library.loan (id int, "Due" date)')
+        connection.execute('CREATE TABLE IF NOT EXISTS library."Late Fee" (id int)')
+    for asked in ("loan", "loans", "librery.loan", "LOAN"):
+        done = run("sql", f"SELECT * FROM {asked}")
+        assert done.exit_code == 1
+        assert "did you mean library.loan?" in done.stderr, done.stderr
+    assert 'did you mean library."Late Fee"?' in run("sql", 'SELECT 1 FROM "late fee"').stderr
+    assert "did you mean" not in run("sql", "SELECT * FROM zzzzzz").stderr
+    assert run("sql", "SELECT * FROM library.loan").exit_code == 0
+
+
 def test_psql_is_the_shell_of_a_warehouse(dsn: str) -> None:
     done = run("connect", "warehouse", "--json")
     assert done.exit_code == 0, done.output

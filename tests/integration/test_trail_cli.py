@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from tests.integration import parking_lot
@@ -13,7 +14,9 @@ from typer.testing import CliRunner
 
 from waybill.access import Decision
 from waybill.cli import app
+from waybill.ingestion import PageTraces
 from waybill.parking import ParkedGroupFilter
+from waybill.tracing import Recorder
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -79,7 +82,7 @@ def test_a_parked_event_is_shown_with_its_partition_and_then_its_replay(lot, run
     assert "null_value; not replayed yet" in flat(shown)
     assert "events.aviation.warehouse/3@0" in shown
     assert "node-a" in shown
-    assert f"now parked (partition {lot.only().id})" in shown
+    assert f"now parked (parked group {lot.only().id})" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
     replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1")
@@ -120,6 +123,86 @@ def test_times_on_a_terminal_never_run_backwards_and_late_marks_are_named(lot, r
     assert "mark written at" in shown
     assert flat(shown).count("~ a late mark: it was written after what it caused") == 1
     told.ship(spool, lot.settings["s3"])
+
+
+def test_no_shown_time_is_before_the_intake_stamp_and_names_stay_beside_their_host(
+    lot, run, spool, flights
+):
+    page, stamp_us = PageTraces(), told.NOON_US + 24_570_700
+    page.add(ONE, "[1]", 1, 7, stamp_us)
+    Recorder(spool).write(page.batches("pl-1", "flight", topic="events.a.warehouse", batch=""))
+    own = {"batch": told.commit(lot), "topic": "events.a.warehouse", "attempt": 0}
+    own |= {"kafka_partition": 0, "kafka_offset": 850, "host": "vm"}
+    name = f"staged/warehouse/{'0' * 40}e827e4.wbs"
+    told.write(spool, [ONE], "mapping", "passed", 24.62, object_key=name, **own)
+    shown = run("trail", ONE)
+    taken, mapped = (line.split() for line in shown.splitlines() if line.startswith("●"))
+    stamp = datetime.fromtimestamp(stamp_us / 1_000_000, UTC)
+    assert f"{stamp:%H:%M:%S.%f}".startswith(taken[1]), taken
+    assert taken[1].endswith(":24.5")
+    assert mapped[1].endswith(":24.620"), mapped
+    assert (mapped[2], mapped[3]) == ("+0.1", "s"), "a tenth is what is known"
+    [beside] = [line for line in shown.splitlines() if "e827e4.wbs" in line]
+    assert "…" in beside
+    assert beside.endswith("  on vm")
+    assert max(map(len, shown.splitlines())) <= 80
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert [(stop["coarse"], stop["object_key"]) for stop in trail["stops"]] == [
+        (True, ""),
+        (False, name),
+    ]
+
+
+def test_each_stop_of_an_event_that_came_twice_and_parked_twice_says_of_which_copy_it_is(
+    lot, run, spool, flights
+):
+    key = lot.park([make_event()])
+    log = {"topic": "events.a.warehouse", "kafka_partition": 0}
+    for number in (1, 2):
+        told.write(spool, [ONE], "ingestion", "accepted", number, kafka_offset=number, batch="")
+    batch = told.commit(lot)
+    for offset in (11, 10):
+        own = {"kafka_offset": offset, "batch": batch, "attempt": 0, "error_type": "null_value"}
+        told.write(spool, [ONE], "transformation", "parked", 5, object_key=key, **log, **own)
+    replay = str(lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1").id)
+    told.write(spool, [ONE, ONE], "replay", "replayed", 60, object_key=key, replay_id=replay)
+    batch = told.commit(lot)
+    for offset in (21, 20):
+        own = {"kafka_offset": offset, "batch": batch, "attempt": 1, "object_key": "staged/y"}
+        told.write(spool, [ONE], "mapping", "passed", 61, **log, **own)
+    for row, outcome in ((5, "duplicate"), (4, "delivered")):
+        own = {"kafka_offset": row, "commit_number": 2}
+        own |= {"object_key": "warehouse", "replay_id": replay}
+        told.write(spool, [ONE], "destination", outcome, 62, **own)
+    shown = run("trail", ONE)
+    assert "taken in twice: each stop says of which copy it is" in shown
+    ends = [" ".join(x.split()[-4:]) for x in shown.splitlines() if "destination  " in x]
+    assert ends == ["destination delivered copy 1", "destination duplicate copy 2"], shown
+    [trail] = run("trail", ONE, "--json")["trails"]
+    by_copy = {
+        number: [
+            (one["phase"], one["outcome"], one["kafka_offset"])
+            for one in trail["stops"]
+            if one["copy_number"] == number and one["phase"] != "replay"
+        ]
+        for number in (0, 1, 2)
+    }
+    assert by_copy == {
+        0: [],
+        1: [
+            ("ingestion", "accepted", 1),
+            ("transformation", "parked", 10),
+            ("mapping", "passed", 20),
+            ("destination", "delivered", 4),
+        ],
+        2: [
+            ("ingestion", "accepted", 2),
+            ("transformation", "parked", 11),
+            ("mapping", "passed", 21),
+            ("destination", "duplicate", 5),
+        ],
+    }
+    assert trail["state"] == "delivered"
 
 
 def test_a_discard_and_its_undoing_are_stops_with_who_and_why(lot, run, spool, flights):
@@ -197,10 +280,13 @@ def test_not_found_says_what_was_searched_and_what_is_near(lot, run, spool, flig
     told.way(lot, spool, [ONE])
     told.keyed(spool, ONE, "[4711]")
     shown = run("trail", f"{ONE}/7", exit_code=3)
-    assert f"No trace of {ONE}/7" in shown
+    assert shown.startswith(f"Not found: no event with the id {ONE}/7 was taken in"), shown
     assert "it would have been made from, is known" in flat(shown)
-    assert "trace store was searched (all hours" in shown
-    assert "4 trace files of the machine" in flat(shown)
+    assert "Looked through: the traces of all time that is kept." in shown
+    for inner in ("objects read", "trace files", "shipped"):
+        assert inner not in flat(shown)
+    searched = run("trail", f"{ONE}/7", "--json", exit_code=3)["searched"]
+    assert searched["spool_files"] == 4
     assert "it is the primary key of an event 'flight'" in run("trail", "4711", exit_code=3)
     assert "31 hex digits" in run("trail", ONE[:-1], exit_code=3)
     late = run("trail", ONE, "--since", "2030-01-01", exit_code=3)
@@ -216,7 +302,8 @@ def test_of_a_key_that_was_not_found_the_nearest_is_said(lot, run, spool, flight
     wrong = run(*of, "4711", "--event-name", "Flight", exit_code=3)
     assert "no event name 'Flight'; it has 'flight', 'leg'" in flat(wrong)
     short = run(*of, "UA", "--key", "1299", exit_code=3)
-    assert "the key of 'flight' has one field (id); 2 were given" in flat(short)
+    assert "the key of 'flight' has one field (id); 2 values were given" in flat(short)
+    assert flat(short).index("for several events give their ids") < flat(short).index("Tried:")
     assert "nearest" in run(*of, "nothing", "--json", exit_code=3)["missing"][0]
 
 

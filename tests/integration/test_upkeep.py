@@ -400,6 +400,13 @@ def called(*words: str, code: int = 0) -> str:
     return done.output
 
 
+def test_what_came_of_a_job_is_listed_in_words(tracker: TrackerStore) -> None:
+    found = {"number": 4, "looked_at": 1_204, "balanced": 1, "moving": 0, "problem": "a word"}
+    assert Shift(tracker, {"audit": lambda: found}, holder="x").run(0.01) == {"audit": 1}
+    said = " ".join(called("list", code=2).split())
+    assert "round 4, 1,204 stages of minutes looked at, 1 in balance, problem: a word" in said
+
+
 def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: TrackerStore) -> None:
     work: dict[str, Work] = {job.name: lambda: {"looked_at": 7} for job in records.JOBS}
     assert "never" in (said := called("list", code=2))
@@ -409,7 +416,8 @@ def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: Tracker
     assert Shift(tracker, work, holder="x").run(0.01) == dict.fromkeys(set(work) - {"audit"}, 1)
     said = called("list")
     assert "upkeep job audit is paused by ann" in said
-    assert "looked_at=7" in said
+    assert "7 looked at" in said
+    assert "=" not in said
     assert "late:" not in said
     assert max(map(len, said.splitlines())) <= 80
     assert Shift(tracker, work, holder="x").run_now(find_job("audit"), wait_s=0) == {"looked_at": 7}

@@ -320,7 +320,7 @@ def test_payloads_come_as_they_are_whatever_they_are(web):
 @pytest.mark.parametrize(
     ("path", "code", "words"),
     [
-        ("/api/partitions/999", 404, "no parked partition 999"),
+        ("/api/partitions/999", 404, "no parked group 999"),
         ("/api/partitions/0", 422, "partition_id"),
         ("/api/partitions/x/events", 422, "partition_id"),
         ("/api/partitions/99999999999999999999", 422, "partition_id"),

@@ -91,7 +91,7 @@ def test_a_stop_leads_to_the_parked_partition_and_to_the_run(events, open_trails
     paths = [link.get_attribute("data-path") for link in trail.locator("[data-path]").all()]
     assert "dags/ingest_orders/runs" in paths
     assert any(path.startswith("dags/replay/runs/manual__2026") for path in paths)
-    trail.get_by_role("button", name="Parked partition").click()
+    trail.get_by_role("button", name="Parked group").click()
     parked = one.page.frame_locator("iframe[title='Parked events']")
     expect(parked.get_by_role("heading", level=1)).to_contain_text("null")
     assert one.page.url.endswith(f"#id={events}")
@@ -147,7 +147,9 @@ def test_many_ids_are_pasted_counted_and_opened_one_by_one(events, open_trails, 
     missing = one.frame.locator(".absent-card")
     expect(missing).to_contain_text("2 ids not found")
     expect(missing).to_contain_text("which it would have been made from, is known")
-    expect(one.frame.locator(".searched")).to_contain_text("trace store was searched")
+    expect(one.frame.locator(".searched")).to_contain_text(
+        "Looked through: the traces of all time that is kept"
+    )
 
 
 def test_children_of_a_split_event_are_drawn_below_it(events, open_trails):
@@ -225,7 +227,7 @@ def test_a_breach_leads_to_the_trails_of_its_events_and_a_trail_to_its_parked_gr
     expect(one.frame.locator(".tally")).to_contain_text("2 events")
     assert "#query=" in one.page.url
     single = open_trails(f"#id={PARKED}")
-    single.trail(PARKED).get_by_role("button", name="Parked partition").first.click()
+    single.trail(PARKED).get_by_role("button", name="Parked group").first.click()
     expect(single.page).to_have_url(re.compile(f"waybill/parked#id={events}$"))
     gone = open_trails("#breach=999999")
     gone.expected.append("404")

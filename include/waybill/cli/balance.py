@@ -23,7 +23,7 @@ _COUNTERS = (
     ("in_replayed", "replayed in"),
     ("passed", "passed"),
     ("filtered", "filtered"),
-    ("parked", "parked"),
+    ("parked", "parked (ever)"),
     ("superseded", "superseded"),
     ("duplicate", "duplicate"),
     ("in_flight", "in flight"),
@@ -150,7 +150,8 @@ def _equation(report: BalanceReport) -> str:
     parts = [f"{report.delivered:,} delivered"]
     for name in _ENDS:
         if number := getattr(report, name):
-            parts.append(f"{number:,} {name.replace('_', ' ')}")
+            words = "parked now" if name == "parked" else name.replace("_", " ")
+            parts.append(f"{number:,} {words}")
     made = f" + {report.made:,} made by transformations" if report.made else ""
     if report.sent_unmarked:
         made += f" + {report.sent_unmarked:,} sent by replays that were cancelled, and not marked"

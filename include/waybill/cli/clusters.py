@@ -280,7 +280,7 @@ def _cluster_table(clusters: Sequence[ClusterLine]) -> Table:
                 f"{one.demand_cores:,.1f}",
                 cluster.cores,
                 one.needed_cores,
-                f"{one.lag_s:,.0f}/{cluster.lag_objective_s:,.0f}",
+                f"{one.lag_s:,.0f} / {cluster.lag_objective_s:,.0f}",
             )
         )
     return Table(
@@ -289,7 +289,7 @@ def _cluster_table(clusters: Sequence[ClusterLine]) -> Table:
             Column("state", "words", least=14),
             *(Column(head, "number") for head in ("teams", "topics")),
             Column("busy", "number", spare=1),
-            *(Column(head, "number") for head in ("cores", "needs", "lag s")),
+            *(Column(head, "number") for head in ("cores", "needs", "lag s / goal")),
         ),
         rows,
         "there is no cluster: `waybill clusters create` makes one",

@@ -14,6 +14,7 @@ from waybill.cli.tables import Column, Table, print_table
 
 if TYPE_CHECKING:
     from waybill.notices import WaitingNotice
+    from waybill.settings import NoticeSettings, Settings
 
 app = typer.Typer(no_args_is_help=True, help="Notices to owners: list, send, test.")
 
@@ -33,7 +34,7 @@ def list_(
     if as_json:
         print_json([item.to_json() for item in found])
         return
-    _show(found)
+    _show(found, settings)
     if found:
         tell_hindrances(settings, "nobody sends these notices", jobs=["tell_owners"])
 
@@ -75,14 +76,30 @@ def test(
         raise typer.Exit(ExitCode.FOUND)
 
 
-def _show(found: list[WaitingNotice]) -> None:
+def _show(found: list[WaitingNotice], settings: Settings) -> None:
     shown = found[:_MOST_SHOWN]
     failed = [one for one in shown if one.problem]
     said = (f"{one.owner or 'nobody'} by {one.sink}: {one.problem}" for one in failed)
     notes = list(dict.fromkeys(said))
     if len(found) > _MOST_SHOWN:
         notes.append(f"{len(found) - _MOST_SHOWN:,} more are not shown; --json has all.")
+    notes += _ways(settings.notices)
     print_table(_notice_table(shown), notes)
+
+
+def _ways(settings: NoticeSettings) -> list[str]:
+    """Return what is to be said where no message reaches a person: none, or the log only."""
+    if settings.webhook_url is not None or settings.smtp_host:
+        return []
+    where = (
+        "messages are only written to the log of the task that sends them"
+        if settings.log
+        else "nothing is sent, and notices are only listed here"
+    )
+    return [
+        f"Neither a webhook nor a mail server is set, so {where}: WAYBILL_NOTICES__WEBHOOK_URL or "
+        "WAYBILL_NOTICES__SMTP_HOST."
+    ]
 
 
 def _notice_table(shown: list[WaitingNotice]) -> Table:
@@ -108,5 +125,5 @@ def _notice_table(shown: list[WaitingNotice]) -> Table:
             )
             for one in shown
         ],
-        "Owners have been told everything.",
+        "No notice waits to be sent.",
     )

@@ -115,11 +115,11 @@ def list_partitions(
     request: ParkedFilter,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="Include partitions with nothing left to decide.")
+        bool, typer.Option("--all", help="Include groups with nothing left to decide.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the partitions that hold parked or quarantined events, with their numbers.
+    """List the groups that hold parked or quarantined events, with their numbers.
 
     Messages about events with personal fields are masked; `sample --personal` shows them.
     """
@@ -141,7 +141,7 @@ def show(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show partitions one by one: causes, objects, what the error means and what to do.
+    """Show parked groups one by one: causes, objects, what the error means and what to do.
 
     Messages about events with personal fields are masked as in `sample`.
     """
@@ -423,7 +423,7 @@ def _some(parking: Parking, wanted: ParkedGroupFilter) -> list[ParkedGroup]:
         given = ", ".join(f"{n}={v}" for n, v in wanted.to_json().items() if n != "held")
         what = "holds parked events" if wanted.held else "exists"
         raise InputError(
-            f"no partition {what} for {given or 'any pipeline'}; `waybill parked list --all` "
+            f"no parked group {what} for {given or 'any pipeline'}; `waybill parked list --all` "
             "shows what there is"
         )
     return found
@@ -477,7 +477,7 @@ def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
     apart = sum(partition.quarantined for partition in found)
     ways = f", {apart:,} quarantined: {_WAY_OUT}" if apart else ""
     return [
-        f"{counted(parked, 'event')} parked in {counted(len(found), 'partition')}{ways}. "
+        f"{counted(parked, 'event')} parked in {counted(len(found), 'group')}{ways}. "
         "`waybill parked show PIPELINE` says what to do."
     ]
 
@@ -568,11 +568,9 @@ def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
     if wanted.names_nothing:
         print_folded(["Nothing is parked. Every event went on, or was dealt with."], style="green")
     else:
-        print_folded(
-            ["No parked partition matches. `waybill parked list` shows all that is parked."]
-        )
+        print_folded(["No parked group matches. `waybill parked list` shows all that is parked."])
     if not everything:
-        words = "`--all` also lists partitions that were replayed or discarded."
+        words = "`--all` also lists groups that were replayed or discarded."
         print_folded([words], style="dim")
 
 
@@ -589,7 +587,7 @@ def _print_decided(report: DiscardReport, what: str, left: str) -> None:
     """Print what a discard or its undoing did, and what it left."""
     echo(
         f"{counted(report.events, 'event')} {what}, in {counted(report.segments, 'segment')} of "
-        f"{counted(report.partitions, 'partition')}"
+        f"{counted(report.partitions, 'group')}"
     )
     if report.left_segments:
         numbers = counted(report.left_events, "event"), counted(report.left_segments, "segment")

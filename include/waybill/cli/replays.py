@@ -141,9 +141,9 @@ def replay(
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a parked partition by an Airflow run, or dry-run it (see also `dry-run`).
+    """Replay a parked group by an Airflow run, or dry-run it (see also `dry-run`).
 
-    Many partitions, or all of a pipeline: `waybill campaigns start`.
+    Many groups, or all of a pipeline: `waybill campaigns start`.
 
     Exit code 0: all events passed, or were filtered. 2: some were parked again, were lost, or are
     still on their way after --wait; with --wait 0, or --no-follow, nobody waits for that.
@@ -296,7 +296,7 @@ def auto_replay(
     off: Annotated[bool, typer.Option("--off", help="Stop replaying it automatically.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a partition automatically, canary first, once what made it park has changed."""
+    """Replay a parked group automatically, canary first, once what made it park has changed."""
     from waybill.services import set_auto_replay
     from waybill.settings import Settings
 
@@ -407,7 +407,7 @@ def _ends(report: DryRunReport, stage: str) -> Iterator[str]:
         yield f"{lost} of {one['object_key']} could not be read: {one['reason']}"
     if report.quarantined:
         apart = counted(report.quarantined, "event")
-        yield f"{apart} of this partition in quarantine: their files are damaged or gone"
+        yield f"{apart} of this group in quarantine: their files are damaged or gone"
     if report.damaged or report.quarantined:
         yield _WAY_OUT
     if stage == "destination" and report.would_pass:

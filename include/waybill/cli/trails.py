@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +39,11 @@ _STYLES = {
 _MOST_MISSING = 50
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _SHORTEST_S = 0.001
+_COARSE_S = 0.1
+_SECONDS_IN_DIGITS = 10
+_NO_SCREEN = 10**6
+_LEAST_NAME = 24
+"""Characters of an object's name that are shown at least."""
 _INDENT = " " * 15
 _LATE = (
     "~ a late mark: it was written after what it caused (a replay's is, once Kafka has the event), "
@@ -199,14 +205,21 @@ def _ways(answer: Mapping[str, Any]) -> Iterator[Text]:
         return
     tried = [f"{way['event_name']} {way['key']}" for way in answer["ways"][:_MOST_MISSING]]
     yield Text("No event has this key.", "bold")
-    yield Text(plain(f"Tried: {'; '.join(tried)}"))
+    for one in answer["missing"]:
+        for sentence in one["nearest"]:
+            yield Text(plain(f"  {sentence}"))
+    yield Text(plain(f"Tried: {'; '.join(tried)}"), "bright_black")
 
 
 def _missing(answer: Mapping[str, Any]) -> Iterator[Text]:
     missing = answer["missing"]
+    if answer["ways"] and not answer["trails"]:
+        return
     for one in missing[:_MOST_MISSING]:
-        if answer["trails"] or not answer["ways"]:
-            yield Text.assemble(("No trace of ", "bold"), (plain(one["id"]), "bold"))
+        yield Text(
+            f"Not found: no event with the id {plain(one['id'])} was taken in",
+            "bold",
+        )
         for sentence in one["nearest"]:
             yield Text(plain(f"  {sentence}"))
     if len(missing) > _MOST_MISSING:
@@ -218,7 +231,11 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
     name = f"{trail['pipeline'] or trail['pipeline_id']} / {trail['event_name'] or '(empty)'}"
     yield Text.assemble(indent, (plain(trail["event_id"]), "bold"), "  ", (plain(name), ""))
     yield Text(f"{indent}{plain(trail['said'])}", f"bold {style}".strip())
-    day, leg, before, any_late = "", 0, None, False
+    if copies := max((int(stop.get("copy_number") or 0) for stop in trail["stops"]), default=0):
+        times = "twice" if copies == 2 else f"{copies:,} times"  # noqa: PLR2004
+        yield Text(f"{indent}taken in {times}: each stop says of which copy it is", "bright_black")
+    day, leg, any_late = "", 0, False
+    before: _Shown | None = None
     for stop in trail["stops"]:
         written = datetime.fromisoformat(stop["at"])
         at = datetime.fromisoformat(stop.get("shown_at") or stop["at"])
@@ -229,8 +246,9 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
         if stop["leg"] != leg:
             leg = stop["leg"]
             yield Text(f"{indent}├─ {plain(_replay(stop))}", "cyan")
-        yield from _stop(stop, at, written, before, indent)
-        before = at
+        shown = _Shown(at, is_coarse=bool(stop.get("coarse")))
+        yield from _stop(stop, shown, written, before, indent)
+        before = shown
     if any_late:
         yield Text(f"{indent}{_LATE}", "bright_black")
     yield from _rest(trail, indent)
@@ -240,25 +258,40 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
         yield Text()
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A time as it is shown."""
+
+    at: datetime
+    is_coarse: bool
+    """Known to a tenth of a second only."""
+
+    @property
+    def clock(self) -> str:
+        """Return "21:26:24.570"; "21:26:24.5  " where no more is known."""
+        return f"{_clock(self.at)[:-2]}  " if self.is_coarse else _clock(self.at)
+
+
 def _stop(
     stop: Mapping[str, Any],
-    at: datetime,
+    shown: _Shown,
     written: datetime,
-    before: datetime | None,
+    before: _Shown | None,
     indent: str,
 ) -> Iterator[Text]:
+    at = shown.at
     style = _STYLES.get(stop["outcome"], "")
     why = f" ({stop['error_type']})" if stop["error_type"] else ""
     yield Text.assemble(
-        f"{indent}● {_clock(at)}{'~' if written > at else ' '}",
-        (f"{_after(at, before):>11}  ", "bright_black"),
+        f"{indent}● {shown.clock}{'~' if written > at else ' '}",
+        (f"{_after(shown, before):>11}  ", "bright_black"),
         f"{plain(stop['phase'])}  ",
         (plain(stop["outcome"] + why), style),
+        (f"  copy {stop['copy_number']}" if stop.get("copy_number") else "", "bold"),
     )
-    host = f"on {stop['host']}" if stop["host"] else ""
-    places = [plain(part) for part in (stop["place"], host) if part]
-    if places:
-        yield Text(f"{indent}│{_INDENT}{'  '.join(places)}", "bright_black")
+    room = (screen_width() or _NO_SCREEN) - len(indent) - 1 - len(_INDENT)
+    for place in _places(plain(stop["place"]), plain(stop["host"]), room):
+        yield Text(f"{indent}│{_INDENT}{place}", "bright_black")
     if written > at:
         day = "" if written.date() == at.date() else f"{written:%Y-%m-%d} "
         yield Text(f"{indent}│{_INDENT}mark written at {day}{_clock(written)}", "bright_black")
@@ -273,11 +306,39 @@ def _clock(moment: datetime) -> str:
     return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03}"
 
 
-def _after(at: datetime, before: datetime | None) -> str:
+def _places(place: str, host: str, room: int) -> list[str]:
+    """Return the lines that say where a stop was: each place with its host, or whole on its own.
+
+    The middle of an object's name is left out where that makes it fit: --json has all of it.
+    """
+    own = f"on {host}" if host else ""
+    whole = "  ".join(part for part in (place, own) if part)
+    if len(whole) <= room or not place:
+        return [whole] if whole else []
+    parts = place.split("  ")
+    lines = [_shortened(part, room) for part in parts[:-1]]
+    last = parts[-1]
+    beside = room - len(own) - 2
+    if own and beside >= _LEAST_NAME:
+        return [*lines, f"{_shortened(last, beside)}  {own}"]
+    return [*lines, _shortened(last, room), *([own] if own else [])]
+
+
+def _shortened(name: str, room: int) -> str:
+    """Return an object's name without its middle where it is longer than the room."""
+    if len(name) <= room or room < _LEAST_NAME or "/" not in name:
+        return name
+    tail = (room - 1) // 2
+    return f"{name[: room - 1 - tail]}…{name[-tail:]}"
+
+
+def _after(shown: _Shown, before: _Shown | None) -> str:
     """Return the time since the stop before; marks of one moment have none to tell."""
     if before is None:
         return ""
-    passed = (at - before).total_seconds()
+    passed = (shown.at - before.at).total_seconds()
+    if (shown.is_coarse or before.is_coarse) and passed < _SECONDS_IN_DIGITS:
+        return f"+{passed:.1f} s" if passed >= _COARSE_S else "+<0.1 s"
     return f"+{span(passed)}" if passed >= _SHORTEST_S else "+<1 ms"
 
 
@@ -285,7 +346,7 @@ def _now(now: Mapping[str, Any], stop: Mapping[str, Any]) -> str:
     by = f" by {now['by']}" if now["by"] else ""
     run = (stop.get("replay") or {}).get("run_id")
     ran = f", run {run}" if run else ""
-    return f"now {now['state']}{by}{ran} (partition {now['partition_id']})"
+    return f"now {now['state']}{by}{ran} (parked group {now['partition_id']})"
 
 
 def _replay(stop: Mapping[str, Any]) -> str:

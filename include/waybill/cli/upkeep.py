@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The jobs that run each minute: list, pause, resume.")
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Of `waybill upkeep list`.")]
+_WORDS = {
+    ("audit", "number"): "round {}",
+    ("audit", "looked_at"): "stages of minutes looked at",
+    ("audit", "balanced"): "in balance",
+    ("audit", "moving"): "on the way",
+    ("audit", "opened"): "breaches opened",
+    ("audit", "named"): "named",
+    ("tell_owners", "failed"): "not taken",
+}
+"""Of the numbers of a job's outcome; others are called by their names."""
 _COLOURS = {"ok": "green", "running": "green", "failing": "bold red", "late": "bold red"}
 
 
@@ -96,7 +106,7 @@ def _job_table(found: Sequence[JobRecord]) -> Table:
                 one.job,
                 Styled(one.state, _COLOURS.get(one.state, "yellow")),
                 ago(one.succeeded_at),
-                " ".join(_outcome(one)) or None,
+                ", ".join(_outcome(one)) or None,
             )
             for one in found
         ],
@@ -105,6 +115,13 @@ def _job_table(found: Sequence[JobRecord]) -> Table:
 
 
 def _outcome(one: JobRecord) -> Iterator[str]:
-    for name, value in one.outcome.items():
-        if value:
-            yield f"{name}={value:,}" if isinstance(value, int) else f"{name}={value}"
+    known = [name for job, name in _WORDS if job == one.job and name in one.outcome]
+    for name in dict.fromkeys((*known, *one.outcome)):
+        value = one.outcome[name]
+        words = _WORDS.get((one.job, name), name.replace("_", " "))
+        if value is True:
+            yield words
+        elif isinstance(value, int | float) and value:
+            yield f"{value:,} {words}" if "{}" not in words else words.format(f"{value:,}")
+        elif value:
+            yield f"{words}: {value}"

@@ -7,23 +7,43 @@ opens the file read-only and reaches no other file and no network. Both end it a
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from waybill.errors import AwayError, InputError, RetryError
+from waybill.nearest_name import nearest, shown_name
 
 if TYPE_CHECKING:
+    import psycopg
+
     from waybill.settings import DestinationSettings
 
 _UNREACHABLE = ("08", "57P")
 """Classes of SQLSTATE: the server is not there, or not now."""
 _TOO_LONG = "57014"
+_NO_TABLE = "42P01"
+_CURSOR = "waybill_sql"
+_DECLARE = f'DECLARE "{_CURSOR}" CURSOR FOR '
+"""What psycopg puts before a statement: places in errors count from it."""
+_WINDOW = 56
+"""Characters of a line of a statement that an error shows."""
+_QUOTED = re.compile(r'"(.+)"')
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+_MOST_NEAR = 3
+_LOOK_S = 5.0
+_TABLES = """
+SELECT s.nspname, t.relname FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace
+WHERE t.relkind IN ('r', 'p', 'v', 'm', 'f') AND s.nspname !~ '^pg_'
+  AND s.nspname <> 'information_schema' AND has_schema_privilege(s.oid, 'USAGE')
+  AND t.relname !~ '^_waybill_' LIMIT 5000
+"""
 _AGAIN_S = 0.1
 _DEEPEST = 200
 """Levels of a value that are taken apart: writers of JSON end at 254."""
@@ -102,7 +122,7 @@ def _read_postgres(name: str, dsn: str, query: ReadQuery) -> QueryResult:
         with psycopg.connect(**given) as connection:  # type: ignore[arg-type]
             _limit(connection, query.timeout_s)
             try:
-                with connection.cursor("waybill_sql") as cursor:
+                with connection.cursor(_CURSOR) as cursor:
                     cursor.execute(query.statement.encode())
                     columns = tuple(one.name for one in cursor.description or ())
                     rows = cursor.fetchmany(query.most + 1)
@@ -117,8 +137,82 @@ def _read_postgres(name: str, dsn: str, query: ReadQuery) -> QueryResult:
         if error.sqlstate.startswith(_UNREACHABLE) if error.sqlstate else is_lost:
             setting = f"WAYBILL_DESTINATIONS__{name.upper()}"
             raise AwayError(f"{where} did not answer: {said}", setting=setting) from error
-        raise InputError(f"{where} refused the statement: {said}") from error
+        near = _near_tables(dsn, error) if error.sqlstate == _NO_TABLE else ""
+        told = _in_own_words(error, query.statement) or said
+        raise InputError(f"{where} refused the statement: {told}{near}") from error
     return QueryResult(columns, rows[: query.most], len(rows) > query.most)
+
+
+def _in_own_words(error: psycopg.Error, statement: str) -> str:
+    """Return what the server says, with the place in the statement as it was given.
+
+    The server marks a place in what it ran: the statement of a cursor.
+    """
+    diag = error.diag
+    if not diag.message_primary:
+        return ""
+    lines = [diag.message_primary]
+    place = int(diag.statement_position or 0) - len(_DECLARE) - 1
+    if 0 <= place <= len(statement):
+        before = statement[:place]
+        number = before.count("\n") + 1
+        column = place - (before.rfind("\n") + 1)
+        lines += _marked(statement.split("\n")[number - 1], number, column)
+    for word, text in (("DETAIL", diag.message_detail), ("HINT", diag.message_hint)):
+        if text:
+            lines.append(f"{word}:  {text}")
+    return "\n".join(lines)
+
+
+def _marked(line: str, number: int, column: int) -> list[str]:
+    """Return a line of a statement, a window of it where it is long, and a mark below a column."""
+    begin = max(0, column - _WINDOW // 2) if len(line) > _WINDOW else 0
+    shown = line[begin : begin + _WINDOW].replace("\t", " ").rstrip("\r")
+    head = f"LINE {number}: {'…' if begin else ''}"
+    end = "…" if begin + _WINDOW < len(line) else ""
+    return [f"{head}{shown}{end}", " " * (len(head) + column - begin) + "^"]
+
+
+def _near_tables(dsn: str, error: psycopg.Error) -> str:
+    """Return "did you mean library.loan?" where the destination has a table of a near name."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    from waybill.destinations.adapters.postgres.session import LIMITS
+
+    found = _QUOTED.search(error.diag.message_primary or "")
+    if found is None:
+        return ""
+    given = {**LIMITS, **conninfo_to_dict(dsn)}
+    try:
+        with psycopg.connect(**given) as connection:  # type: ignore[arg-type]
+            _limit(connection, _LOOK_S)
+            there = [(str(row[0]), str(row[1])) for row in connection.execute(_TABLES).fetchall()]
+    except psycopg.Error:
+        return ""  # the statement's own error is told
+    return _named_nearly(found.group(1), there)
+
+
+def _named_nearly(asked: str, there: Sequence[tuple[str, str]]) -> str:
+    """Return words on the tables whose names are near one that there is not.
+
+    Args:
+        asked: as the statement has it, with a schema or without.
+        there: (schema, name) of each table.
+    """
+    bare = asked.rpartition(".")[2].casefold()
+    same = [(schema, name) for schema, name in there if name.casefold() == bare]
+    if not same:
+        near = nearest(bare, [name for _, name in there])
+        same = [(schema, name) for schema, name in there if name == near]
+    names = [shown_name(f"{_quoted(schema)}.{_quoted(name)}") for schema, name in sorted(same)]
+    return f"\ndid you mean {' or '.join(names[:_MOST_NEAR])}?" if names else ""
+
+
+def _quoted(name: str) -> str:
+    """Return a name as a statement has it: quoted where it has to be."""
+    escaped = name.replace('"', '""')
+    return name if _PLAIN.fullmatch(name) else f'"{escaped}"'
 
 
 def _limit(connection: Any, timeout_s: float) -> None:

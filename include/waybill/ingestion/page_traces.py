@@ -3,7 +3,8 @@
 A page's traces are on disk before its mark, so before its commit. A run that died between the two
 left some; the next run writes them again. Both name the same batch and the same record of the log
 (``kafka_offset`` holds its lsn, there being no Kafka partition yet), so they are one. Their time is
-that of the event's intake stamp, which is before it is in the log, so before all that follows.
+that of the event's intake stamp, which is before it is in the log, so before all that follows;
+rounded down to a tenth of a second (``INTAKE_STEP_US``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.events import EventIds
-from waybill.tracing import traces
-
-_TENTH_US = 100_000
-"""Of the times of traces: few values, which cost little at rest."""
+from waybill.tracing import INTAKE_STEP_US, traces
 
 
 @dataclass(slots=True)
@@ -50,8 +48,8 @@ class PageTraces:
             return []
         minutes = pa.array(self.minutes, pa.int32())
         ids = pa.array(self.ids, pa.string())
-        tenths = pc.divide(pa.array(self.taken_us, pa.int64()), _TENTH_US)
-        at_us = pc.multiply(tenths, _TENTH_US)
+        tenths = pc.divide(pa.array(self.taken_us, pa.int64()), INTAKE_STEP_US)
+        at_us = pc.multiply(tenths, INTAKE_STEP_US)
         taken = traces(
             ids,
             pipeline_id=pipeline_id,

@@ -122,7 +122,7 @@ def lock_groups(
 def no_group(partition_id: int) -> InputError:
     """Return the error for an id that no partition has."""
     return NotFoundError(
-        f"there is no parked partition {partition_id}; `waybill parked list` shows all"
+        f"there is no parked group {partition_id}; `waybill parked list` shows all"
     )
 
 

@@ -293,6 +293,8 @@ class Stack:
         """End everything that was started here; with ``wipe`` delete the data too, not the jars."""
         if not self.home.exists():
             return
+        if supervisor.process(self.home, ()).running() is not None:
+            notice(supervisor.NAME, "stopping")
         supervisor.end(self.home)  # it may hold the lock, for as long as a server takes to start
         with state_folder.exclusive(self.run_dir / ".lock"):
             supervisor.end(self.home)  # an `up` may have started it meanwhile

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from waybill.tracing.sql import MINUTE_SCHEMA as MINUTE_SCHEMA
     from waybill.tracing.sql import table_statements as table_statements
     from waybill.tracing.sql import table_updates as table_updates
+    from waybill.tracing.trace import INTAKE_STEP_US as INTAKE_STEP_US
     from waybill.tracing.trace import OUTCOMES as OUTCOMES
     from waybill.tracing.trace import PHASES as PHASES
     from waybill.tracing.trace import THROUGH as THROUGH
@@ -74,6 +75,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "backends": ["open_traces"],
         "shipping": ["TracePacker", "run_shipper", "trace_spool"],
         "sql": ["MINUTE_SCHEMA", "table_statements", "table_updates"],
-        "trace": ["OUTCOMES", "PHASES", "THROUGH", "TRACE_SCHEMA", "Trace", "traces"],
+        "trace": [
+            "INTAKE_STEP_US",
+            "OUTCOMES",
+            "PHASES",
+            "THROUGH",
+            "TRACE_SCHEMA",
+            "Trace",
+            "traces",
+        ],
     },
 )

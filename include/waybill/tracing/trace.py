@@ -43,6 +43,9 @@ OUTCOMES = (
     "replayed",
 )
 
+INTAKE_STEP_US = 100_000
+"""Times of taking in are rounded down to it: few values, which cost little at rest."""
+
 _AT = pa.timestamp("us", "UTC")
 TRACE_SCHEMA = pa.schema(
     [
@@ -144,6 +147,11 @@ class Trace:
         the record's number in the write-ahead log; at a destination the row's in its commit.
         """
         return self.event_id, self.phase, self.batch, self.kafka_partition, self.kafka_offset
+
+    @property
+    def coarse(self) -> bool:
+        """True: ``at`` is rounded down to ``INTAKE_STEP_US``, it says no more."""
+        return self.phase in ("key", "ingestion") and self.at.microsecond % INTAKE_STEP_US == 0
 
     @property
     def order(self) -> tuple[datetime, int, int]:

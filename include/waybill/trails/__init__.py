@@ -1,8 +1,8 @@
 """Where an event is: questions, and trails as their answers.
 
 question   what may be asked: ids, a primary key; answer: all trails of a question
-trail      one event's: its traces in legs, a verdict in words (verdict), and what the tracker
-           knows beside them (tracker_facts)
+trail      one event's: its traces in legs, which of them are of which copy (copies), a verdict in
+           words (verdict), and what the tracker knows beside them (tracker_facts)
 queries    questions in the tracker: asked, claimed, answered, cancelled; runner: who works on them
 service    what pages and commands ask for
 """

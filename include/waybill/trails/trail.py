@@ -26,6 +26,7 @@ from typing import Any
 
 from waybill.storage import TrackerStore
 from waybill.tracing import Trace
+from waybill.trails.copies import copies_of
 from waybill.trails.tracker_facts import Known, WhereParked, place_of, read_known
 from waybill.trails.verdict import Verdict, verdict_of
 
@@ -62,12 +63,21 @@ class Stop:
     leg: int
     """0: the first way; each replay begins another."""
     shown_at: datetime
-    """By when it had happened: never before the stop before it, never after the next one."""
+    """By when it had happened: never before the stop before it, never after the next one. Where
+    ``coarse``, rounded down to a tenth of a second."""
     after_s: float | None
     """Since the stop before, as shown; None: there is none."""
     beside: dict[str, Any]
     """What the tracker knows: parked, replay, staged, batch; each only where there is something.
     Of a decision: who made it, and why."""
+    copy: int = 0
+    """Which taking in of the event it belongs to: 1, 2, …; 0: it was taken in once, or it is not
+    known."""
+
+    @property
+    def coarse(self) -> bool:
+        """True: ``shown_at`` says no more than a tenth of a second."""
+        return self.trace.coarse and not self.late
 
     @property
     def late(self) -> bool:
@@ -88,10 +98,12 @@ class Stop:
     def to_json(self) -> dict[str, Any]:
         """Return the trace's own fields, with what is beside it."""
         known = {"leg": self.leg, "after_s": self.after_s, "place": self.place, **self.beside}
+        known["copy_number"] = self.copy
         times = {
             "at": self.trace.at.isoformat(),
             "shown_at": self.shown_at.isoformat(),
             "late": self.late,
+            "coarse": self.coarse,
         }
         return {**asdict(self.trace), **times, **known}
 
@@ -231,16 +243,18 @@ def _stops(way: Sequence[tuple[int, Trace]], known: Known) -> list[Stop]:
         id(trace): list(_decisions(trace, known))
         for trace in {place_of(one): one for _, one in way if one.outcome == "parked"}.values()
     }
+    commits = {batch: row.commit_number for batch, row in known.batches.items()}
+    copies = copies_of(way, commits)
     whole = [
-        (leg, passed, beside)
+        (leg, passed, beside, copies.get(id(trace), 0))
         for leg, trace in way
         for passed, beside in ((trace, _beside(trace, known)), *decided.pop(id(trace), ()))
     ]
-    times = shown_times([trace.at for _, trace, _ in whole])
+    times = shown_times([trace.at for _, trace, _, _ in whole])
     found: list[Stop] = []
-    for (leg, trace, beside), at in zip(whole, times, strict=True):
+    for (leg, trace, beside, copy), at in zip(whole, times, strict=True):
         after_s = (at - found[-1].shown_at).total_seconds() if found else None
-        found.append(Stop(trace, leg, at, after_s, beside))
+        found.append(Stop(trace, leg, at, after_s, beside, copy))
     return found
 
 
@@ -326,8 +340,10 @@ def _by_cause(stops: Sequence[Trace]) -> Iterator[Trace]:
     yield from sorted(near, key=_stage)
 
 
-def _stage(stop: Trace) -> int:
-    return -1 if stop.phase in _FIRST else stop.order[1]
+def _stage(stop: Trace) -> tuple[int, int, int]:
+    """Return the stage; of copies of one event at one stage, who was first in the log or commit."""
+    stage = -1 if stop.phase in _FIRST else stop.order[1]
+    return stage, stop.commit_number or 0, stop.kafka_offset or 0
 
 
 def _once(stops: Iterable[Trace]) -> list[Trace]:

@@ -63,7 +63,9 @@ def verdict_of(stops: Sequence[Trace], known: Known) -> Verdict:
         return Verdict("unknown", said, None, None)
     first_at = min(stop.at for stop in stops)
     last, later = _deciding(stops)
-    state, said = _of_stop(last, _span((last.at - first_at).total_seconds()), known)
+    coarse = all(stop.coarse for stop in stops if stop.at == first_at)
+    took = _span((last.at - first_at).total_seconds(), coarse=coarse)
+    state, said = _of_stop(last, took, known)
     return Verdict(state, said + later, first_at, max(stop.at for stop in stops))
 
 
@@ -226,8 +228,10 @@ def _clock(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _span(seconds: float) -> str:
-    """Return "0.42 s", "12.3 s", "3 min 5 s", "2 h 10 min", "3 d 4 h"."""
+def _span(seconds: float, *, coarse: bool = False) -> str:
+    """Return "0.42 s" (coarse: "0.4 s"), "12.3 s", "3 min 5 s", "2 h 10 min", "3 d 4 h"."""
+    if coarse and seconds < 10:  # noqa: PLR2004
+        return f"{seconds:.1f} s" if seconds >= 0.1 else "less than 0.1 s"  # noqa: PLR2004
     if seconds < 10:  # noqa: PLR2004 - below it two digits count
         return f"{seconds:.2f} s"
     if seconds < 60:  # noqa: PLR2004
@@ -351,7 +355,8 @@ def near_key(key: KeyOf, fields: Mapping[str, Sequence[str]], seen: Sequence[Tra
     given = len(key.values)
     return [
         f"the key of {name!r} has {_fields(len(fields[name]))} ({', '.join(fields[name])}); "
-        f"{given} {'was' if given == 1 else 'were'} given"
+        f"{given} {'value was' if given == 1 else 'values were'} given"
+        f"{'; for several events give their ids' if given > len(fields[name]) else ''}"
         for name in sorted(named)
         if len(fields[name]) != given
     ]
@@ -369,28 +374,18 @@ def search_words(searched: Sequence[Searched], shipped_after_s: float) -> list[s
     """Return what was looked through, in sentences."""
     if not searched:
         return []
-    hours = max(one.hours for one in searched)
-    objects = sum(one.objects for one in searched)
-    files = max(one.spool_files for one in searched)
     first = searched[0]
-    if first.since is None and first.until is None:
-        when = "all hours"
-    else:
-        edges = [
-            f"{word} {at:%Y-%m-%d %H:%M:%S} UTC"
-            for word, at in (("from", first.since), ("to", first.until))
-            if at is not None
-        ]
-        when = " ".join(edges)
-    read = f": {hours:,} with traces, {objects:,} objects read"
-    where = "" if first.backend == "athena" else read
+    edges = [
+        f"{word} {at:%Y-%m-%d %H:%M:%S} UTC"
+        for word, at in (("from", first.since), ("to", first.until))
+        if at is not None
+    ]
+    when = " ".join(edges) or "of all time that is kept"
     last = f"{max(10, round(shipped_after_s * 3)):,} seconds"
-    named = "trace file" if files == 1 else "trace files"
-    waiting = f"{files:,} {named} of the machine that looked, not shipped yet"
-    also = f", and {waiting}." if files else "; the machine that looked has shipped all of its own."
     return [
-        f"The trace store was searched ({when}{where}){also}",
-        f"What other machines have not shipped yet is not seen: usually the last {last}.",
+        f"Looked through: the traces {when}.",
+        f"An event that another machine took in during the last {last} may not be seen yet: "
+        "ask again then.",
     ]
 
 

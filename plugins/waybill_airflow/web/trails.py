@@ -113,6 +113,14 @@ class StopOut(BaseModel):
     late: bool = Field(
         default=False, description="The trace was written after what this stop caused."
     )
+    coarse: bool = Field(
+        default=False, description="`shown_at` is rounded down to a tenth of a second."
+    )
+    copy_number: int = Field(
+        0,
+        description="Which taking in of the event it belongs to: 1, 2, …; 0: there was one, or it "
+        "is not known.",
+    )
     after_s: float | None = Field(description="Since the stop before, as shown.")
     leg: int = Field(description="0: the first way; each replay begins another.")
     place: str = Field(description="Destination, topic/partition@offset, object.")

@@ -71,6 +71,15 @@ def test_no_digit_is_cut_at_any_width(shown: Any, first: int, columns: int) -> N
     assert wanted <= set(re.findall(r"[\d,]+", said))
 
 
+def test_what_ever_parked_and_what_is_parked_still_have_names_of_their_own(shown: Any) -> None:
+    found = replace(report(first=13), ingested=9000, delivered=3004, duplicate=5996, parked=0)
+    found = replace(found, superseded=0, filtered=0, discarded=0)
+    said = shown(found)
+    assert "parked (ever)" in said
+    assert "9,000 taken in = 3,004 delivered + 5,996 duplicate" in " ".join(said.split())
+    assert "1 parked now" in " ".join(shown(replace(found, parked=1)).split())
+
+
 def test_books_with_every_column_fit_into_80(shown: Any) -> None:
     said = shown(report(first=123_456_789, in_flight=123_456))
     assert max(map(len, said.splitlines())) <= 80
@@ -136,7 +145,9 @@ def test_what_is_quarantined_is_in_the_sum_and_never_plainly_in_balance(
         superseded=0, duplicate=0, quarantined=45,
     )  # fmt: skip
     said = " ".join(shown(found, *words).split())
-    assert "5,528 taken in = 4,706 delivered + 737 parked + 45 quarantined + 40 filtered" in said
+    assert (
+        "5,528 taken in = 4,706 delivered + 737 parked now + 45 quarantined + 40 filtered" in said
+    )
     assert "in balance; 45 quarantined: `waybill parked recheck`" in said
     assert '"quarantined":45' in shown(found, "--json")
     assert "quarantined" not in shown(report(), *words)

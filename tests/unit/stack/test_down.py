@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from waybill.settings import Settings
-from waybill.stack import processes
+from waybill.stack import processes, supervisor
 from waybill.stack.embedded import Stack
 from waybill.stack.processes import Launch
 
@@ -50,6 +50,22 @@ def test_what_is_started_by_one_that_ends_is_ended_too(tmp_path: Path) -> None:
     assert processes.read_registry(stack.run_dir) == []
     left = [p for p in psutil.process_iter() if str(stack.run_dir) in _where(p)]
     assert left == []
+
+
+def test_the_supervisor_is_named_among_what_is_stopped(tmp_path: Path) -> None:
+    stack, told = Stack(Settings(home=tmp_path / "home")), list[tuple[str, str]]()
+    command = [sys.executable, "-c", "import time; time.sleep(300)"]
+    log = tmp_path / "log"
+    child = processes.spawn(
+        stack.run_dir, Launch(supervisor.NAME, command, os.environ, tmp_path, log)
+    )
+    deadline = time.monotonic() + 30
+    while processes.read_record(stack.run_dir / f"{supervisor.NAME}.json") is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    stack.down(notice=lambda name, what: told.append((name, what)))
+    child.wait(10)
+    assert told == [(supervisor.NAME, "stopping")]
 
 
 def _where(process: psutil.Process) -> str:

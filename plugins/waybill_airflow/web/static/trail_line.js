@@ -43,7 +43,7 @@ function leg(stops, index, trail) {
   return h(
     "section", { class: `leg${first.leg ? " branch" : ""}`, "data-leg": first.leg, "aria-label": first.leg ? `Replay ${first.leg}` : "First way" },
     first.leg > 0 && h("h3", {}, icon("replay"), `Replay ${first.leg}`, by(first)),
-    h("ol", { class: "stops" }, stops.map((stop, at) => line(stop, at === 0 && index === 0, trail))),
+    h("ol", { class: "stops" }, stops.map((stop, at) => line(stop, at === 0 && index === 0, trail, Boolean(stop.coarse || stops[at - 1]?.coarse)))),
   );
 }
 
@@ -52,18 +52,18 @@ function by(stop) {
   return row ? h("span", { class: "muted" }, ` by ${row.requested_by}`) : null;
 }
 
-function line(stop, isFirst, trail) {
+function line(stop, isFirst, trail, isCoarse) {
   const clock = iso(stop.shown_at ?? stop.at);
   const written = iso(stop.at);
   const day = written.slice(0, 10) === clock.slice(0, 10) ? "" : `${written.slice(0, 10)} `;
   return h(
     "li", { class: `stop ${kind(stop.outcome)}` },
-    stop.after_s !== null && !isFirst && h("span", { class: "after", title: `${stop.after_s} s after the stop before` }, span(stop.after_s)),
+    stop.after_s !== null && !isFirst && h("span", { class: "after", title: `${isCoarse ? "About " : ""}${stop.after_s} s after the stop before` }, span(stop.after_s, isCoarse)),
     h("span", { class: "dot", "aria-hidden": "true" }),
-    h("div", { class: "stop-time" }, h("strong", {}, clock.slice(11, 23), stop.late && h("span", { class: "late", title: LATE }, "~")), h("span", { class: "muted" }, clock.slice(0, 10))),
+    h("div", { class: "stop-time" }, h("strong", {}, clock.slice(11, stop.coarse ? 21 : 23), stop.late && h("span", { class: "late", title: LATE }, "~")), h("span", { class: "muted" }, clock.slice(0, 10))),
     h(
       "div", { class: "stop-body" },
-      h("p", { class: "what" }, h("strong", {}, stop.phase), h("span", { class: `verdict-chip ${kind(stop.outcome)}` }, stop.outcome), stop.error_type && h("code", {}, stop.error_type)),
+      h("p", { class: "what" }, h("strong", {}, stop.phase), h("span", { class: `verdict-chip ${kind(stop.outcome)}` }, stop.outcome), stop.copy_number > 0 && h("span", { class: "muted copy" }, `copy ${count(stop.copy_number)}`), stop.error_type && h("code", {}, stop.error_type)),
       places(stop),
       stop.late && h("p", { class: "places" }, h("span", {}, `mark written at ${day}${written.slice(11, 23)}`)),
       decision(stop),
@@ -104,7 +104,7 @@ function parkedNow(stop) {
 
 function links(stop, trail) {
   const found = [];
-  if (stop.parked) found.push(["Parked partition", `${PARKED_PAGE}#id=${stop.parked.partition_id}`]);
+  if (stop.parked) found.push(["Parked group", `${PARKED_PAGE}#id=${stop.parked.partition_id}`]);
   if (stop.replay?.run_id && (stop.phase === "replay" || stop.parked)) found.push(["Replay's run", `dags/replay/runs/${encodeURIComponent(stop.replay.run_id)}`]);
   if (stop.phase === "ingestion" && trail.pipeline) found.push(["Ingestion's runs", `dags/${encodeURIComponent(`ingest_${trail.pipeline}`)}/runs`]);
   return found.length > 0 && h("p", { class: "links" }, found.map(([words, path]) => h("button", { type: "button", class: "link", "data-path": path, onclick: () => openInAirflow(path) }, words, icon("open"))));
@@ -113,6 +113,7 @@ function links(stop, trail) {
 function notes(trail) {
   const found = [
     trail.stops.some((stop) => stop.late) && LATE,
+    trail.stops.some((stop) => stop.copy_number > 0) && "It was taken in more than once: each stop says of which copy it is.",
     trail.left_out > 0 && `${many(trail.left_out, "stop")} left out, as there are too many.`,
     trail.uncommitted > 0 && `${many(trail.uncommitted, "trace")} of batches that did not commit left out.`,
     trail.more > 0 && `${many(trail.more, "more event")} made of it.`,
@@ -124,8 +125,9 @@ function kind(state) {
   return plain(state).replaceAll(" ", "-");
 }
 
-/** Seconds → "42 ms", "1.25 s", "3 min 5 s", "2 h 10 min", "3 d 4 h". */
-export function span(seconds) {
+/** Seconds → "42 ms", "1.25 s", "3 min 5 s", "2 h 10 min", "3 d 4 h"; known to a tenth only: "1.2 s". */
+export function span(seconds, isCoarse = false) {
+  if (isCoarse && seconds < 10) return seconds < 0.1 ? "<0.1 s" : `${seconds.toFixed(1)} s`;
   if (seconds < 0.0005) return "0 s";
   if (seconds < 1) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
   if (seconds < 10) return `${seconds.toFixed(2)} s`;

@@ -17,5 +17,5 @@ export function upkeep({ jobs }) {
 }
 
 function outcome(one) {
-  return Object.entries(one.outcome).filter(([, value]) => value).map(([name, value]) => `${name} ${value}`).join(", ");
+  return Object.entries(one.outcome).filter(([, value]) => value).map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
 }

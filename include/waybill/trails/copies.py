@@ -1,0 +1,113 @@
+"""Which stops belong to which copy, of an event that was taken in more than once.
+
+An unchanged row that is read again is the same event: its id is, so its traces are found together.
+What tells copies apart is where they were: the record of Kafka, the row of the commit. Copies of an
+event have one key, so they keep their order from the source to the destination, also in a replay.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from waybill.tracing import Trace
+
+_Record = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+
+def copies_of(way: Sequence[tuple[int, Trace]], commits: Mapping[str, int]) -> dict[int, int]:
+    """Return {id() of a trace: 1 for the copy that was taken in first, 2, …}.
+
+    Left out is what cannot be told; of an event that was taken in once, everything.
+
+    Args:
+        way: (leg, trace) in the order of the way.
+        commits: the commit number of each batch that is known.
+    """
+    legs: dict[int, list[Trace]] = defaultdict(list)
+    for leg, trace in way:
+        legs[leg].append(trace)
+    taken = sorted(
+        (one for one in legs.get(0, ()) if one.phase == "ingestion"),
+        key=lambda one: (one.at, one.kafka_offset or 0),
+    )
+    if len(taken) < 2:  # noqa: PLR2004 - one is no copy of another
+        return {}
+    found = {id(one): number for number, one in enumerate(taken, 1)}
+    ended: dict[int, Trace] = {}
+    for leg in sorted(legs):
+        begun = _sent(legs[leg], ended, found) if leg else sorted(found.values())
+        ended |= _followed(legs[leg], begun, commits, found)
+    return found
+
+
+def _sent(stops: Sequence[Trace], ended: Mapping[int, Trace], found: dict[int, int]) -> list[int]:
+    """Return which copies a replay sent, by the parked objects that it read them from.
+
+    Its trace stands for all that it sent of one object. Of several copies in it perhaps some were
+    left out, as one that was discarded: they are told apart once as many have come back.
+    """
+    sent = [stop for stop in stops if stop.phase == "replay"]
+    begun: list[int] = []
+    for key in {stop.object_key for stop in sent}:
+        parked = [
+            number
+            for number, last in sorted(ended.items())
+            if last.outcome == "parked" and last.object_key == key
+        ]
+        if len(parked) == 1:
+            found |= {id(one): parked[0] for one in sent if one.object_key == key}
+        begun += parked
+    whole = len(begun) == len(sent) or len(begun) == len(_records(stops))
+    return sorted(begun) if whole else []
+
+
+def _records(stops: Iterable[Trace]) -> dict[_Record, list[Trace]]:
+    """Return the stops by the record of Kafka that they were at."""
+    found: dict[_Record, list[Trace]] = defaultdict(list)
+    for stop in stops:
+        if stop.kafka_partition is not None and stop.kafka_offset is not None:
+            found[stop.topic, stop.kafka_partition, stop.kafka_offset].append(stop)
+    return found
+
+
+def _followed(
+    stops: Sequence[Trace],
+    begun: Sequence[int],
+    commits: Mapping[str, int],
+    found: dict[int, int],
+) -> dict[int, Trace]:
+    """Find the copies of a leg's stops from Kafka on; return the last stop of each copy."""
+    records = _records(stops)
+    if len(records) > len(begun):
+        return {}
+    ended: dict[int, Trace] = {}
+    passed: dict[int | None, list[int]] = defaultdict(list)
+    for number, place in zip(begun, sorted(records), strict=False):
+        for stop in records[place]:
+            found[id(stop)] = number
+        last = max(records[place], key=lambda stop: stop.order[1])
+        ended[number] = last
+        if (last.phase, last.outcome) == ("mapping", "passed"):
+            passed[commits.get(last.batch)].append(number)
+    return ended | _loaded(stops, passed, found)
+
+
+def _loaded(
+    stops: Iterable[Trace], passed: Mapping[int | None, Sequence[int]], found: dict[int, int]
+) -> dict[int, Trace]:
+    rows: dict[int | None, list[Trace]] = defaultdict(list)
+    for stop in stops:
+        if stop.phase == "destination":
+            rows[stop.commit_number if stop.commit_number in passed else None].append(stop)
+    ended: dict[int, Trace] = {}
+    for commit, those in rows.items():
+        numbers = passed.get(commit, ())
+        if len(those) != len(numbers):
+            continue
+        those.sort(key=lambda stop: (stop.commit_number or 0, stop.kafka_offset or 0))
+        for number, stop in zip(numbers, those, strict=True):
+            found[id(stop)] = number
+            ended[number] = stop
+    return ended
