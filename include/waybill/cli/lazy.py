@@ -287,11 +287,13 @@ _ERROR = "Error:"
 
 
 def _print_error(words: str) -> None:
+    """Print an error; on a terminal it is broken between words, else it is as it was written."""
     from rich.text import Text
 
     from waybill.cli.output import folded, plain, screen_width, terminal
 
-    console, width = terminal(err=True), screen_width(err=True)
+    console = terminal(err=True)
+    width = screen_width(err=True) if console.is_terminal else None
     first, *rest = map(plain, words.split("\n"))  # a server's may quote a value
     lines = [part for line in (f"{_ERROR} {first}", *rest) for part in folded(line, width, "  ")]
     console.print(

@@ -340,14 +340,18 @@ def _print_problems(problems: Sequence[Problem]) -> None:
 
 
 def _print_lines(problems: Sequence[Problem], *, label: str = "", style: str = "") -> None:
-    """Print problems on standard error; one that means the whole file names no field."""
-    console, width = terminal(err=True), screen_width(err=True)
+    """Print problems on standard error; one that means the whole file names no field.
+
+    On a terminal they are broken between words, as errors are.
+    """
+    console = terminal(err=True)
+    width = screen_width(err=True) if console.is_terminal else None
     for problem in problems:
         place = Text(plain(f"{from_here(problem.file)}:{problem.line}"), style="bold")
         if problem.field:
             place.append(plain(f" {problem.field}"), style="cyan not bold")
         words = Text(plain(f"{_SET_IN}{label}{problem.message}"), style=style)
-        for line in (*folded_text(place, width, _SET_IN), *folded_text(words, width, _SET_IN * 2)):
+        for line in (place, *folded_text(words, width, _SET_IN * 2)):  # a path may have blanks
             console.print(line, soft_wrap=True)
 
 
