@@ -232,7 +232,7 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
     yield Text.assemble(indent, (plain(trail["event_id"]), "bold"), "  ", (plain(name), ""))
     yield Text(f"{indent}{plain(trail['said'])}", f"bold {style}".strip())
     if copies := max((int(stop.get("copy_number") or 0) for stop in trail["stops"]), default=0):
-        times = "twice" if copies == 2 else f"{copies:,} times"  # noqa: PLR2004
+        times = {2: "twice"}.get(copies, f"{copies:,} times")
         yield Text(f"{indent}taken in {times}: each stop says of which copy it is", "bright_black")
     day, leg, any_late = "", 0, False
     before: _Shown | None = None

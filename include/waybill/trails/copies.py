@@ -32,7 +32,7 @@ def copies_of(way: Sequence[tuple[int, Trace]], commits: Mapping[str, int]) -> d
         (one for one in legs.get(0, ()) if one.phase == "ingestion"),
         key=lambda one: (one.at, one.kafka_offset or 0),
     )
-    if len(taken) < 2:  # noqa: PLR2004 - one is no copy of another
+    if not taken[1:]:  # one is no copy of another
         return {}
     found = {id(one): number for number, one in enumerate(taken, 1)}
     ended: dict[int, Trace] = {}
