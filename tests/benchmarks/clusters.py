@@ -15,11 +15,11 @@ storm        one team has ten times its rate from the tenth minute on; with all 
 ``others_p95_lag_ratio``  p95 lag of all other teams from the step on, against the same run without
                           the step, the worst; ``…_one_empty``: where a cluster is empty
 ``others_p95_lag_bound``  the same where the storm's team and its cluster are not there from the
-                          beginning: what a storm that fills a cluster costs the others, however
-                          they are placed, for lack of that cluster
+                          beginning: what the lack of that cluster alone costs them in this model.
+                          No proof of a least: runs with the storm have been below it
 
-Where all clusters are in use, ``others_p95_lag_ratio`` may be as high as the bound of its seed, and
-with an empty one 1.1.
+The goal of ``others_p95_lag_ratio`` is 1.1. It is met with an empty cluster, and by ``single_…``; where
+all clusters are in use it is not, and the exit code allows as much as the bound of its seed.
 
 A cluster's topics share a query, and those that fill batches have their own, as in processing. The
 same storms without a coordinator are shown beside it, and with other ways to share queries: one

@@ -71,6 +71,19 @@ def test_it_freezes_launches_waits_without_a_slot_and_returns_the_report(library
     assert (report["state"], report["ended"], report["failed"]) == ("done", 3, 1)
 
 
+def test_the_reason_and_names_of_a_request_are_taken_as_they_are(library):
+    from airflow.sdk.exceptions import TaskDeferred
+
+    task = ReplayCampaignOperator(task_id="campaign").prepare_for_execution()
+    given = context(**CONF, why="{{ 7*7 }} {% raw %}\x1b[2J")
+    task.render_template_fields(given)
+    with pytest.raises(TaskDeferred):
+        task.execute(given)
+    [(request, _, _), _] = library
+    assert request.why == "{{ 7*7 }} {% raw %}\x1b[2J"
+    assert request.pipeline == CONF["pipeline"]
+
+
 def test_what_names_nothing_fails_at_once(monkeypatch):
     from airflow.sdk.exceptions import AirflowFailException
 
