@@ -82,11 +82,11 @@ def pytest_configure(config: pytest.Config) -> None:
         rewritten.rewrite(config, servers.CHECKOUT / "tests")
     with_servers = "not serves" not in config.option.markexpr
     if _starts_workers(config) and with_servers and _ARCHIVE is not None:
-        _MAKING.extend(class_data.start_making(_ARCHIVE))
+        _MAKING.extend(class_data.start_making(servers.JARS))
 
 
 _MAKING: list[subprocess.Popen[bytes]] = []
-"""What makes the class-data archive, at a checkout's first run."""
+"""What makes the class-data archives, at a checkout's first run."""
 
 
 def _starts_workers(config: pytest.Config) -> bool:
@@ -99,7 +99,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         servers.sweep()
     while _MAKING:
         if _MAKING.pop().wait(180):
-            print(f"no class-data archive could be made: see {_ARCHIVE}, .log")
+            print(f"a class-data archive could not be made: see the logs in {servers.JARS}")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -133,8 +133,12 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected, which stays to the end, out of each later search for garbage."""
+    """Leave what was collected, which stays to the end, out of each later search for garbage.
+
+    And search less often than every 700 objects: a tenth of what the tests' own processes took.
+    """
     gc.freeze()
+    gc.set_threshold(10_000)
     gc.enable()
 
 
@@ -235,6 +239,28 @@ def airflow_metadata(
     made = AirflowMetadata(_postgres, home)
     yield made
     made.end()
+
+
+@pytest.fixture(scope="session")
+def web_application(
+    airflow_metadata: AirflowMetadata, _postgres: servers.PostgresServer, servers_home: Path
+) -> Iterator[Any]:
+    """Airflow's web application in this process: see `tests.support.web_app`."""
+    from tests.support.web_app import Application
+
+    application = Application(airflow_metadata, _postgres, servers_home)
+    yield application
+    application.close()
+
+
+@pytest.fixture(scope="session")
+def web_lot(_postgres: servers.PostgresServer, _s3: servers.S3Server) -> Iterator[Any]:
+    """The tracker and the bucket below the web application; each test finds them empty."""
+    from tests.integration import parking_lot
+
+    lot = parking_lot._open(_postgres.database("web", keep=True), _s3.bucket("web", keep=True))
+    yield lot
+    lot.tracker.close()
 
 
 @pytest.fixture
