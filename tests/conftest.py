@@ -106,8 +106,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each worker whole files, long ones first; a worker has servers of its own.
 
-    Tests of the page and of the REST API share one worker: each other one would have to make
-    Airflow's metadata database, and to start its web server or to have it in its own process.
+    Tests of the page, of the REST API and of Airflow's old runs share one worker: each other one would
+    have to make Airflow's metadata database, and to start its web server or to have it in its own
+    process.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -121,10 +122,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @functools.cache
 def _needs_web_server(path: str) -> bool:
+    if path.startswith("tests/ui/") or path == "tests/integration/test_clean_up_runs.py":
+        return True
     file = servers.CHECKOUT / path
-    return path.startswith("tests/ui/") or (
-        path.startswith("tests/integration/") and "web_app" in file.read_text(encoding="utf-8")
-    )
+    return path.startswith("tests/integration/") and "web_app" in file.read_text(encoding="utf-8")
 
 
 def pytest_sessionstart() -> None:

@@ -145,4 +145,4 @@ def _become(asked: dict[str, Any], output: int) -> str:
     os.environ.clear()
     os.environ.update(asked["env"])
     os.chdir(asked["folder"])
-    return asked["code"]
+    return str(asked["code"])
