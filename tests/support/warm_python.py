@@ -22,12 +22,19 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _IMPORTED = (
     *("waybill.services", "waybill.ingestion.run", "waybill.ingestion.connectors.csv_file"),
-    *("waybill.replay", "waybill.undeployment", "waybill.clusters", "waybill.producer"),
+    *(
+        "waybill.cli",
+        "waybill.collector",
+        "waybill.replay",
+        "waybill.undeployment",
+        "waybill.clusters",
+        "waybill.producer",
+    ),
     *("sqlalchemy.dialects.postgresql.psycopg", "psycopg", "botocore.session"),
     *("boto3", "pandas", "pyarrow.parquet", "pyarrow.compute", "confluent_kafka.admin"),
 )
@@ -38,17 +45,23 @@ _SET_CHILD_SUBREAPER = 36
 
 
 class WarmPopen(subprocess.Popen[bytes]):
-    """``Popen`` of ``python -c code``, in a session of its own, with nothing on its standard input."""
+    """``Popen`` of ``python -c code``, in a session of its own, with nothing on its standard input.
 
-    def __init__(self, code: str, env: dict[str, str]) -> None:
-        super().__init__(["python", "-c", code], env=env, stdout=subprocess.PIPE)
+    What it says, also of its mistakes, comes through a pipe, or goes into a file.
+    """
+
+    def __init__(
+        self, code: str, env: dict[str, str], output: int | IO[bytes] = subprocess.PIPE
+    ) -> None:
+        super().__init__(["python", "-c", code], env=env, stdout=output)
 
     def _execute_child(self, args: list[str], *given: Any) -> None:
-        env, written = given[5], given[12]
+        env, read, written = given[5], given[11], given[12]
         try:
             self.pid = _server(os.getpid()).fork(args[-1], env, written)
         finally:
-            os.close(written)
+            if read != -1:  # a pipe, whose other end is the child's
+                os.close(written)
         self._child_created = True
 
 
