@@ -243,8 +243,8 @@ def read_text(text: str, ends: Sequence[Any], *, name: str) -> str:
     if len(forms) > 1:
         raise InputError(
             f"{name}: the cursor's column has times as texts of several forms"
-            f" ({', '.join(map(repr, forms.values()))}), whose order is not that of the times; --full"
-            " reads all rows; a view can give the times one form"
+            f" ({', '.join(map(repr, forms.values()))}), whose order is not that of the times;"
+            " --full reads all rows; a view can give the times one form"
         )
     [(form, example)] = forms.items()
     try:
