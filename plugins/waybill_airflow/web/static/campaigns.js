@@ -50,10 +50,19 @@ function card(one, me, reload) {
 function progress(one) {
   const parts = [`${count(one.ended)} of ${count(one.groups)} groups ended`];
   if (one.failed) parts.push(`${count(one.failed)} of these failed`);
+  parts.push(...became(one.result));
   if (one.unfinished) parts.push(`${many(one.unfinished, one.groups_per_run > 1 ? "launched group" : "run")} not ended`);
   if (one.rate_per_min) parts.push(`${one.rate_per_min} a minute`);
   if (one.eta_s !== null) parts.push(`${duration(one.eta_s)} left`);
   return parts.join(", ");
+}
+
+/** Return what became of a campaign's events so far; of a dry run, what would. */
+function became({ sent, delivered, parked_again, tried, would_park_again }) {
+  if (tried) return [`${count(would_park_again)} of ${many(tried, "event")} would park again`];
+  if (!sent) return [];
+  const again = Object.entries(parked_again).map(([stage, number]) => `${count(number)} parked again at ${stage}`);
+  return [`${many(sent, "event")} sent back`, `${count(delivered)} delivered`, ...again];
 }
 
 async function decide(one, verb, reload) {
