@@ -355,7 +355,7 @@ def show(
     if groups is not None and groups not in _STATES:
         raise InputError(f"--groups: {groups!r} is none of {', '.join(_STATES)}")
     states = _TROUBLED if groups is None else (groups,)
-    _show(Settings(), campaign_id, states, limit, wait_s=wait, as_json=as_json)
+    _show(Settings(), campaign_id, states, limit, wait_s=wait or None, as_json=as_json)
 
 
 def _show(
@@ -364,13 +364,13 @@ def _show(
     states: Sequence[str],
     limit: int,
     *,
-    wait_s: float,
+    wait_s: float | None,
     as_json: bool,
 ) -> None:
-    """Print a campaign and its groups in these states, once it has ended or the time is over."""
+    """Print a campaign and its groups in these states; with ``wait_s`` once all is known."""
     from waybill.services import campaign_groups, campaign_results, replay_campaign
 
-    is_known = _awaited(settings, campaign_id, wait_s) if wait_s else None
+    is_known = _awaited(settings, campaign_id, wait_s) if wait_s is not None else None
     found = replay_campaign(settings, campaign_id)
     result = campaign_results(settings, [campaign_id])[campaign_id]
     rows = [
@@ -522,6 +522,14 @@ def _by_stage(result: CampaignResult) -> list[tuple[str, int]]:
     return sorted(result.parked_again.items(), key=lambda item: (-item[1], item[0]))
 
 
+def _verdict(found: Campaign, result: CampaignResult) -> str:
+    """Return what went wrong so far, for the line that names the campaign's state."""
+    words = {"parked_again": "events parked again", "would_park_again": "events would park again"}
+    troubles = [f"{counted(found.failed, 'group')} failed"] if found.failed else []
+    troubles += [words[result.word]] if result.word else []
+    return f"; {', '.join(troubles)}" if troubles else ""
+
+
 def _lines(found: Campaign, result: CampaignResult) -> list[str]:
     from waybill.replay import left_out_words, proposal_words
 
@@ -532,7 +540,7 @@ def _lines(found: Campaign, result: CampaignResult) -> list[str]:
     ]
     changed = f" by {found.changed_by}, {clock(found.changed_at)}" if found.changed_by else ""
     lines = [
-        f"campaign {found.id}: {found.state}{changed}",
+        f"campaign {found.id}: {found.state}{changed}{_verdict(found, result)}",
         f"  asked by {found.asked_by}, {clock(found.asked_at)} (UTC)",
         f"  request: {', '.join(asked)}",
         f"  {_progress(found)}",

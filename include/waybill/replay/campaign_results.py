@@ -167,7 +167,7 @@ def _query(key: ColumnElement[int], own: ColumnElement[bool]) -> Any:
     return union_all(sent, outcomes, *tried)
 
 
-def _tried(key: ColumnElement[int], own: ColumnElement[bool], name: str) -> Select[Any]:
+def _tried(key: ColumnElement[int], own: ColumnElement[bool], name: str) -> Select[int, str, int]:
     number = func.sum(_reported(name))
     return (
         select(key, literal(name), number)
