@@ -145,6 +145,7 @@ def start(
     if campaign is None and state == "failed":
         url = f"{settings.airflow.url}/dags/{_DAG_ID}/runs/{run_id}"
         echo(f"the campaign did not begin: its run failed; see its log: {url}", err=True)
+    if campaign is None and (wait or state == "failed"):
         raise typer.Exit(ExitCode.FOUND)
 
 

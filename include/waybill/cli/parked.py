@@ -485,7 +485,7 @@ def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
     replayed = sum(partition.replayed for partition in found)
     before = (
         [
-            f"Apart from these, {counted(replayed, 'event')} replayed before: each time counts, and "
+            f"Apart from these, {counted(replayed, 'event')} replayed before: each time counts; "
             "what parked again is among the parked as well."
         ]
         if replayed
