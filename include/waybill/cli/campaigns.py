@@ -131,6 +131,13 @@ def start(
     conf = request.model_dump(mode="json", exclude={*_NOT_TAKEN, "proposed", "sample"}) | {
         "governed": not ungoverned
     }
+    _begin(settings, conf, wait, as_json=as_json)
+
+
+def _begin(
+    settings: Settings, conf: dict[str, object], wait: float | None, *, as_json: bool
+) -> None:
+    """Start the run, say which campaign it is, and wait as long as is asked."""
     run_id = f"cli__{time.time_ns() // 1_000_000}__{secrets.token_hex(4)}"
     until_s = time.monotonic() + (wait or 0)
     campaign, state = _begun(settings, run_id, conf, wait_s=_BEGIN_S if wait is None else wait)
