@@ -150,7 +150,7 @@ def test_a_campaign_whose_events_parked_again_says_so_and_ends_with_2(
     assert "10 events sent back: 0 delivered, 2 parked again" in told
     assert "parked again: 2 at mapping; see `waybill parked list orders`" in told
     assert "groups: failed, parked again" in told
-    assert "2 of 10 events parked again: 2 at mapping" in told
+    assert "2 of 10 events parked again: 2 mapping/not_null_violation" in told
     listed = json.loads(run("list", "--json").stdout)
     assert listed[0]["result"]["parked_again"] == {"mapping": 2}
     assert "parked again" in said(run("list"))

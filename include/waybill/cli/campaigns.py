@@ -386,8 +386,9 @@ def _show(
         for state in states
         for row in campaign_groups(settings, campaign_id, state=state, limit=limit)
     ][:limit]
+    ways = _ways_parked_again(settings, rows)
     if as_json:
-        listed = [row.to_json() for row in rows]
+        listed = [row.to_json() | {"ways": ways.get(row.partition_id, {})} for row in rows]
         own = {"result": result.to_json(), "known": is_known, "listed": listed}
         print_json(found.to_json() | own)
     else:
@@ -395,11 +396,29 @@ def _show(
         print_line(f"  {settings.airflow.url}/dags/replay_parked_partitions/runs/{found.run_id}")
         if rows or len(states) == 1:
             print_folded([""])
-            print_table(_group_table(rows, states))
+            print_table(_group_table(rows, states, ways))
         if is_known is False:
             print_folded(["not all is known yet: the time to wait is over"], style="bold yellow")
     if is_known is not None and (found.failed or result.word or not is_known):
         raise typer.Exit(ExitCode.FOUND)
+
+
+def _ways_parked_again(
+    settings: Settings, rows: Sequence[CampaignGroup]
+) -> dict[int, dict[str, int]]:
+    """Return by group in which ways events parked again; standard error says what is not known."""
+    from waybill.errors import RetryError
+    from waybill.services import ways_parked_again
+
+    found: dict[int, dict[str, int]] = {}
+    for row in rows:
+        if row.outcome_now == "parked_again":
+            try:
+                found[row.partition_id] = ways_parked_again(settings, row)
+            except (InputError, RetryError) as error:
+                print_folded([f"why events parked again cannot be said: {error}"], err=True)
+                break
+    return found
 
 
 def _awaited(settings: Settings, campaign_id: int, wait_s: float) -> bool:
@@ -507,7 +526,9 @@ def _result_lines(found: Campaign, result: CampaignResult) -> list[str]:
     if result.again:
         name = found.request.get("pipeline")
         where = f"waybill parked list {quote(str(name))}" if name else "waybill parked list"
-        stages = ", ".join(f"{number:,} at {stage}" for stage, number in _by_stage(result))
+        stages = ", ".join(
+            f"{number:,} at {stage}" for stage, number in _by_number(result.parked_again)
+        )
         lines.append(f"  parked again: {stages}; see `{where}`")
     return lines
 
@@ -526,8 +547,8 @@ def _ends(result: CampaignResult) -> list[str]:
     return ends + ([f"{unknown:,} on the way, or filtered"] if unknown > 0 else [])
 
 
-def _by_stage(result: CampaignResult) -> list[tuple[str, int]]:
-    return sorted(result.parked_again.items(), key=lambda item: (-item[1], item[0]))
+def _by_number(numbers: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _verdict(found: Campaign, result: CampaignResult) -> str:
@@ -584,7 +605,7 @@ def _progress(found: Campaign) -> str:
     return ", ".join(parts + ([f"{cancelled:,} cancelled"] if cancelled else []))
 
 
-def _outcome(row: CampaignGroup) -> str:
+def _outcome(row: CampaignGroup, ways: Mapping[str, int]) -> str:
     """Return how a group ended: why it failed, or how many events parked again, and where."""
     report = row.report or {}
     if why := str(report.get("error") or report.get("problem") or ""):
@@ -593,16 +614,19 @@ def _outcome(row: CampaignGroup) -> str:
     if result.tried:
         return f"{result.would_park_again:,} of {counted(result.tried, 'event')} would park again"
     if row.outcome_now == "parked_again":
-        stages = ", ".join(f"{number:,} at {stage}" for stage, number in _by_stage(result))
-        return f"{result.again:,} of {counted(result.sent, 'event')} parked again: {stages}"
+        found = ways or {f"at {stage}": number for stage, number in result.parked_again.items()}
+        listed = ", ".join(f"{number:,} {way}" for way, number in _by_number(found))
+        return f"{result.again:,} of {counted(result.sent, 'event')} parked again: {listed}"
     return row.outcome
 
 
-def _group_table(rows: list[CampaignGroup], states: Sequence[str]) -> Table:
+def _group_table(
+    rows: Sequence[CampaignGroup], states: Sequence[str], ways: Mapping[int, Mapping[str, int]]
+) -> Table:
     state = ", ".join(one.replace("_", " ") for one in states)
     shown = []
     for row in rows:
-        outcome = _outcome(row)
+        outcome = _outcome(row, ways.get(row.partition_id, {}))
         names = (row.pipeline, row.event_name or "(empty)", row.stage, row.error_type)
         shown.append((*names, outcome or None, row.run_id or None))
     return Table(
