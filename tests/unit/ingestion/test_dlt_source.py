@@ -669,3 +669,19 @@ def test_code_is_not_run_where_it_cannot_be_confined_and_the_settings_ask_for_th
     assert frame["kind"] == "input"
     assert "no closed files, no closed system calls; WAYBILL_SANDBOX__STRICT" in frame["message"]
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_user_is_told_that_the_machine_cannot_confine_a_source(tmp_path, monkeypatch):
+    """Through the connector: what the child says reaches whoever asked as wrong input."""
+
+    def unconfined(path):
+        entries = [str(Path(entry).resolve()) for entry in path if entry]
+        return [sys.executable, "-c", f"import sys; sys.path[:] = {entries!r}\n{UNCONFINED}"]
+
+    monkeypatch.setattr("waybill.ingestion.connectors.dlt_source._command", unconfined)
+    (tmp_path / "shop.py").write_text("def rows(): yield {}")
+    source = Source(connector="dlt", event="x", options={"resource": "shop:rows"})
+    settings = Settings(sandbox={"strict": True})
+    connector = open_connector(source, tmp_path, settings=settings)
+    with pytest.raises(InputError, match="this machine cannot confine a source's code: it has no"):
+        next(iter(connector.read(None)))

@@ -101,7 +101,7 @@ def main() -> NoReturn:
     sys.path[:] = filter(_is_open, sys.path)
     if missing and order.strict:
         words = f"this machine cannot confine a source's code: it has no {', no '.join(missing)}"
-        _send(output, {"kind": "input", "message": f"{words}; WAYBILL_SANDBOX__STRICT asks for it"})
+        _send_error(output, "input", f"{words}; WAYBILL_SANDBOX__STRICT asks for it", "")
         os._exit(1)
     for lacks in missing:
         sys.stderr.write(f"this machine does not close the process in: no {lacks}\n")
@@ -145,7 +145,11 @@ def _answer(order: Order, output: BinaryIO) -> None:
     except Exception as error:  # noqa: BLE001 - whatever the source raises is told, none of it is ours
         traceback.print_exc()
         kind, message, detail = _judged(error, order)
-        _send(output, {"kind": kind, "message": message, "detail": detail})
+        _send_error(output, kind, message, detail)
+
+
+def _send_error(output: BinaryIO, kind: str, message: str, detail: str) -> None:
+    _send(output, {"kind": kind, "message": message, "detail": detail})
 
 
 def _send(output: BinaryIO, frame: Mapping[str, Any]) -> None:
