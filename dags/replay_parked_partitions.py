@@ -5,7 +5,8 @@ match now are written down at once; what parks later is not among them. Each gro
 own, or up to `groups_per_run` of them share one: cheaper where groups are many, as a run takes ten
 seconds to start. At most `max_unfinished` runs wait or run at a time; the task waits without a
 worker's slot, and ends when all groups have. Its run succeeds however they ended: its report says
-how many failed.
+how many failed, and `waybill campaigns show` how many of their events parked again; of a dry run,
+how many would.
 
 Left out, and counted with the reason: what never were events, pipelines that are held, groups that
 are being replayed, and those that another campaign has. `waybill campaigns list|show` says how far
@@ -24,7 +25,7 @@ from waybill_airflow.dag_defaults import REPLAYS, paused_at_creation
 from waybill_airflow.operators.campaign import ReplayCampaignOperator
 from waybill_airflow.params import params_of
 
-OPTIONS = ("rate_per_s", "governed", "canary", "dry_run")
+OPTIONS = ("rate_per_s", "governed", "canary", "enter", "dry_run")
 FILTERS = ("pipeline", "event_name", "stage", "error_type", "since", "until")
 
 with DAG(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import pairwise
 from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,7 +194,7 @@ def deploy(
         _register(connection, pipeline)
         active = _active_row(connection, pipeline.id)
         if active is not None and active.version != pipeline.version and not origin.force:
-            _refuse_stale(connection, pipeline, active, origin.place)
+            _refuse_stale(connection, pipeline, origin.place)
         change = _Change(who, "deploy", {"place": origin.place} if origin.place else {})
         report = _activated(connection, pipeline, active, change, rules or rules_of("postgres"))
         if origin.place and not report.changed:
@@ -582,38 +583,95 @@ def _write_version(
     write_audit(connection, who=change.who, action=change.action, target=pipeline.id, **detail)
 
 
-def _refuse_stale(connection: Connection, pipeline: Pipeline, active: Any, place: str) -> None:
-    """Refuse a folder that is behind the active version, as far as that can be told.
-
-    It is where it holds what was active before, or was deployed and somebody else deployed since.
-    """
+def _refuse_stale(connection: Connection, pipeline: Pipeline, place: str) -> None:
+    """Refuse a folder that is behind the active version, as far as that can be told."""
     versions = _history(connection, pipeline.id)
-    place = text_value(place)
-    same = next((one for one in versions if one.version == pipeline.version), None)
-    own = _last_of_place(connection, pipeline.id, place)
-    if same is not None:
-        said = f"this folder holds number {same.number}, which was active before"
-    elif own is None or own.number >= active.number:
+    behind = _behind(connection, pipeline, versions, text_value(place))
+    if not behind:
         return
-    elif own.action == _AGREED:
-        said = f"this folder was as number {own.number} when last deployed, and changed since"
-    else:
-        said = f"this folder was last deployed as number {own.number}, and changed since"
     raise StaleFolderError(
-        f"pipeline {pipeline.name!r}: {said}. What is active now is {versions[0]}; deploying the "
+        f"pipeline {pipeline.name!r}: {behind}. What is active now is {versions[0]}; deploying the "
         f"folder would take back what that changed. `waybill pipelines diff {pipeline.name}` shows "
         "the difference; bring it into the folder, or go on with --force"
     )
 
 
+def _behind(
+    connection: Connection, pipeline: Pipeline, versions: Sequence[DeployedVersion], place: str
+) -> str:
+    """Return in which way a folder is behind the active version; "": that cannot be told.
+
+    It is where it holds what was active before; where it was deployed and somebody else deployed
+    since; where it held what somebody else deployed, and holds what was before that, changed.
+    """
+    active = versions[0]
+    same = next((one for one in versions if one.version == pipeline.version), None)
+    if same is not None:
+        return f"this folder holds number {same.number}, which was active before"
+    own = _last_of_place(connection, pipeline.id, place)
+    if own is None:
+        return ""
+    if own.number < active.number and own.action != _AGREED:
+        return f"this folder was last deployed as number {own.number}, and changed since"
+    held = f"this folder was as number {own.number} when last deployed"
+    if own.number < active.number:
+        return f"{held}, and changed since"
+    if own.action == _AGREED and _takes_back(connection, pipeline, versions):
+        return f"{held}, and now has nothing of what that changed, as a branch from before it"
+    return ""
+
+
+def _takes_back(
+    connection: Connection, pipeline: Pipeline, versions: Sequence[DeployedVersion]
+) -> bool:
+    """Tell whether a folder has nothing of what the active version changed, and some of before.
+
+    What a rollback took back may come again, corrected.
+    """
+    active = versions[0]
+    replaced = next((one for one in versions if one.version != active.version), None)
+    if replaced is None or active.rolled_back_to is not None:
+        return False
+    new, old = (_line_pairs(_version_of(connection, one)) for one in (active, replaced))
+    folder = _line_pairs(pipeline)
+    return not folder & (new - old) and bool(folder & (old - new))
+
+
+def _line_pairs(pipeline: Pipeline) -> set[tuple[str, str, str]]:
+    """Return (file, line, next line) of declaration and code, without empty lines.
+
+    By pairs a line that was put in between two is told from one that was taken out.
+    """
+    content = pipeline.to_json()
+    for name in ("version", "transformation_code", "shared_code"):
+        content.pop(name, None)
+    declaration = json.dumps(content, sort_keys=True, indent=0)
+    code = {"transformation": pipeline.transformation_code, **pipeline.shared_code}
+    texts = {"": declaration, **code}
+    return {
+        (file, *pair)
+        for file, text in texts.items()
+        for pair in pairwise(["", *filter(str.strip, text.splitlines()), ""])
+    }
+
+
 def _note_agreement(
     connection: Connection, pipeline: Pipeline, number: int, change: _Change
 ) -> None:
-    """Note that a folder holds what is active, once for each version: a rollback came before."""
+    """Note that a folder holds what is active, once for each version: a rollback came before.
+
+    Of folders that nothing came from before, as of hosts that each deploy gets anew, the first
+    `_MOST_AGREED` of a version are noted.
+    """
     own = _last_of_place(connection, pipeline.id, text_value(str(change.detail["place"])))
-    if own is None or own.number < number:
-        detail = {"version": pipeline.version, "number": number, **change.detail}
-        write_audit(connection, who=change.who, action=_AGREED, target=pipeline.id, **detail)
+    if own is not None and own.number >= number:
+        return
+    if own is None:
+        given = {"id": pipeline.id, "agreed": _AGREED, "number": str(number)}
+        if connection.execute(_AGREED_PLACES, given).scalar_one() >= _MOST_AGREED:
+            return
+    detail = {"version": pipeline.version, "number": number, **change.detail}
+    write_audit(connection, who=change.who, action=_AGREED, target=pipeline.id, **detail)
 
 
 def _last_of_place(connection: Connection, pipeline_id: str, place: str) -> Any:
@@ -1137,6 +1195,11 @@ WHERE versions.pipeline_id = :id ORDER BY versions.number DESC
 """)
 _AGREED = "deploy_unchanged"
 """In the audit log: a deploy of a folder that holds what is active already."""
+_MOST_AGREED = 16
+_AGREED_PLACES = text("""
+SELECT count(*) FROM audit_log
+WHERE target = :id AND action = :agreed AND detail->>'number' = :number
+""")
 _LAST_OF_PLACE = text("""
 SELECT CAST(detail->>'number' AS int) AS number, action FROM audit_log
 WHERE target = :id AND action IN ('deploy', :agreed) AND detail->>'place' = :place

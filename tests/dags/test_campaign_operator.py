@@ -96,11 +96,16 @@ def test_no_value_of_a_run_is_rendered_and_each_passes_the_schema_of_the_replay_
     from tests.dags.conftest import ROOT, load_dags
 
     dag = load_dags(ROOT / "dags" / "replay.py").dags["replay"]
-    request = CampaignRequest.of({"since": "2013-01-01", "rate_per_s": 9, "canary": True})
+    asked = {"since": "2013-01-01", "rate_per_s": 9, "canary": True, "enter": "transformation"}
+    request = CampaignRequest.of(asked)
     conf = request.of_group(CONF)
     params = process_params(dag, dag.get_task("replay"), conf, suppress_exception=False)
     assert params["since"] == "2013-01-01T00:00:00Z"
     assert params["pipeline"] == "{{ 1/0 }}"
+    assert params["enter"] == "transformation"
+    assert request.of_group({**CONF, "stage": "destination"})["enter"] is None
+    campaign = load_dags(ROOT / "dags" / "replay_parked_partitions.py").dags
+    assert "enter" in campaign["replay_parked_partitions"].params
     assert not ReplayCampaignOperator.template_fields
 
 

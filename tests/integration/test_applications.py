@@ -530,6 +530,29 @@ def test_each_death_is_told_once_and_waits_grow_in_the_row(
     assert machine.starts == [1]
 
 
+def test_an_end_by_a_signal_as_of_waybill_down_is_no_death(
+    tracker: TrackerStore, machine: Machine
+) -> None:
+    look(tracker, machine)
+    with Heartbeat(lease(tracker, 1)):
+        pass  # SIGTERM ends the loop
+    machine.alive.clear()
+    assert look(tracker, machine).action == "start"
+    assert row(tracker).failures == 0
+    machine.alive.clear()
+    look(tracker, machine)
+    assert (row(tracker).epoch, row(tracker).failures) == (3, 1), "one that says nothing died"
+    with pytest.raises(StopError), Heartbeat(lease(tracker, 3)):
+        raise StopError("Spark has ended")
+    machine.alive.clear()
+    look(tracker, machine)
+    with Heartbeat(lease(tracker, 4)):
+        pass
+    machine.alive.clear()
+    look(tracker, machine)
+    assert row(tracker).failures == 2, "deaths before it count as before"
+
+
 # Ending
 
 

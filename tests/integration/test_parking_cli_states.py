@@ -41,7 +41,7 @@ def test_what_is_quarantined_is_listed_counted_and_has_a_way_out(run, flights, l
     assert run("list", "-t", "null_value", "--since", "2013-01-01", "--json")[0]["quarantined"] == 6
     assert len(run("list", "--json")) == 2
     shown = " ".join(run("show", "-t", "null_value").split())
-    assert "0 discarded, 6 quarantined" in shown
+    assert "0 parked, 0 replaying, 6 quarantined" in shown
     assert "`waybill parked recheck` once their files are back" in shown
 
 

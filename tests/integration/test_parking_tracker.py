@@ -156,6 +156,29 @@ def test_a_partition_that_is_not_there_is_named_with_the_nearest(lot):
         lot.parking.pipeline_id("flight")
 
 
+def test_a_name_that_is_the_id_of_another_pipeline_is_refused_and_names_no_group(lot):
+    """Deploys refuse this; it may be older than that."""
+    lot.sql(
+        "INSERT INTO pipelines (id, name, team) VALUES ('pl-1', 'flights', 'aviation'),"
+        " ('pl-2', 'pl-1', 'aviation')"
+    )
+    lot.park([make_event(pipeline_id="pl-1")])
+    names = {"event_name": "flight", "stage": "transformation", "error_type": "null_value"}
+    assert lot.parking.find("pl-1", **names).pipeline_id == "pl-1", (
+        "the other one has no such group"
+    )
+    lot.park([make_event(2, pipeline_id="pl-2")])
+    for find in (
+        lambda: lot.parking.find("pl-1", **names),
+        lambda: lot.parking.find_exactly("pl-1", **names),
+        lambda: lot.parking.pipeline_id("pl-1"),
+    ):
+        with pytest.raises(InputError, match="'pl-1' is the id of one .* another, 'pl-2'"):
+            find()
+    assert lot.parking.find("flights", **names).pipeline_id == "pl-1"
+    assert lot.parking.find("pl-2", **names).pipeline_id == "pl-2"
+
+
 def test_events_come_in_the_order_in_which_they_were_written(lot):
     lot.park([make_event(n) for n in (30, 31)], 3)
     lot.park([make_event(n, kafka_partition=1) for n in (5, 6)], 2)

@@ -172,6 +172,52 @@ def test_of_two_folders_that_hold_what_is_active_the_second_to_change_is_refused
     assert as_json("deploy", other)["number"] == 3
 
 
+def test_a_branch_from_before_a_fix_does_not_take_it_back_where_the_folder_once_had_it(
+    home, tmp_path
+):
+    as_json("deploy", home)
+    as_json("deploy", elsewhere(home, tmp_path))
+    (home / "transformation.py").write_text(orders.FIXED)
+    assert as_json("deploy", home)["changed"] is False
+    # `git checkout` of what was there before the fix, and of a branch that begins there
+    (home / "transformation.py").write_text(orders.FIRST)
+    assert "this folder holds number 1" in flat(run("deploy", home, code=1).stderr)
+    refused = flat(run("deploy", changed(home, "branch"), code=1).stderr)
+    assert "was as number 2 when last deployed" in refused
+    assert "has nothing of what that changed, as a branch from before it" in refused
+    # the fix, and a change of it
+    (home / "transformation.py").write_text(f"{orders.FIXED}\n# mine\n")
+    assert as_json("deploy", home)["number"] == 3
+
+
+def test_what_a_rollback_took_back_may_come_again_corrected(home, tmp_path):
+    as_json("deploy", home)
+    as_json("deploy", elsewhere(home, tmp_path))
+    run("rollback", "orders", "1", "--why", "wrong sums")
+    assert as_json("deploy", home)["changed"] is False
+    (home / "transformation.py").write_text(f"{orders.FIXED}\n# corrected\n")
+    assert as_json("deploy", home)["number"] == 4
+
+
+def test_hosts_that_each_deploy_gets_anew_do_not_fill_the_audit_log(home, dsn, monkeypatch):
+    monkeypatch.setattr("waybill.deployment._MOST_AGREED", 2)
+    as_json("deploy", home)
+    host = socket.gethostname()
+    for name in ("runner-1", "runner-2", "runner-3", "runner-1"):
+        monkeypatch.setattr(socket, "gethostname", lambda name=name: name)
+        assert as_json("deploy", home)["changed"] is False
+    assert unchanged(dsn) == [1, 1]
+    # a folder that something came from is noted all the same
+    as_json("deploy", changed(home, "runner's"))
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    for name in ("runner-4", "runner-5", "runner-6"):
+        monkeypatch.setattr(socket, "gethostname", lambda name=name: name)
+        as_json("deploy", home)
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    as_json("deploy", home)
+    assert unchanged(dsn) == [1, 1, 2, 2, 2]
+
+
 def test_a_folder_that_held_what_was_active_does_not_take_back_a_later_rollback(home, dsn):
     as_json("deploy", home)
     as_json("deploy", changed(home, "mine"))

@@ -84,3 +84,18 @@ def test_a_wrong_password_and_a_missing_table_are_told_without_a_secret(source):
     assert "c4n4ry" not in str(caught.value)
     with pytest.raises(InputError, match="no table or view 'nothing'"):
         list(source(table="nothing").read(None))
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "datetime", "varchar(40)"])
+def test_a_value_to_begin_at_is_of_the_columns_type(source, mariadb, database, kind):
+    with mariadb.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute(f"CREATE TABLE t (id int PRIMARY KEY, at {kind} NOT NULL)")
+        for day in (1, 2, 3):
+            cursor.execute("INSERT INTO t VALUES (%s, %s)", (day, f"2026-01-0{day} 00:00:00"))
+        connection.commit()
+    table = source(table="t")
+    *_, last = table.read(None)
+    for value in ("2026-01-02", "2026-01-02T01:00:00+01:00"):
+        [page] = table.read(table.cursor_at(value, last.cursor))
+        assert [row["id"] for row in page.rows] == [2, 3]

@@ -80,3 +80,63 @@ def test_the_session_may_not_write_and_what_the_server_refuses_is_told(source):
         InputError, match="source table 'trap': cannot execute INSERT in a read-only"
     ):
         list(source(table="trap").read(None))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wanted"),
+    [
+        ("timestamptz", "2026-01-02T01:00:00+01:00", "a time such as"),
+        ("timestamp", "2026-01-02T00:00:00Z", "a time such as"),
+        ("date", "2026-01-02", "a day such as"),
+        ("text", "2026-01-02T00:00:00Z", "a time such as"),
+    ],
+)
+def test_a_value_to_begin_at_is_of_the_columns_type(source, kind, value, wanted):
+    days = [f"2026-01-0{day} 00:00:00" for day in (1, 2, 3)]
+    with psycopg.connect(source.dsn) as connection:
+        connection.execute(f"CREATE TABLE shop.t (id int PRIMARY KEY, at {kind})")
+        for number, day in enumerate(days):
+            connection.execute("INSERT INTO shop.t VALUES (%s, %s)", (number, day))
+    table = source(table="t")
+    *_, last = table.read(None)
+    for stands in (None, last.cursor):
+        [page] = table.read(table.cursor_at(value, stands))
+        assert [row["id"] for row in page.rows] == [1, 2]
+    again = {**last.cursor, "rereads": [table.reread_between(value, value, last.cursor)]}
+    assert [row["id"] for page in table.read(again) for row in page.rows] == [1]
+    with pytest.raises(InputError, match=f"^from: expected {wanted}.*'soon'"):
+        table.cursor_at("soon", last.cursor)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "compared"),
+    [
+        ("timestamp", "timestamptz", True),
+        ("timestamptz", "timestamp", True),
+        ("date", "timestamp", True),
+        ("timestamp", "date", False),
+        ("timestamp", "text", False),
+        ("text", "timestamp", False),
+    ],
+)
+def test_a_cursor_of_another_type_than_before_is_compared_where_that_can_be_or_refused(
+    source, before, now, compared
+):
+    with psycopg.connect(source.dsn) as connection:
+        connection.execute(f"CREATE TABLE shop.t (id int PRIMARY KEY, at {before})")
+        connection.execute("INSERT INTO shop.t VALUES (1, '2026-01-02')")
+        table = source(table="t")
+        connection.commit()
+        *_, last = table.read(None)
+        connection.execute(f"ALTER TABLE shop.t ALTER at TYPE {now} USING at::{now}")
+        connection.execute("INSERT INTO shop.t VALUES (2, '2026-01-03 00:00:00')")
+    if compared:
+        assert 2 in [row["id"] for row in next(table.read(last.cursor)).rows]
+        [page] = table.read(table.cursor_at("2026-01-02", last.cursor))
+        assert [row["id"] for row in page.rows] == [1, 2]
+        return
+    with pytest.raises(InputError, match="'at' are not of one type.*ingest … --full"):
+        list(table.read(last.cursor))
+    with pytest.raises(InputError, match="'at' are not of one type.*ingest … --full"):
+        table.cursor_at("2026-01-02", last.cursor)
+    assert [row["id"] for row in next(table.read(None)).rows] == [1, 2]

@@ -48,7 +48,7 @@ class RestSource:
 
 @contextmanager
 def serving(source: RestSource) -> Iterator[RestSource]:
-    """Serve a source on a free port of loopback."""
+    """Serve a source on its port of loopback; 0: on a free one."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -65,7 +65,7 @@ def serving(source: RestSource) -> Iterator[RestSource]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", source.port), Handler) as server:
         source.port = server.server_port
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -60,7 +60,7 @@ from waybill.pipelines import load_pipelines
 from waybill.reconciliation import BalanceReport, Breach, PipelineBalance
 from waybill.reconciliation.breaches import BreachKey
 from waybill.reconciliation.segment_sums import STAGES
-from waybill.replay import Campaign, CampaignGroup, DryRunReport
+from waybill.replay import Campaign, CampaignGroup, CampaignResult, DryRunReport
 from waybill.retention import GROWTH
 from waybill.stack import Check, ServiceStatus
 from waybill.topics import TopicLine
@@ -248,6 +248,12 @@ def _campaigns() -> list[Campaign]:
     return [made(12, "running", 7), made(11, "cancelled", 0)]
 
 
+_RESULTS = {
+    12: CampaignResult(sent=1_336_776, delivered=1_328_000, parked_again={"mapping": 8_255}),
+    11: CampaignResult(tried=1_336_776, would_pass=1_336_000),
+}
+
+
 def _campaign_groups() -> list[CampaignGroup]:
     return [
         CampaignGroup(
@@ -260,6 +266,12 @@ def _campaign_groups() -> list[CampaignGroup]:
             {"error": "the canary stopped it: 9 of 10 events parked again, as null_value"},
         )
         for number in (4, 5)
+    ] + [
+        CampaignGroup(
+            *(6, "flights", "flight", "mapping", "not_null_violation"),
+            *("ended", "success", "replay__6__0123456789ab", NOW, NOW, None),
+            result=CampaignResult(sent=36_776, parked_again={"mapping": 8_255, "destination": 4}),
+        )
     ]
 
 
@@ -469,8 +481,8 @@ MADE = (
     Made("sql", queries._row_table, (_rows(),)),
     Made("parked list", parked._group_table, (parked_groups(),)),
     Made("parked list, nothing replayed", parked._group_table, (parked_groups()[:1],)),
-    Made("campaigns list", campaigns._campaign_table, (_campaigns(),)),
-    Made("campaigns show", campaigns._group_table, (_campaign_groups(), "failed")),
+    Made("campaigns list", campaigns._campaign_table, (_campaigns(), _RESULTS)),
+    Made("campaigns show", campaigns._group_table, (_campaign_groups(), campaigns._TROUBLED, {})),
     Made("clusters list", clusters._cluster_table, ([_cluster()],)),
     Made("clusters show", clusters._team_table, (_cluster(),)),
     Made("balance", balance._stage_table, (books().pipelines[0],)),

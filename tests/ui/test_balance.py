@@ -91,6 +91,18 @@ def test_each_minute_has_a_mark_of_its_verdict_and_its_numbers_in_words(open_bal
     expect(one.card()).to_be_hidden()
 
 
+def test_what_parked_in_a_minute_is_called_ever_and_what_a_pipeline_has_parked_is_called_now(
+    open_balance, books
+):
+    """As `waybill balance` calls them."""
+    one = open_balance()
+    cell = one.row("b-orders").locator("td[aria-label*='parked']").first
+    expect(cell).to_have_attribute("aria-label", re.compile(r" \+ \d+ parked \(ever\)"))
+    cell.hover()
+    expect(one.card()).to_contain_text(re.compile(r" \+ \d+ parked \(ever\)"))
+    expect(one.frame.locator(".totals")).to_contain_text("parked now")
+
+
 def test_the_arrow_keys_walk_through_the_cells(open_balance):
     one = open_balance()
     cells = one.row("b-orders").locator("td[data-place]")

@@ -150,6 +150,36 @@ def test_a_campaign_shows_its_progress_and_is_paused_resumed_and_cancelled(parke
     assert read_campaign(tracker, campaign).state == "cancelled"
 
 
+def test_a_campaign_that_ended_says_what_parked_again(parked, web, open_page):
+    tracker, sql = web.lot.tracker, web.lot.sql
+    request = CampaignRequest(event_name="refund")
+    campaign = freeze_campaign(tracker, request, None, who="ann", run_id="manual__again").id
+    own = {"id": campaign}
+    sql(
+        "UPDATE campaigns SET state = 'done', launched = 1, ended = 1, ended_at = now() WHERE id = :id",
+        **own,
+    )
+    sql(
+        "UPDATE campaign_groups SET state = 'ended', outcome = 'success', run_id = 'r' WHERE campaign_id = :id",
+        **own,
+    )
+    sql(
+        "INSERT INTO replays (id, partition_id, state, requested_by, run_id, events, sent) SELECT "
+        "gen_random_uuid(), partition_id, 'done', 'ann', 'r', 3, 3 FROM campaign_groups "
+        "WHERE campaign_id = :id",
+        **own,
+    )
+    sql(
+        "INSERT INTO replay_outcomes SELECT id, 'parked/mapping', 2 FROM replays WHERE run_id = 'r'"
+    )
+    one = open_page()
+    card = one.frame.locator(f"[data-campaign='{campaign}']")
+    expect(card).to_contain_text("is done: 1 of 1 groups ended")
+    expect(card).to_contain_text("3 events sent back, 0 delivered, 2 parked again at mapping")
+    expect(card.get_by_role("button")).to_have_count(0)
+    sql("UPDATE campaigns SET ended_at = now() - interval '2 days' WHERE id = :id", **own)
+
+
 def test_a_screen_reader_finds_nothing_wrong_in_the_list(parked, open_page):
     one = open_page(hash_of(pipeline=PIPELINE))
     expect(one.frame.locator("tr[data-id] .sparkline")).to_have_count(3)

@@ -45,10 +45,14 @@ def masked_fields(row: dict[str, Any], personal: Iterable[str]) -> dict[str, Any
     """Return a row with its personal fields masked: a copy, where there are any.
 
     Names are the same as of ``same_name``; what stands where a path ends too early is masked whole,
-    and of a list each item.
+    and of a list each item; a field whose lists are nested too deeply to look through, whole.
     """
     for path in personal:
-        row = _masked(row, [same_name(part) for part in decode_path(path)])
+        names = [same_name(part) for part in decode_path(path)]
+        try:
+            row = _masked(row, names)
+        except RecursionError:
+            row = _masked(row, names[:1])
     return row
 
 

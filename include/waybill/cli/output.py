@@ -32,6 +32,11 @@ _WORD = re.compile(r"(?:`[^`]{1,60}`|\S)+")
 
 _JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"\s]+')
 _STEP = "  "
+_MOST_LEVELS = 200
+"""Of lists and dicts, in what is printed as JSON; orjson writes 254."""
+_WORD_BITS = 64
+_MOST_STEPS = 8
+"""How deep a document is set in, line by line."""
 
 
 def terminal(*, err: bool = False) -> SafeConsole:
@@ -141,21 +146,22 @@ def plain(text: str) -> str:
 
 
 def indented(document: str) -> Iterator[str]:
-    """Yield the lines of a JSON document, a line a field; each value as it is written there."""
+    """Yield the lines of a JSON document, a line a field; each value as it is written there.
+
+    What is nested deeper than `_MOST_STEPS` stays on one line: else the blanks before it would be
+    many times what a hostile document has.
+    """
     depth, line, is_opened = 0, "", False
     for part in _JSON_PART.findall(document):
-        if part in "}]":
-            depth -= 1
-            if not is_opened:
-                yield line
-                line = _STEP * depth
-        elif is_opened:
+        is_closed, is_deep = part in "}]", depth > _MOST_STEPS
+        depth -= is_closed
+        if is_closed != is_opened and not is_deep:
             yield line
             line = _STEP * depth
         line += ": " if part == ":" else part
         is_opened = part in "{["
         depth += is_opened
-        if part == ",":
+        if part == "," and not is_deep:
             yield line
             line = _STEP * depth
     yield line
@@ -263,21 +269,45 @@ def user_code_printed() -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Print one line of JSON; lone surrogates are written out as text."""
+    """Print one line of JSON; what it does not take of a value is as of `encodable_json`."""
     import orjson
 
     try:
         document = orjson.dumps(value, default=str)
     except TypeError:
-        document = orjson.dumps(_all_encodable(value), default=str)
+        document = orjson.dumps(encodable_json(value), default=str)
     echo_json(document)
 
 
-def _all_encodable(value: Any) -> Any:
+def encodable_json(value: Any, levels: int = _MOST_LEVELS) -> Any:
+    """Return a value that JSON takes: no value of a source makes this fail.
+
+    Lone surrogates are written out. Names that are no text, and integers of more than 64 bits,
+    become text; sets become lists.
+
+    Args:
+        value: lists and dicts of anything.
+        levels: of lists and dicts; what lies below is ``…``.
+    """
     if isinstance(value, str):
         return encodable(value)
+    if isinstance(value, int):
+        return value if value.bit_length() < _WORD_BITS else _integer_text(value)
+    if not isinstance(value, dict | list | tuple | set | frozenset):
+        return value
+    if not levels:
+        return "…"
     if isinstance(value, dict):
-        return {_all_encodable(name): _all_encodable(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_all_encodable(one) for one in value]
-    return value
+        below = (
+            (encodable_json(name), encodable_json(one, levels - 1)) for name, one in value.items()
+        )
+        return {str(name): one for name, one in below}
+    return [encodable_json(one, levels - 1) for one in value]
+
+
+def _integer_text(value: int) -> str:
+    """Return an integer as text; of one that Python does not write out, its size."""
+    try:
+        return str(value)
+    except ValueError:
+        return f"an integer of {value.bit_length():,} bits"

@@ -88,6 +88,8 @@ _STATES = (
     ("discarded", "dim"),
 )
 _SPARE = {"discarded": 3, "replayed": 1}
+_EVER = {"replayed", "discarded"}
+"""States whose numbers are of all times: an event that was sent back may have parked again."""
 """States whose numbers are left out where there is no room."""
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
@@ -445,7 +447,7 @@ def _group_table(found: Sequence[ParkedGroup]) -> Table:
     return Table(
         (
             *(Column(name) for name in ("pipeline", "event", "stage", "error type")),
-            *(Column(name, "number", _SPARE.get(name, 0)) for name, _ in shown),
+            *(Column(_head(name), "number", _SPARE.get(name, 0)) for name, _ in shown),
             Column("size", "number", spare=2),
             Column("first (UTC)", spare=5),
             Column("last (UTC)", spare=4),
@@ -454,6 +456,10 @@ def _group_table(found: Sequence[ParkedGroup]) -> Table:
         [_row(partition, shown) for partition in found],
         "Nothing is parked.",
     )
+
+
+def _head(state: str) -> str:
+    return f"{state} (ever)" if state in _EVER else state
 
 
 def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]]) -> list[Cell]:
@@ -472,13 +478,23 @@ def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]]) -> list[Cell]
 
 
 def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
-    """Return the sum, and what to do next."""
+    """Return the sum, what was replayed before, and what to do next."""
     parked = sum(partition.parked for partition in found)
     apart = sum(partition.quarantined for partition in found)
     ways = f", {apart:,} quarantined: {_WAY_OUT}" if apart else ""
+    replayed = sum(partition.replayed for partition in found)
+    before = (
+        [
+            f"Apart from these, {counted(replayed, 'event')} replayed before: each time counts; "
+            "what parked again is among the parked as well."
+        ]
+        if replayed
+        else []
+    )
     return [
         f"{counted(parked, 'event')} parked in {counted(len(found), 'group')}{ways}. "
-        "`waybill parked show PIPELINE` says what to do."
+        "`waybill parked show PIPELINE` says what to do.",
+        *before,
     ]
 
 
@@ -492,11 +508,11 @@ def _print_group(
         ("error", f"{meaning.title} ({kind})"),
         ("what to do", meaning.advice),
         (
-            "events",
-            f"{partition.parked:,} parked, {partition.replaying:,} replaying, "
-            f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"
+            "events now",
+            f"{partition.parked:,} parked, {partition.replaying:,} replaying"
             f"{_quarantined(partition)}; {_size(partition.bytes)}",
         ),
+        ("ever", f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"),
         ("first (UTC)", partition.first_event_at),
         ("last (UTC)", partition.last_event_at),
         ("parked (UTC)", partition.last_parked_at),

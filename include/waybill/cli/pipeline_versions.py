@@ -6,7 +6,7 @@ With ``--json`` standard output is one JSON value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -165,34 +165,51 @@ def tell_active(settings: Settings, pipeline_id: str, done: str) -> DeployedVers
     Returns:
         The version; None: it is not deployed.
     """
+    return tell_all_active(settings, [pipeline_id], done).get(pipeline_id)
+
+
+def tell_all_active(
+    settings: Settings, pipeline_ids: Collection[str], done: str
+) -> dict[str, DeployedVersion]:
+    """Say on standard error what ``tell_active`` does; of several only where the folder differs.
+
+    Returns:
+        {pipeline id: version} of those that are deployed.
+    """
     from waybill.pipelines import DeclarationError, declared_folders, load_pipeline
 
     roots = (settings.pipelines_dir, *settings.more_pipelines_dirs)
-    folder = declared_folders(roots).get(pipeline_id)
-    pipeline, has_mistakes = None, False
-    if folder is not None:
-        try:
-            pipeline = load_pipeline(folder)
-        except DeclarationError:
-            has_mistakes = True
-    found = active_versions([] if pipeline is None else [pipeline])
-    one = found.active.get(pipeline_id)
-    if one is None:
-        return None
-    lines = [f"{done} with version {one.active.version} (number {one.active.number})"]
-    name = quote(one.name)
-    if has_mistakes:
-        lines.append(f"the folder has mistakes, see: waybill pipelines check {name}")
-    elif pipeline is not None and pipeline.id == pipeline_id:
-        state = found.state(pipeline)
-        if state == "changed":
-            lines.append(
-                f"the folder has changes that are not deployed: waybill pipelines deploy {name}"
-            )
-        elif state == "older":
-            lines += found.lines(pipeline)
-    print_folded(lines, err=True)
-    return one.active
+    folders = declared_folders(roots)
+    declared: dict[str, Pipeline] = {}
+    mistaken: set[str] = set()
+    for name in pipeline_ids:
+        if name in folders:
+            try:
+                declared[name] = load_pipeline(folders[name])
+            except DeclarationError:
+                mistaken.add(name)
+    found = active_versions(list(declared.values()))
+    deployed = {name: found.active[name] for name in pipeline_ids if name in found.active}
+    for name, one in deployed.items():
+        if len(pipeline_ids) == 1:
+            version = f"{one.active.version} (number {one.active.number})"
+            print_folded([f"{done} with version {version}"], err=True)
+        if name in mistaken:
+            words = f"the folder has mistakes, see: waybill pipelines check {quote(one.name)}"
+            print_folded([words], err=True)
+        print_folded(_differences(found, one, declared.get(name)), err=True)
+    return {name: one.active for name, one in deployed.items()}
+
+
+def _differences(found: ActiveVersions, one: ActiveVersion, pipeline: Pipeline | None) -> list[str]:
+    """Return how a pipeline's folder differs from what is active; nothing where it does not."""
+    if pipeline is None or pipeline.id != one.active.pipeline_id:
+        return []
+    state = found.state(pipeline)
+    if state == "changed":
+        name = quote(one.name)
+        return [f"the folder has changes that are not deployed: waybill pipelines deploy {name}"]
+    return found.lines(pipeline) if state == "older" else []
 
 
 def history(name: Name, *, as_json: AsJson = False) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,8 +145,12 @@ def _closed(settings: Settings, loaded: Mapping[str, Pipeline], folder: Path) ->
     from waybill.pipelines import pipeline_directories
     from waybill.services import closed_sources
 
+    @cache
+    def folders() -> dict[str, Path]:
+        return pipeline_directories(folder)
+
     def folder_of(name: str) -> Path:
-        return pipeline_directories(folder)[name]
+        return folders().get(name, folder / name)  # renamed since: where it was, most likely
 
     return [
         warning

@@ -153,8 +153,7 @@ def replay(
 
     settings = Settings()
     request.conditions.check()
-    if proposed is not None and not request.dry_run:
-        raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
+    require_dry_run(proposed, is_dry_run=request.dry_run)
     if request.dry_run:
         report_dry_run(settings, request.as_dry_run(proposed=proposed), as_json=as_json)
         return
@@ -366,17 +365,38 @@ def report_dry_run(settings: Settings, request: DryRunRequest, *, as_json: bool)
 def show_dry_run(report: DryRunReport, request: DryRunRequest) -> None:
     """Print a report: the verdict, the ways to fail, the groups, the good events."""
     console = terminal()
-    _say(console, _verdict(report, request))
-    for line in _ends(report, request.stage):
-        _say(console, Text(line), indent=2)
+    print_verdict(report, request)
     if len(report.by_fingerprint) > 1:
         _print_groups(report)
-    if report.good.tried or report.good.examples:
-        _good(console, report.good)
+    print_good(report.good)
     console.print(Text("nothing was written", "dim"))
 
 
-def _verdict(report: DryRunReport, request: DryRunRequest) -> Text:
+def print_verdict(report: DryRunReport, request: DryRunRequest | ParkedGroup) -> None:
+    """Print how many events of a group would pass, and why the others would not."""
+    console = terminal()
+    _say(console, _verdict(report, request))
+    for line in _ends(report, request.stage):
+        _say(console, Text(line), indent=2)
+
+
+def print_good(good: GoodReport) -> None:
+    """Print what a version does to recent good events; nothing where none were tried."""
+    if good.tried or good.examples:
+        _good(terminal(), good)
+
+
+def require_dry_run(proposed: Path | None, *, is_dry_run: bool) -> None:
+    """Refuse to replay with a folder.
+
+    Raises:
+        InputError: a folder is proposed, and not for a dry run.
+    """
+    if proposed is not None and not is_dry_run:
+        raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
+
+
+def _verdict(report: DryRunReport, request: DryRunRequest | ParkedGroup) -> Text:
     over = f"{request.event_name} {request.stage}/{request.error_type}"
     name = f"{report.pipeline} version {report.version} over {over}: "
     if not report.events and report.misses:

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import Any
 
-from waybill.cli.output import echo, plain
+from waybill.cli.output import echo, encodable_json, plain
 
 _SLOW_S = 3.0
+_LEVELS = 8
+"""That are shown of a value that is nested too deeply, or has what is no JSON."""
 
 _NOTHING: Mapping[str, str] = {
     "csv": "the file of source.path has no line below its header",
@@ -36,12 +38,21 @@ def nothing_read(connector: str) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Return a value on one line: null, text as it is, all else as JSON."""
+    """Return a value on one line: null, text as it is, all else as JSON.
+
+    What has no JSON form is text within it, and what is nested deeply is shortened.
+    """
+    import orjson
+
     from waybill.events import dumps
     from waybill.testing import json_value
 
-    shown = json_value(value)
-    return plain(shown if isinstance(shown, str) else dumps(shown).decode())
+    try:
+        shown = json_value(value)
+        text = shown if isinstance(shown, str) else dumps(shown).decode()
+    except (TypeError, ValueError, RecursionError):
+        text = orjson.dumps(encodable_json(value, _LEVELS), default=str).decode()
+    return plain(text)
 
 
 @contextmanager

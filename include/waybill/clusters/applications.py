@@ -27,7 +27,7 @@ from waybill.clusters.announcements import (
     read_acknowledgement,
 )
 from waybill.clusters.processes import process_identity
-from waybill.clusters.serving import ApplicationEnd, Serving, error_words
+from waybill.clusters.serving import ASKED_TO_END, ApplicationEnd, Serving, error_words
 from waybill.errors import RetryError, WaybillError
 from waybill.events import rfc3339
 from waybill.ledger import FencedError
@@ -378,10 +378,13 @@ def note_started(tracker: TrackerStore, begun: Application, external_id: str) ->
 def note_ended(tracker: TrackerStore, ended: Application, *, back_off: BackOff = RESTARTS) -> None:
     """Write down that a start is over, once, and how many died soon in a row.
 
-    One that was asked to end did not fail; one that reported meanwhile is not over.
+    One that was asked to end did not fail: by its row, or by a signal, which leaves the deaths
+    before it as they are. One that reported meanwhile is not over.
     """
     lived_s = (ended.heartbeat_s or 0.0) - (ended.started_s or 0.0)
     failures = 0 if ended.is_unwanted else back_off.failures(ended.failures, lived_s)
+    if failures and ended.has_left and ended.end is not None and ended.end.why == ASKED_TO_END:
+        failures -= 1
     with tracker.transaction() as connection:
         connection.execute(
             update(applications)
@@ -683,7 +686,7 @@ class Heartbeat:
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         self._ended.set()
         self._thread.join()
-        why = "it was asked to end" if error is None else error_words(error)
+        why = ASKED_TO_END if error is None else error_words(error)
         try:
             self._lease.note_end(why)
         except WaybillError as untold:

@@ -114,6 +114,10 @@ class Serving:
         return cls(**numbers, held=held)
 
 
+ASKED_TO_END = "it was asked to end"
+"""Why an application ended that did not fail: by a signal, as of `waybill down`, or its row."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApplicationEnd:
     """Why a start of an application ended, as it said itself; one that was killed says nothing."""

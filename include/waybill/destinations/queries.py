@@ -11,8 +11,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -276,21 +276,38 @@ def _read_duckdb(name: str, path: str, query: ReadQuery) -> QueryResult:
         with (
             _noted_interrupts() as interrupts,
             duckdb.connect(path, read_only=True, config=limits) as connection,
-            ThreadPoolExecutor(1) as reader,
+            ThreadPoolExecutor(2) as threads,
         ):
-            reading = reader.submit(_duckdb_rows, connection, query)
+            reading = threads.submit(_duckdb_rows, connection, query)
+            left = threading.Event()
             ends_at = time.monotonic() + query.timeout_s
-            while not reading.done():
-                wait([reading], _AGAIN_S)
-                if interrupts or time.monotonic() > ends_at:  # it does not hear each of them
-                    connection.interrupt()
-            return reading.result()
+            threads.submit(
+                _interrupt_if,
+                lambda: bool(interrupts) or left.is_set() or time.monotonic() > ends_at,
+                connection,
+                reading,
+            )
+            try:
+                return reading.result()
+            finally:
+                left.set()
     except duckdb.InterruptException as error:
         raise _too_long(where, query) from error
     except duckdb.IOException as error:
         raise sorted_error(duck_error(error), name) from error
     except duckdb.Error as error:
         raise InputError(f"{where} refused the statement: {str(error).strip()}") from error
+
+
+def _interrupt_if(asked: Callable[[], bool], connection: Any, reading: Future[Any]) -> None:
+    """Have DuckDB end a statement once that is asked, until it has ended.
+
+    In a thread of its own: a handler of signals may raise wherever the caller waits.
+    """
+    while not reading.done():
+        wait([reading], _AGAIN_S)
+        if asked():  # it does not hear each of them
+            connection.interrupt()
 
 
 @contextmanager

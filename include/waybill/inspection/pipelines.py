@@ -5,7 +5,7 @@ counted over their names, and all else is read for its lines only. Declarations,
 are read of others as well only where that is needed: of those whose last run failed or fell silent,
 and of all while a topic is stopped or a destination away. Rates are events by the minute in
 which they came in, and by the one in which a destination took them, whenever they came in. The last
-two minutes are left out: their books are not folded yet.
+of these minutes is the one that is on; what is not folded yet is counted in.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from waybill.events import HELD_ERROR
 from waybill.ledger import SILENT_S, SourceState, source_state
 from waybill.pipelines import PUSHED, topic_name
 from waybill.storage import TrackerStore
+from waybill.storage.tracker import COUNT_COLUMNS
 
 MOST_PIPELINES = 100
 """Of a page."""
 RATE_MINUTES = 60
-_UNFOLDED_MINUTES = 2
+MEAN_MINUTES = 5
+"""Whole ones before the one that is on, of which rates per second are means."""
 _LONGEST = "SET LOCAL statement_timeout = '10s'"
 PipelineState = Literal[
     "not deployed", "held", "stopped", "failed", "silent", "away", "running", "stopping", "waiting",
@@ -104,6 +106,16 @@ WITH breaching AS (
 ), page AS (
   SELECT * FROM matching WHERE CAST(:after AS text) IS NULL OR name > :after
   ORDER BY name LIMIT :most
+), unfolded AS MATERIALIZED (
+  SELECT pipeline_id, reference, counts, floor(extract(epoch FROM committed_at) / 60)::int AS minute
+  FROM ledger WHERE NOT folded AND pipeline_id IN (SELECT id FROM page)
+), events AS MATERIALIZED (
+  SELECT pipeline_id, starts_with(reference, 'load:') AND row->>1 = 'destination' AS is_delivered,
+    CASE WHEN row->>1 = 'ingestion' THEN (row->>2)::int ELSE minute END AS minute,
+    CASE WHEN row->>1 = 'ingestion' THEN row->3->>CAST(:came_in AS int)
+      ELSE row->3->>CAST(:delivered AS int) END AS events
+  FROM unfolded, jsonb_array_elements(counts) AS row
+  WHERE row->>1 = 'ingestion' OR (starts_with(reference, 'load:') AND row->>1 = 'destination')
 )
 SELECT page.*, total.pipelines AS total_pipelines, total.held AS total_held,
   total.breaches AS total_breaches, total.failed AS total_failed,
@@ -135,12 +147,20 @@ LEFT JOIN LATERAL (
   ORDER BY lag_s DESC LIMIT 1) AS look ON true
 LEFT JOIN LATERAL (
   SELECT jsonb_object_agg(minute - :since, events) AS minutes FROM (
-    SELECT minute, sum(in_first) AS events FROM ledger_minutes
-    WHERE pipeline_id = page.id AND minute >= :since AND minute < :until AND stage = 'ingestion'
-    GROUP BY minute) AS of_minute) AS taken ON true
+    SELECT minute, sum(events) AS events FROM (
+      SELECT minute, in_first AS events FROM ledger_minutes
+      WHERE pipeline_id = page.id AND minute >= :since AND stage = 'ingestion'
+      UNION ALL SELECT minute, events::bigint FROM events
+      WHERE pipeline_id = page.id AND NOT is_delivered) AS known
+    WHERE minute >= :since AND minute < :until GROUP BY minute) AS of_minute) AS taken ON true
 LEFT JOIN LATERAL (
-  SELECT jsonb_object_agg(minute - :since, delivered) AS minutes FROM delivered_minutes
-  WHERE pipeline_id = page.id AND minute >= :since AND minute < :until) AS given ON true
+  SELECT jsonb_object_agg(minute - :since, events) AS minutes FROM (
+    SELECT minute, sum(events) AS events FROM (
+      SELECT minute, delivered AS events FROM delivered_minutes
+      WHERE pipeline_id = page.id AND minute >= :since
+      UNION ALL SELECT minute, events::bigint FROM events
+      WHERE pipeline_id = page.id AND is_delivered) AS known
+    WHERE minute >= :since AND minute < :until GROUP BY minute) AS of_minute) AS given ON true
 ORDER BY page.name
 """)
 
@@ -207,9 +227,13 @@ class PipelineLine:
     """That run failed or fell silent with another source or destination than is deployed now."""
     last_error: LastError | None
     came_in: tuple[int, ...]
-    """Events by minute, ``RATE_MINUTES`` of them."""
+    """Events by minute, ``RATE_MINUTES`` of them; the last one is on."""
     delivered: tuple[int, ...]
     """What a destination took in each, whenever it came in; replayed events as well."""
+    came_in_per_s: float
+    """Mean of the last ``MEAN_MINUTES`` minutes and the one that is on."""
+    delivered_per_s: float
+    """Likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,10 +284,11 @@ def pipeline_page(
     Cost: one statement: a look at each pipeline's name, last run and open breaches (for
     ``attention`` at its parked groups, while a topic is stopped or a destination away at its
     declaration); of those on the page the parked groups, and the ledger's
-    minutes of an hour for each event name.
+    minutes of an hour for each event name, and what is not folded yet.
     """
     most = min(limit, MOST_PIPELINES)
-    until = int((now or datetime.now(UTC)).timestamp() // 60) - _UNFOLDED_MINUTES
+    whole_minutes, second = divmod((now or datetime.now(UTC)).timestamp(), 60)
+    until, mean_s = int(whole_minutes) + 1, MEAN_MINUTES * 60 + second
     asked = {
         "teams": None if wanted.teams is None else list(wanted.teams),
         "words": wanted.words,
@@ -276,12 +301,14 @@ def pipeline_page(
         "topic": topic_name("%s", "%s"),
         "since": until - RATE_MINUTES,
         "until": until,
+        "came_in": COUNT_COLUMNS.index("in_first"),
+        "delivered": COUNT_COLUMNS.index("passed"),
     }
     with tracker.transaction() as connection:
         connection.execute(text(_LONGEST))
         found = connection.execute(_PAGE, asked).all()
     total, rows = found[0], [row for row in found if row.id is not None]
-    lines = tuple(_line(row) for row in rows[:most])
+    lines = tuple(_line(row, mean_s) for row in rows[:most])
     return PipelinePage(
         pipelines=lines,
         next=lines[-1].name if len(rows) > most else None,
@@ -296,7 +323,7 @@ def pipeline_page(
     )
 
 
-def _line(row: Any) -> PipelineLine:
+def _line(row: Any, mean_s: float) -> PipelineLine:
     run_state = source_state(
         row.run_state, connector=row.connector, heard=row.heard, stop_asked_by=row.stop_asked_by
     )
@@ -304,6 +331,7 @@ def _line(row: Any) -> PipelineLine:
     error = row.error_id and LastError(
         int(row.error_id), row.event_name, row.stage, row.error_type, row.last_parked_at
     )
+    came_in, delivered = _minutes(row.came_in), _minutes(row.delivered)
     return PipelineLine(
         id=row.id,
         name=row.name,
@@ -323,8 +351,10 @@ def _line(row: Any) -> PipelineLine:
         run_at=row.run_at,
         run_outdated=row.run_outdated,
         last_error=error or None,
-        came_in=_minutes(row.came_in),
-        delivered=_minutes(row.delivered),
+        came_in=came_in,
+        delivered=delivered,
+        came_in_per_s=sum(came_in[-MEAN_MINUTES - 1 :]) / mean_s,
+        delivered_per_s=sum(delivered[-MEAN_MINUTES - 1 :]) / mean_s,
     )
 
 

@@ -8,7 +8,7 @@ finished for that: a ``Draft`` has stand-ins for what it does not say yet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
@@ -32,6 +32,7 @@ from waybill.mappings import (
     whole_fields,
     with_table,
 )
+from waybill.parking import masked_words
 from waybill.pipelines import EventDeclaration, Pipeline, load_completed
 from waybill.processing import CodeRunner, Fault, Plan, outcomes_of
 
@@ -56,7 +57,7 @@ class Sample:
     faults: Counter[str] = field(default_factory=Counter)
     """Error type of the transformation to events."""
     examples: dict[str, str] = field(default_factory=dict)
-    """One message for each."""
+    """One message for each, without personal values."""
 
     def never_null(self) -> set[str]:
         """Return the source's fields that each of its rows has."""
@@ -90,7 +91,12 @@ class Proposal:
 
 
 def take_sample(
-    pipeline: Pipeline, connector: Connector, number: int, *, code: CodeRunner
+    pipeline: Pipeline,
+    connector: Connector,
+    number: int,
+    *,
+    code: CodeRunner,
+    personal: Mapping[str, Sequence[str]],
 ) -> Sample:
     """Return the first events of a source, transformed.
 
@@ -99,6 +105,8 @@ def take_sample(
         connector: of its source, opened.
         number: records to read at most.
         code: runs the transformation.
+        personal: the personal fields of each event name that is declared; messages about others
+            are without any value.
 
     Raises:
         InputError: the source, or the transformation, cannot be read.
@@ -110,10 +118,13 @@ def take_sample(
         if plan.takes_tables and plan.pipeline is pipeline:
             plan = Plan(_typed(plan, chunk))
         results = code.run(plan, chunk, [encode(event) for event in chunk], None)
-        for outcome in outcomes_of(chunk, results):
-            if isinstance(outcome, Fault) and outcome.code == "code_invalid":
+        for event, outcome in zip(chunk, outcomes_of(chunk, results), strict=True):
+            if not isinstance(outcome, Fault):
+                _note(outcome, sample)
+            elif outcome.code == "code_invalid":
                 raise InputError(outcome.message)
-            _note(outcome, sample)
+            else:
+                _note_fault(event, outcome, sample, personal.get(event.name))
     return sample
 
 
@@ -169,12 +180,16 @@ def _events(pipeline: Pipeline, rows: Iterator[Record | None], sample: Sample) -
         )
 
 
-def _note(outcome: Event | list[Event] | Fault | None, sample: Sample) -> None:
+def _note_fault(event: Event, fault: Fault, sample: Sample, personal: Sequence[str] | None) -> None:
+    sample.faults[fault.code] += 1
+    if fault.code not in sample.examples:
+        message = masked_words(encode_data(event.data), fault.message, personal)
+        sample.examples[fault.code] = message
+
+
+def _note(outcome: Event | list[Event] | None, sample: Sample) -> None:
     if outcome is None:
         sample.filtered += 1
-    elif isinstance(outcome, Fault):
-        sample.faults[outcome.code] += 1
-        sample.examples.setdefault(outcome.code, outcome.message)
     else:
         for event in outcome if isinstance(outcome, list) else [outcome]:
             if event.op != "delete" and isinstance(event.data, dict):

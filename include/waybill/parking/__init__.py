@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from waybill.parking.replays import Beside as Beside
     from waybill.parking.replays import read_ended as read_ended
     from waybill.parking.request import MOST_EVENTS as MOST_EVENTS
+    from waybill.parking.request import EntryRequest as EntryRequest
     from waybill.parking.request import ParkedEventsRequest as ParkedEventsRequest
     from waybill.parking.request import ParkedFilter as ParkedFilter
     from waybill.parking.request import ParkedGroupRequest as ParkedGroupRequest
@@ -200,7 +201,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "recording": ["OF_LOADS"],
         "replays": ["Beside", "read_ended"],
-        "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "ParkedGroupRequest"],
+        "request": [
+            "EntryRequest",
+            "MOST_EVENTS",
+            "ParkedEventsRequest",
+            "ParkedFilter",
+            "ParkedGroupRequest",
+        ],
         "sampling": ["Drawn", "EventSample", "Stratum"],
         "segment_stream": ["SegmentStream", "write_segments"],
         "selection": ["in_window", "matches", "read_replay"],

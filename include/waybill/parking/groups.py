@@ -180,9 +180,10 @@ def find_exactly(
             _is(columns.event_name, event_name),
             _is(columns.stage, stage),
             _is(columns.error_type, error_type),
-        ).order_by(_PIPELINE_NAME == storable(pipeline), columns.id)
+        )
         rows = connection.execute(query).all()
-    return ParkedGroup(*rows[-1]) if rows else None
+    _refuse_ambiguous(pipeline, {row.pipeline_id for row in rows})
+    return ParkedGroup(*rows[0]) if rows else None
 
 
 def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
@@ -190,13 +191,24 @@ def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
     query = select(pipelines.c.id).where(or_(pipelines.c.name == name, pipelines.c.id == name))
     parked = select(partitions.c.pipeline_id).where(_is(partitions.c.pipeline_id, name)).limit(1)
     with tracker.transaction() as connection:
-        found = connection.execute(query).scalar() or connection.execute(parked).scalar()
-        if found is not None:
-            return str(found)
+        found = set(connection.scalars(query)) | set(connection.scalars(parked))
+        _refuse_ambiguous(name, found)
+        if found:
+            return str(found.pop())
         known = [str(row[0]) for row in connection.execute(select(pipelines.c.name))]
     raise NotFoundError(
         f"there is no pipeline {name!r}; {nearest_or_all(name, known, none='none is deployed')}"
     )
+
+
+def _refuse_ambiguous(name: str, ids: Collection[str]) -> None:
+    """Refuse what is the name of one pipeline and the id of another, from before deploys did."""
+    if len(ids) > 1:
+        [other] = set(ids) - {storable(name)}
+        raise InputError(
+            f"{name!r} is the id of one pipeline and the name of another, {other!r}; name the"
+            " latter by its id, or deploy it under another name first"
+        )
 
 
 def require_names(

@@ -109,7 +109,8 @@ class ParkedGroup(_Row):
     """Events that wait for somebody to decide."""
     replaying: int
     replayed: int
-    """Events sent back, ever; what was cleaned up since is counted."""
+    """Events sent back, ever; what was cleaned up since is counted. One that parked again and was
+    sent back again counts twice, and once more in ``parked`` where it has parked again."""
     discarded: int
     """Events discarded, ever; what was cleaned up since is counted."""
     quarantined: int

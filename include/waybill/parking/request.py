@@ -124,7 +124,19 @@ class ParkedGroupRequest(Request):
         return {name: getattr(self, name) for name in ParkedGroupRequest.model_fields}
 
 
-class ParkedEventsRequest(WindowRequest, ParkedGroupRequest):
+class EntryRequest(Request):
+    """The stage at which events come in again."""
+
+    enter: str | None = Field(
+        None,
+        title="Enter at",
+        description="`transformation`: send what the events parked at mapping were made "
+        "from, where the pipeline keeps sources. Empty: enter at the stage that parked them.",
+        json_schema_extra={"enum": [None, "transformation"]},
+    )
+
+
+class ParkedEventsRequest(EntryRequest, WindowRequest, ParkedGroupRequest):
     """Some parked events of one group."""
 
     max_events: int | None = Field(
@@ -133,13 +145,6 @@ class ParkedEventsRequest(WindowRequest, ParkedGroupRequest):
         le=MOST_EVENTS,
         title="Most events",
         description="At most this many events: the first ones in the order of replay.",
-    )
-    enter: str | None = Field(
-        None,
-        title="Enter at",
-        description="`transformation`: send what the events parked at mapping were made "
-        "from, where the pipeline keeps sources. Empty: enter at the stage that parked them.",
-        json_schema_extra={"enum": [None, "transformation"]},
     )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import traceback
 from collections.abc import Callable
@@ -31,6 +32,7 @@ _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (AssertionError, "assertion_failed"),
     (ZeroDivisionError, "division_by_zero"),
     (OverflowError, "overflow"),
+    (decimal.Overflow, "overflow"),
     (KeyError, "field_missing"),
     (IndexError, "index_error"),
     (LookupError, "lookup_failed"),
@@ -38,6 +40,7 @@ _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (UnicodeError, "unicode_error"),
     (TypeError, "type_error"),
     (ValueError, "value_error"),
+    (decimal.InvalidOperation, "value_error"),
     (OSError, "io_error"),
 )
 _LONGEST_CHARS = 4096
@@ -116,6 +119,8 @@ def _code(error: BaseException, words: str) -> str:
         return "null_value"
     if issubclass(own, ValueError) and any(part in words for part in _RANGE_WORDS):
         return "value_out_of_range"
+    if issubclass(own, decimal.InvalidOperation) and "DivisionUndefined" in words:
+        return "division_by_zero"
     for kind, code in _BY_TYPE:
         if issubclass(own, kind):
             return code

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from waybill.replay.campaign_batches import BatchGroup as BatchGroup
     from waybill.replay.campaign_batches import BatchReport as BatchReport
     from waybill.replay.campaign_batches import Send as Send
+    from waybill.replay.campaign_results import CampaignResult as CampaignResult
+    from waybill.replay.campaign_results import read_campaign_results as read_campaign_results
     from waybill.replay.campaigns import UNFINISHED as UNFINISHED
     from waybill.replay.campaigns import Campaign as Campaign
     from waybill.replay.campaigns import CampaignForecast as CampaignForecast
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from waybill.replay.campaigns import campaign_of_run as campaign_of_run
     from waybill.replay.campaigns import cancel_campaign as cancel_campaign
     from waybill.replay.campaigns import foresee_campaign as foresee_campaign
+    from waybill.replay.campaigns import foresee_groups as foresee_groups
     from waybill.replay.campaigns import freeze_campaign as freeze_campaign
     from waybill.replay.campaigns import left_out_words as left_out_words
     from waybill.replay.campaigns import pause_campaign as pause_campaign
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from waybill.replay.campaigns import read_campaign_groups as read_campaign_groups
     from waybill.replay.campaigns import read_campaigns as read_campaigns
     from waybill.replay.campaigns import read_open_campaigns as read_open_campaigns
+    from waybill.replay.campaigns import read_pipelines_of as read_pipelines_of
     from waybill.replay.campaigns import reason_words as reason_words
     from waybill.replay.campaigns import resume_campaign as resume_campaign
     from waybill.replay.campaigns import teams_of_campaign as teams_of_campaign
@@ -64,10 +68,12 @@ if TYPE_CHECKING:
     from waybill.replay.launches import ReplayLauncher as ReplayLauncher
     from waybill.replay.launches import group_of as group_of
     from waybill.replay.launches import replay_run_id as replay_run_id
+    from waybill.replay.messages import enters_earlier as enters_earlier
     from waybill.replay.outcome import AwaitedEnds as AwaitedEnds
     from waybill.replay.outcome import ReplayOutcome as ReplayOutcome
     from waybill.replay.outcome import ReplayWatch as ReplayWatch
     from waybill.replay.outcome import became as became
+    from waybill.replay.outcome import ends_of as ends_of
     from waybill.replay.outcome import read_awaited as read_awaited
     from waybill.replay.probing import ProbeReport as ProbeReport
     from waybill.replay.probing import probe_held as probe_held
@@ -94,6 +100,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "mark_for_auto_replay",
         ],
         "campaign_batches": ["Batch", "BatchGroup", "BatchReport", "Send"],
+        "campaign_results": ["CampaignResult", "read_campaign_results"],
         "campaigns": [
             "Campaign",
             "CampaignForecast",
@@ -105,6 +112,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "campaign_of_run",
             "cancel_campaign",
             "foresee_campaign",
+            "foresee_groups",
             "freeze_campaign",
             "left_out_words",
             "pause_campaign",
@@ -113,6 +121,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "read_campaign_groups",
             "read_campaigns",
             "read_open_campaigns",
+            "read_pipelines_of",
             "reason_words",
             "resume_campaign",
             "teams_of_campaign",
@@ -135,7 +144,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "require_parked",
         ],
         "launches": ["Launches", "ReplayLauncher", "group_of", "replay_run_id"],
-        "outcome": ["AwaitedEnds", "ReplayOutcome", "ReplayWatch", "became", "read_awaited"],
+        "messages": ["enters_earlier"],
+        "outcome": [
+            "AwaitedEnds",
+            "ReplayOutcome",
+            "ReplayWatch",
+            "became",
+            "ends_of",
+            "read_awaited",
+        ],
         "probing": ["ProbeReport", "probe_held"],
         "recent_events": ["GoodReport"],
         "request": ["BatchRequest", "CampaignRequest", "DryRunRequest", "ReplayRequest"],

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby, islice
 from typing import Any, Literal, Protocol
@@ -58,6 +59,7 @@ from waybill.access import Decision, write_audit
 from waybill.errors import InputError, NotFoundError
 from waybill.events import DELIVERY_ERRORS, rfc3339
 from waybill.parking import in_window, matches
+from waybill.replay.campaign_results import CampaignResult, parked_again, read_group_results
 from waybill.replay.request import MOST_GROUPS_PER_RUN, CampaignRequest
 from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import campaign_groups as groups
@@ -226,13 +228,21 @@ class CampaignGroup:
     ended_at: datetime | None
     report: dict[str, Any] | None
     """Of its replay or dry run, or ``{"error": …}``; ``None``: its run has it in Airflow."""
+    result: CampaignResult = field(default_factory=CampaignResult)
+    """What became of its events so far."""
+
+    @property
+    def outcome_now(self) -> str:
+        """Return ``outcome``; of a success, whether events parked again or would: then that."""
+        return (self.result.word if self.outcome == SUCCESS else "") or self.outcome
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as JSON."""
-        return {
+        own = {
             name: rfc3339(value) if isinstance(value, datetime) else value
             for name, value in asdict(self).items()
         }
+        return own | {"outcome": self.outcome_now, "result": self.result.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +283,8 @@ class CampaignForecast:
     """That are parked in these groups; a window or a fingerprint may take fewer."""
     left_out: dict[str, int]
     """{reason: groups}."""
+    pipelines: dict[str, bool]
+    """{id of a pipeline whose groups it would have: some of these parked at mapping}."""
 
 
 # Freezing
@@ -291,17 +303,37 @@ def foresee_campaign(
     Cost: one statement over the groups that match.
     """
     own = _found(request, pipeline_id).subquery()
+    at_mapping = func.bool_or(partitions.c.stage == "mapping")
     query = (
-        select(own.c.reason, func.count(), func.sum(partitions.c.parked))
+        select(
+            own.c.reason, own.c.pipeline_id, func.count(), func.sum(partitions.c.parked), at_mapping
+        )
         .join_from(own, partitions, partitions.c.id == own.c.id)
-        .group_by(own.c.reason)
+        .group_by(own.c.reason, own.c.pipeline_id)
+        .order_by(own.c.pipeline_id)
     )
+    number = events = 0
+    left_out: Counter[str] = Counter()
+    found: dict[str, bool] = {}
     with tracker.transaction(long_statements=True) as connection:
-        rows = connection.execute(query).all()
-    numbers = {str(reason): (int(number), int(events)) for reason, number, events in rows}
-    groups_, events = numbers.pop("", (0, 0))
-    left_out = {reason: number for reason, (number, _) in numbers.items()}
-    return CampaignForecast(groups_, events, left_out)
+        for reason, pipeline, count, parked, mapping in connection.execute(query):
+            if reason:
+                left_out[str(reason)] += int(count)
+                continue
+            number += int(count)
+            events += int(parked)
+            found[str(pipeline)] = bool(mapping)
+    return CampaignForecast(number, events, dict(left_out), found)
+
+
+def foresee_groups(
+    tracker: TrackerStore, request: CampaignRequest, pipeline_id: str | None
+) -> list[int]:
+    """Return the ids of the groups that a campaign would have if it began now, in its order."""
+    own = _found(request, pipeline_id).subquery()
+    query = select(own.c.id).where(own.c.reason == "").order_by(own.c.id).limit(request.limit)
+    with tracker.transaction(long_statements=True) as connection:
+        return [int(row[0]) for row in connection.execute(query)]
 
 
 def freeze_campaign(
@@ -488,26 +520,48 @@ def read_campaign_groups(
     Args:
         tracker: the books.
         campaign_id: whose.
-        state: a ``GroupState``; or ``failed``: ended, but not well.
+        state: a ``GroupState``; or ``failed``: ended, but not well; or ``parked_again``: some of
+            its events did, or would by a dry run.
         limit: most.
         after: id of a parked group.
     """
     conditions: list[ColumnElement[bool]] = [groups.c.state == state]
     if state == "failed":
         conditions = [_ENDED, groups.c.outcome != SUCCESS]
+    elif state == "parked_again":
+        conditions = [_ENDED, groups.c.outcome == SUCCESS, parked_again()]
     fields = {column.name: column for column in (groups.c.partition_id, *_NAMES)} | {
         name: groups.c[name]
         for name in ("state", "outcome", "run_id", "launched_at", "ended_at", "report")
     }
     query = (
-        select(*(fields[name] for name in CampaignGroup.__slots__))
+        select(*(fields[name] for name in CampaignGroup.__slots__ if name in fields))
         .select_from(_GROUPS)
         .where(groups.c.campaign_id == campaign_id, groups.c.partition_id > after, *conditions)
         .order_by(groups.c.partition_id)
         .limit(limit)
     )
     with tracker.transaction() as connection:
-        return [CampaignGroup(*row) for row in connection.execute(query)]
+        found = [CampaignGroup(*row) for row in connection.execute(query)]
+        results = read_group_results(connection, campaign_id, [one.partition_id for one in found])
+    return [replace(one, result=results[one.partition_id]) for one in found]
+
+
+def read_pipelines_of(tracker: TrackerStore, campaign_id: int) -> list[str]:
+    """Return the ids of the pipelines of which a campaign has replayed something."""
+    query = (
+        select(partitions.c.pipeline_id)
+        .distinct()
+        .join_from(groups, partitions, partitions.c.id == groups.c.partition_id)
+        .join(replays, replays.c.partition_id == groups.c.partition_id)
+        .where(
+            groups.c.campaign_id == campaign_id,
+            groups.c.run_id != "",
+            groups.c.run_id == replays.c.run_id,
+        )
+    )
+    with tracker.transaction() as connection:
+        return sorted(connection.execute(query).scalars())
 
 
 def read_open_campaigns(connection: Connection) -> dict[int, OpenCampaign]:
@@ -753,7 +807,7 @@ def _launch_of(found: Campaign, request: CampaignRequest, rows: _Rows) -> _Launc
     first = rows[0]
     numbers = tuple(int(row["partition_id"]) for row in rows)
     conf = request.of_group({name: str(first[name]) for name in _NAME_KEYS})
-    if request.groups_per_run == 1:
+    if request.groups_per_run == 1 and not request.dry_run:
         return _Launch(numbers, run_id_of(found.run_id, numbers[0]), conf)
     batch = (int(first["number"]) - 1) // request.groups_per_run
     own = {"campaign": found.run_id, "batch": batch}

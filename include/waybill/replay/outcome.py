@@ -178,7 +178,7 @@ class ReplayWatch:
     @cached_property
     def ends(self) -> AwaitedEnds:
         """What is waited for: what is in the log now; or set to what another watch began with."""
-        return _ends_of(self._tracker, self._log, self._pipeline)
+        return ends_of(self._tracker, self._log, self._pipeline)
 
     def wait(self, *, limit_s: float, clock: Callable[[], float] = time.monotonic) -> ReplayOutcome:
         """Wait until all of it is known, at most ``limit_s``, and return what is known then."""
@@ -289,7 +289,8 @@ class ReplayWatch:
                 yield from filter(None, map(_event, values))
 
 
-def _ends_of(tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline) -> AwaitedEnds:
+def ends_of(tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline) -> AwaitedEnds:
+    """Return where processing and loading have to get to, until all that is in the log is known."""
     topics = [log.describe(name) for name in _names(tracker, pipeline)]
     ends = [{n: high for n, (_, high) in log.watermarks(topic).items()} for topic in topics]
     return AwaitedEnds(

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from waybill.parking import (
     MOST_EVENTS,
+    EntryRequest,
     ParkedEventsRequest,
     ParkedFilter,
     ParkedGroupRequest,
@@ -83,8 +84,11 @@ class ReplayRequest(ReplayOptions, ParkedEventsRequest):
         return DryRunRequest(**shared, proposed=proposed, sample=self.sample)
 
 
-class CampaignRequest(ReplayOptions, ParkedFilter):
-    """Which parked groups are replayed, how, and how many of them by a run."""
+class CampaignRequest(ReplayOptions, EntryRequest, ParkedFilter):
+    """Which parked groups are replayed, how, and how many of them by a run.
+
+    ``enter`` is for what parked at mapping: all other groups enter at the stage that parked them.
+    """
 
     limit: int | None = Field(
         None,
@@ -117,6 +121,8 @@ class CampaignRequest(ReplayOptions, ParkedFilter):
     def of_group(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the params of the DAG `replay` for one group, by its four names, as JSON."""
         own = self.model_dump(mode="json", include=_SHARED)
+        if names["stage"] != "mapping":
+            own["enter"] = None
         return {**names, **own}
 
 

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from waybill.services.bucket import bucket_owner as bucket_owner
     from waybill.services.bucket import claim_bucket as claim_bucket
     from waybill.services.campaigns import advance_campaign as advance_campaign
+    from waybill.services.campaigns import await_campaign as await_campaign
     from waybill.services.campaigns import campaign_groups as campaign_groups
     from waybill.services.campaigns import campaign_of_run as campaign_of_run
+    from waybill.services.campaigns import campaign_results as campaign_results
     from waybill.services.campaigns import cancel_campaign as cancel_campaign
+    from waybill.services.campaigns import dry_run_campaign as dry_run_campaign
     from waybill.services.campaigns import foresee_campaign as foresee_campaign
     from waybill.services.campaigns import freeze_campaign as freeze_campaign
     from waybill.services.campaigns import has_open_campaigns as has_open_campaigns
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from waybill.services.campaigns import replay_campaign as replay_campaign
     from waybill.services.campaigns import replay_campaigns as replay_campaigns
     from waybill.services.campaigns import resume_campaign as resume_campaign
+    from waybill.services.campaigns import ways_parked_again as ways_parked_again
     from waybill.services.capacity import capacity_status as capacity_status
     from waybill.services.capacity import measure_delays as measure_delays
     from waybill.services.capacity import run_enhancer as run_enhancer
@@ -173,9 +177,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
         "campaigns": [
             "advance_campaign",
+            "await_campaign",
             "campaign_groups",
             "campaign_of_run",
+            "campaign_results",
             "cancel_campaign",
+            "dry_run_campaign",
             "foresee_campaign",
             "freeze_campaign",
             "has_open_campaigns",
@@ -183,6 +190,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "replay_campaign",
             "replay_campaigns",
             "resume_campaign",
+            "ways_parked_again",
         ],
         "capacity": [
             "capacity_status",

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waybill import replay
-from waybill.deployment import deployed_id
+from waybill.deployment import deployed_id, pipeline_of
+from waybill.errors import InputError
 from waybill.services.environment import opened_parking
+from waybill.services.replay import replay_outcome, run_dry_run
 from waybill.settings import Settings
-from waybill.storage import open_tracker
+from waybill.storage import open_log, open_tracker
 
 if TYPE_CHECKING:
     from waybill.access import Decision
+    from waybill.parking import ParkedGroup
     from waybill.replay import (
         Campaign,
         CampaignForecast,
         CampaignGroup,
         CampaignRequest,
+        CampaignResult,
+        DryRunReport,
+        DryRunRequest,
         ReplayRuns,
     )
+
+_LOOK_S = 0.5
 
 
 def freeze_campaign(
@@ -38,11 +49,115 @@ def foresee_campaign(settings: Settings, request: CampaignRequest) -> CampaignFo
     """Return what a campaign would have if it began now.
 
     Raises:
-        InputError: the request names a pipeline, event name, stage or error type that there is not.
+        InputError: the request names a pipeline, event name, stage or error type that there is not,
+            or what parked at mapping cannot enter where it says.
     """
     pipeline_id = _pipeline_id(settings, request)
     with open_tracker(settings.tracker) as tracker:
-        return replay.foresee_campaign(tracker, request, pipeline_id)
+        found = replay.foresee_campaign(tracker, request, pipeline_id)
+        if request.enter:
+            for one, is_mapping in found.pipelines.items():
+                stage = "mapping" if is_mapping else "transformation"
+                replay.enters_earlier(request.enter, stage, pipeline_of(tracker, one))
+        return found
+
+
+def dry_run_campaign(
+    settings: Settings,
+    request: CampaignRequest,
+    *,
+    proposed: Path | None = None,
+    sample: int | None = None,
+) -> Iterator[tuple[ParkedGroup, DryRunReport | InputError]]:
+    """Try the groups that a campaign would have now, one after the other; write nothing.
+
+    With ``proposed``, recent good events are tried once for each event name.
+
+    Yields:
+        A group, and its report, or why it cannot be tried.
+
+    Raises:
+        InputError: as ``foresee_campaign``; or the folder is wrong.
+        RetryError: something it stands on is away.
+
+    Cost: reads each parked event, or a sample of each group; the groups are held in memory, their
+    events are not.
+    """
+    from waybill.pipelines import load_pipeline
+
+    if proposed is not None:
+        load_pipeline(proposed)
+    pipeline_id = _pipeline_id(settings, request)
+    with opened_parking(settings) as parking, open_tracker(settings.tracker) as tracker:
+        found = parking.partitions_of(replay.foresee_groups(tracker, request, pipeline_id))
+    seen: set[tuple[str, str]] = set()
+    for group in found:
+        names = {name: getattr(group, name) for name in ("event_name", "stage", "error_type")}
+        own = replay.ReplayRequest.of(request.of_group({"pipeline": group.pipeline_id, **names}))
+        asked = own.as_dry_run(proposed=proposed).model_copy(update={"sample": sample})
+        name = group.pipeline_id, group.event_name
+        if name in seen:
+            asked = asked.model_copy(update={"good": 0})
+        seen.add(name)
+        yield group, _tried(settings, asked)
+
+
+def _tried(settings: Settings, asked: DryRunRequest) -> DryRunReport | InputError:
+    try:
+        return run_dry_run(settings, asked)
+    except InputError as error:
+        return error
+
+
+def campaign_results(settings: Settings, campaign_ids: Sequence[int]) -> dict[int, CampaignResult]:
+    """Return what became of the events of campaigns so far, by id."""
+    with open_tracker(settings.tracker) as tracker:
+        return replay.read_campaign_results(tracker, campaign_ids)
+
+
+def ways_parked_again(settings: Settings, group: CampaignGroup) -> dict[str, int]:
+    """Return how a group's events parked again: stage and error type to events.
+
+    Raises:
+        InputError: its pipeline is not deployed any more.
+        RetryError: Kafka, the tracker or the object store is away.
+
+    Cost: reads what the pipeline parked since, and the replayed events once more.
+    """
+    with opened_parking(settings) as parking:
+        partition = parking.partition(group.partition_id)
+    return replay_outcome(settings, partition, group.run_id, wait_s=0).parked_again
+
+
+def await_campaign(settings: Settings, campaign_id: int, *, wait_s: float) -> bool:
+    """Wait until a campaign has ended, and all that it sent is processed and loaded.
+
+    Returns:
+        Whether that is so; not: ``wait_s`` seconds were over before.
+
+    Raises:
+        InputError: there is none with this id.
+        RetryError: Kafka or the tracker is away.
+    """
+    deadline = time.monotonic() + wait_s
+    with open_tracker(settings.tracker) as tracker:
+        while (found := replay.read_campaign(tracker, campaign_id)).ended_at is None:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_S)
+        if replay.CampaignRequest.of(found.request).dry_run:
+            return True
+        log = open_log(settings.kafka)
+        names = replay.read_pipelines_of(tracker, campaign_id)
+        ends = {name: replay.ends_of(tracker, log, pipeline_of(tracker, name)) for name in names}
+        while ends:
+            with tracker.transaction() as connection:
+                known = replay.read_awaited(connection, ends)
+            ends = {name: awaited for name, (awaited, is_known) in known.items() if not is_known}
+            if ends and time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_S if ends else 0)
+        return True
 
 
 def campaign_of_run(settings: Settings, run_id: str) -> Campaign | None:

@@ -31,6 +31,7 @@ def infer_mappings(
     from waybill.mapping_proposals import infer, load_draft, take_sample
     from waybill.nearest_name import hint
     from waybill.processing import rules_for, shared_sandbox
+    from waybill.services.sources import declared_personal
 
     draft = load_draft(folder)
     pipeline = draft.pipeline
@@ -50,7 +51,13 @@ def infer_mappings(
         settings=settings,
     )
     with closing_connector(connector):
-        sample = take_sample(pipeline, connector, number, code=shared_sandbox(settings))
+        sample = take_sample(
+            pipeline,
+            connector,
+            number,
+            code=shared_sandbox(settings),
+            personal=declared_personal(folder),
+        )
     unfinished = [name for name, lacks in draft.missing.items() if lacks & {"key", "columns"}]
     names = [event] if event is not None else unfinished or list(pipeline.events)
     rules = rules_for(pipeline, settings.destinations)

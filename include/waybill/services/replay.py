@@ -241,6 +241,7 @@ def _batch_replay(settings: Settings, batch: Batch, who: str, first: BatchGroup)
                 asked.conditions,
                 asked.rate_per_s,
                 governed=asked.governed,
+                enter=asked.enter,
             )
             report = (
                 _canary(settings, group.pipeline_id, run, partial(replay, parts))

@@ -182,7 +182,13 @@ def discover_source(
             if not draft.missing.get(one.event, frozenset()) & {"key", "columns"}:
                 continue
             own = connector.only(one.name) if says else connector
-            sample = take_sample(draft.pipeline, own, number, code=shared_sandbox(settings))
+            sample = take_sample(
+                draft.pipeline,
+                own,
+                number,
+                code=shared_sandbox(settings),
+                personal=declared_personal(folder),
+            )
             samples[one.event] = sample
             try:
                 proposals.append(infer(draft, sample, one.event, rules))
@@ -211,7 +217,7 @@ def try_source(
     from waybill.mapping_proposals import load_draft
 
     draft = load_draft(folder, [])
-    declared = _personal(folder)
+    declared = declared_personal(folder)
     source, began = draft.pipeline.source, time.monotonic()
     trial = SourceTrial(source.connector, source.page_rows)
     with _opened(settings, folder, draft.pipeline, lookup) as connector:
@@ -248,7 +254,7 @@ def _opened(
         yield connector
 
 
-def _personal(folder: Path) -> dict[str, list[str]]:
+def declared_personal(folder: Path) -> dict[str, list[str]]:
     """Return the personal fields of each event name that is declared, its columns or not."""
     from waybill.pipelines import read_document
 

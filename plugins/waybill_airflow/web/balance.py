@@ -58,8 +58,8 @@ class CellOut(BaseModel):
     gap: int = Field(description="Events missing or too many, over all stages; 0 but in a breach.")
     why: list[str] = Field(description="What the auditor says of it, at most three sentences.")
     stages: dict[str, list[int]] = Field(
-        description="Stage to eight counts: in_first, in_replayed, passed, out, parked, filtered, "
-        "superseded, duplicate."
+        description="Stage to eight counts: in_first, in_replayed, passed, out, parked (ever), "
+        "filtered, superseded, duplicate."
     )
 
     @classmethod

@@ -17,10 +17,12 @@ from waybill.access import Access, Decision
 from waybill.errors import InputError
 from waybill.replay import (
     Campaign,
+    CampaignResult,
     cancel_campaign,
     pause_campaign,
     read_campaign,
     read_campaign_groups,
+    read_campaign_results,
     read_campaigns,
     resume_campaign,
 )
@@ -32,6 +34,26 @@ from waybill_airflow.web.services import parked_events
 router = APIRouter(prefix="/api", tags=["campaigns"])
 _NONE = models.problems(_404="There is no such campaign.")
 _OVER = _NONE | models.problems(_409="It is over.")
+
+
+class CampaignResultOut(BaseModel):
+    """What became of the events so far, by the books."""
+
+    sent: int = Field(description="Events that are in the log again.")
+    delivered: int = Field(description="Rows: an event may become several, or none.")
+    superseded: int
+    duplicate: int
+    held: int = Field(description="Events that wait, as their pipeline was held meanwhile.")
+    parked_again: dict[str, int] = Field(description="Stage to events.")
+    tried: int = Field(description="Events that a dry run has tried; of them")
+    would_pass: int
+    would_filter: int
+    would_park_again: int
+
+    @classmethod
+    def of(cls, found: CampaignResult) -> Self:
+        """Return a result as the API gives it."""
+        return cls(**found.to_json())
 
 
 class CampaignOut(BaseModel):
@@ -63,11 +85,12 @@ class CampaignOut(BaseModel):
     eta_s: int | None = Field(description="Seconds left at this rate.")
     looked_at: str | None = Field(description="When its task was at work on it last.")
     ended_at: str | None = Field(description="null: it goes on.")
+    result: CampaignResultOut
 
     @classmethod
-    def of(cls, found: Campaign) -> Self:
+    def of(cls, found: Campaign, result: CampaignResult) -> Self:
         """Return a campaign as the API gives it."""
-        return cls(**found.to_json())
+        return cls(**found.to_json(), result=CampaignResultOut.of(result))
 
 
 class CampaignsOut(BaseModel):
@@ -85,13 +108,17 @@ class CampaignGroupOut(BaseModel):
     stage: str
     error_type: str
     state: Literal["waiting", "launched", "ended", "left_out"]
-    outcome: str = Field(description="Why it is left out; or success, failed, gone.")
+    outcome: str = Field(
+        description="Why it is left out; or failed, gone, success; parked_again: its run "
+        "succeeded, and some of its events parked again; would_park_again: the same of a dry run."
+    )
     run_id: str = Field(description="Run of the DAG `replay`; empty: it was not launched.")
     launched_at: str | None
     ended_at: str | None
     report: dict[str, Any] | None = Field(
         description="Of its replay, or `error`, where groups share a run; null: its run has it."
     )
+    result: CampaignResultOut
 
 
 class CampaignGroupsOut(BaseModel):
@@ -142,21 +169,25 @@ def campaigns(
     """Return the newest campaigns, as far as all teams in them are the user's."""
     found = read_campaigns(parked_events().tracker, limit=limit)
     seen = [one for one in found if all(access.may("view", team) for team in one.teams)]
-    return CampaignsOut(campaigns=[CampaignOut.of(one) for one in seen])
+    results = read_campaign_results(parked_events().tracker, [one.id for one in seen])
+    return CampaignsOut(campaigns=[CampaignOut.of(one, results[one.id]) for one in seen])
 
 
 @router.get("/campaigns/{campaign_id}", responses=_NONE, summary="One campaign")
 def campaign(here: CampaignViewer) -> CampaignOut:
     """Return a campaign: what was asked for, progress, rate, time left."""
-    return CampaignOut.of(here.campaign)
+    return _out(here.campaign)
 
 
 @router.get("/campaigns/{campaign_id}/groups", responses=_NONE, summary="A campaign's groups")
 def groups(
     here: CampaignViewer,
     state: Annotated[
-        Literal["waiting", "launched", "ended", "left_out", "failed"],
-        Query(description="`failed`: ended, but not well."),
+        Literal["waiting", "launched", "ended", "left_out", "failed", "parked_again"],
+        Query(
+            description="`failed`: ended, but not well; `parked_again`: some of its events did, or "
+            "would by a dry run."
+        ),
     ] = "failed",
     limit: Annotated[int, Query(ge=1, le=500, description="Most groups.")] = 100,
     after: Annotated[int, Query(ge=0, lt=2**63, description="`next` of the page before.")] = 0,
@@ -196,4 +227,9 @@ def _changed(
         found = change(parked_events().tracker, here.campaign.id, here.decision(body))
     except InputError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
-    return CampaignOut.of(found)
+    return _out(found)
+
+
+def _out(found: Campaign) -> CampaignOut:
+    results = read_campaign_results(parked_events().tracker, [found.id])
+    return CampaignOut.of(found, results[found.id])

@@ -73,7 +73,9 @@ class PipelineOut(BaseModel):
     delivered: list[int] = Field(
         description="Delivered then, whenever they came in; replayed ones as well."
     )
-    sparkline: str = Field(description="Both as a drawing: an SVG element.")
+    came_in_per_s: float = Field(description="A mean of five minutes and the one that is on.")
+    delivered_per_s: float = Field(description="Likewise.")
+    sparkline: str = Field(description="Events by minute as a drawing: an SVG element.")
 
     @classmethod
     def of(cls, line: PipelineLine, since: datetime) -> Self:
@@ -108,6 +110,8 @@ class PipelineOut(BaseModel):
             ),
             came_in=list(line.came_in),
             delivered=list(line.delivered),
+            came_in_per_s=line.came_in_per_s,
+            delivered_per_s=line.delivered_per_s,
             sparkline=sparkline(since, line.came_in, line.delivered),
         )
 
@@ -121,7 +125,7 @@ class Pipelines(BaseModel):
 
     pipelines: list[PipelineOut]
     next: str | None = Field(description="`after` of the next page; null: this was the last.")
-    since: str = Field(description="Where the first minute of rates begins; the last two are out.")
+    since: str = Field(description="Where the first minute of rates begins; the last one is on.")
     total: int = Field(description="All that match.")
     held: int = Field(description="Those of them that are held,")
     breaches: int = Field(description="their open breaches,")

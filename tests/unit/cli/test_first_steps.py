@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -116,6 +117,40 @@ def test_check_says_nothing_of_an_address_that_is_open_or_not_known_without_aski
         declared = declared.replace("connector: dlt", "connector: dlt\n  connection: bank")
         (folder / "pipeline.yaml").write_text(declared)
     assert run("pipelines", "check", folder).stderr == ""
+
+
+def test_a_folder_of_closed_sources_is_looked_through_once_whatever_happens_to_it(
+    here, monkeypatch
+):
+    from waybill.pipelines import pipeline_directories
+    from waybill.services import closed_sources
+
+    calls = []
+
+    def counted_directories(folder):
+        calls.append(folder)
+        return pipeline_directories(folder)
+
+    def renamed_meanwhile(settings, pipeline, folder):
+        file = here / "pipelines" / "loans2" / "pipeline.yaml"
+        file.write_text(file.read_text().replace("name: loans2", "name: other"))
+        return closed_sources(settings, pipeline, folder)
+
+    loans = written(here, "http://127.0.0.1:8931/v1")
+    for number in (1, 2, 3):
+        copy = loans.with_name(f"loans{number}")
+        shutil.copytree(loans, copy)
+        text = (copy / "pipeline.yaml").read_text()
+        text = re.sub(r"(?m)^(id: bank-|name: )loans$", rf"\1loans{number}", text)
+        (copy / "pipeline.yaml").write_text(text.replace("table: loans", f"table: loans{number}"))
+    monkeypatch.setattr("waybill.pipelines.pipeline_directories", counted_directories)
+    monkeypatch.setattr("waybill.services.closed_sources", renamed_meanwhile)
+    done = run("pipelines", "check", loans.parent, "--json")
+    answer = json.loads(done.stdout)
+    assert answer["ok"], answer
+    files = [Path(one["file"]).parent.name for one in answer["warnings"]]
+    assert files == ["loans", "loans1", "loans2", "loans3"]
+    assert len(calls) == 1
 
 
 def test_check_warns_of_a_resource_with_an_address_of_its_own(here):

@@ -240,3 +240,13 @@ def test_what_a_server_or_a_partition_says_is_not_obeyed(words, capsys):
 def test_json_is_indented_with_each_value_as_it_is_written(document: str, lines: list[str]) -> None:
     assert list(indented(document)) == lines
     assert json.loads("".join(lines)) == json.loads(document)
+
+
+@pytest.mark.parametrize("item", ["1,[]", '{"a":{"b":2,"c":[3,4]}}'])
+def test_a_document_that_is_nested_deeply_is_not_many_times_as_long_as_it_is(item: str) -> None:
+    document = "[" * 500 + ",".join([item] * 500) + "]" * 500 + ""
+    lines = list(indented(document))
+    assert json.loads("".join(lines)) == json.loads(document)
+    assert sum(map(len, lines)) < 2 * len(document)
+    wide = "[" * 8 + "1," * 5_000 + "1" + "]" * 8
+    assert sum(map(len, indented(wide))) < 12 * len(wide)

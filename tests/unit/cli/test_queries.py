@@ -216,6 +216,36 @@ def test_ctrl_c_ends_a_statement_without_a_traceback(file: Path) -> None:
         assert again_s or "Traceback" not in said
 
 
+RAISING_HANDLER = f"""
+import os, signal, sys, threading
+from waybill.destinations.queries import ReadQuery, read_rows
+from waybill.settings import DestinationSettings
+
+def raising(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, raising)
+threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
+house = DestinationSettings(kind="duckdb", dsn=sys.argv[1])
+try:
+    read_rows("house", house, ReadQuery({ENDLESS!r}, 5, timeout_s=60))
+except KeyboardInterrupt:
+    print("ended")
+"""
+
+
+def test_a_handler_of_signals_that_raises_ends_a_statement_too(file: Path) -> None:
+    """A program's own handler; before, it waited for DuckDB, which nobody told."""
+    done = subprocess.run(
+        [sys.executable, "-c", RAISING_HANDLER, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("ended\n", "")
+
+
 @pytest.mark.parametrize("levels", [150, 300])
 def test_values_that_are_nested_deeper_than_json_is_written_are_text(
     file: Path, levels: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 from waybill.access import masked_fields
 from waybill.cli import app
+from waybill.cli.output import print_json
+from waybill.cli.source_values import shown_value
 from waybill.ingestion.connectors import Discovered
 from waybill.mapping_proposals import load_draft
 from waybill.pipelines import load_pipeline
@@ -222,6 +225,81 @@ def test_records_that_the_transformation_refuses_are_counted_beside_the_proposal
     assert "\x1b" not in said
     found = json.loads(sources("discover", str(folder), "--json"))
     assert found["refused"] == {"order": {"record_invalid": 2}}
+
+
+@pytest.mark.parametrize(
+    ("command", "declared"),
+    [
+        (("sources", "discover"), "note"),
+        (("sources", "discover"), ""),
+        (("sources", "discover"), None),
+        (("mapping", "infer"), "note"),
+        (("mapping", "infer"), ""),
+    ],
+)
+def test_messages_about_refused_records_have_no_personal_value(folder, command, declared):
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    personal = f", personal: [{declared}]" if declared else ""
+    events = "" if declared is None else f"events:\n  order: {{table: orders{personal}}}\n"
+    declare(folder, events, head=head)
+    (folder / "o.csv").write_text("id,note,n\n" + "".join(f"{n},ann@shop,{n}\n" for n in range(9)))
+    (folder / "transformation.py").write_text(
+        "def transform(event):\n    if str(event.data['n']) in ('3', '4'):\n"
+        "        raise ValueError(f\"wrong: {event.data['note']}\")\n    return event\n"
+    )
+    result = CliRunner().invoke(app, [*command, str(folder)])
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "wrong: " in " ".join(result.output.split())
+    assert ("ann@shop" in result.output) == (declared == ""), "of an undeclared event all is masked"
+    # nothing passes: the message stands in the error
+    (folder / "transformation.py").write_text(
+        "def transform(event):\n    raise ValueError(f\"wrong: {event.data['note']}\")\n"
+    )
+    result = CliRunner().invoke(app, [*command, str(folder)])
+    assert "wrong: " in " ".join(result.output.split())
+    assert ("ann@shop" in result.output) == (declared == "")
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "1" + "]" * levels
+
+
+@pytest.mark.parametrize("levels", [300, 900])
+def test_a_record_that_is_nested_deeply_is_shown_shortened(folder, levels):
+    head = HEAD[: HEAD.index("source:")]
+    options = "options: {path: '*.jsonl', settle_s: 0}"
+    head += f"source: {{connector: files, event: order, {options}}}\n"
+    events = "events:\n  order: {key: [id], table: orders, personal: [a.mail]}\n"
+    declare(folder, events, head=head)
+    deep = nested(levels)
+    (folder / "o.jsonl").write_text(f'{{"id": 1, "a": {deep}, "deep": {deep}}}\n{{"id": 2}}\n')
+    said = sources("test", str(folder))
+    assert "a first page of 2 rows" in said
+    assert "id: 2" in said
+    found = json.loads(sources("test", str(folder), "--json"))
+    assert found["rows"] == {"order": 2}
+    assert json.dumps(found["shown"][-1]["row"]) == '{"id": 2}'
+    if len(found["shown"]) == 2:
+        assert "1" not in json.dumps(found["shown"][0]["row"]["a"])
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({1, 2}, "[1,2]"),
+        (timedelta(days=1), '"1 day, 0:00:00"'),
+        ({1: {"a": timedelta(1)}}, '{"1":{"a":"1 day, 0:00:00"}}'),
+        ({None: {2}}, '{"None":[2]}'),
+        (10**5000, '"an integer of 16,610 bits"'),
+        (json.loads(nested(300)), '[[[[[[[["…"]]]]]]]]'),
+        ([datetime(2024, 1, 2, tzinfo=UTC)], '["2024-01-02T00:00:00Z"]'),
+    ],
+    ids=["set", "timedelta", "number as name", "null as name", "integer", "deep", "time"],
+)  # fmt: skip
+def test_values_that_json_does_not_take_are_shown_and_printed(value, shown, capsys):
+    assert shown_value(value) == shown
+    print_json({"value": value})
+    assert set(json.loads(capsys.readouterr().out)) == {"value"}
 
 
 def test_no_version_is_proposed_where_the_source_has_its_own(folder):

@@ -193,6 +193,95 @@ def test_a_range_of_what_was_never_read_is_refused(table):
         table(cursor="at").reread_between("1", "3", {"by": ["id"], "at": [], "whole": True})
 
 
+FORMS = {
+    "declared-timestamp": ("TIMESTAMP", "{} {}"),
+    "text": ("text", "{} {}"),
+    "iso": ("text", "{}T{}"),
+    "utc": ("text", "{}T{}Z"),
+    "milliseconds-utc": ("text", "{}T{}.000Z"),
+    "microseconds": ("DATETIME", "{} {}.000000"),
+    "zero-offset": ("text", "{}T{}+00:00"),
+    "offset": ("text", "{} {}+02:00"),
+}
+
+
+def opened_times(tmp_path, column, values):
+    with sqlite3.connect(tmp_path / "times.db") as database:
+        database.execute(f"CREATE TABLE t (id integer, at {column} NOT NULL)")
+        database.executemany("INSERT INTO t VALUES (?, ?)", enumerate(values))
+    options = {"file": "times.db", "table": "t", "key": ["id"], "cursor": "at"}
+    return open_connector(Source(connector="sql", event="e", options=options), tmp_path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_time_is_found_among_texts_whatever_their_form_and_its_own_is(tmp_path, form):
+    column, template = FORMS[form]
+    hours = "02:00:00" if form == "offset" else "00:00:00"
+    times = [template.format(f"2026-01-0{day}", hours) for day in (1, 2, 2, 3)]
+    source = opened_times(tmp_path, column, times)
+    *_, last = source.read(None)
+    for asked in ("2026-01-02", "2026-01-02 00:00:00", "2026-01-02T00:00:00Z",
+                  "2026-01-02T01:00:00+01:00", "2026-01-01T23:59:59.5Z"):  # fmt: skip
+        assert rows(source, source.cursor_at(asked, last.cursor)) == [1, 2, 3], asked
+        assert rows(source, source.cursor_at(asked, None)) == [1, 2, 3], asked
+    for asked in ("2026-01-02", "2026-01-02T00:00:00Z", "2026-01-02T12:00:00"):
+        again = between(source, "2026-01-02T00:00:00Z", asked, last.cursor)
+        assert rows(source, again) == [1, 2], asked
+    with pytest.raises(InputError, match="is ahead of where the last run stopped"):
+        source.cursor_at("2026-01-03T00:00:01Z", last.cursor)
+    with pytest.raises(InputError, match="^from: expected a time such as .* 'soon'") as refused:
+        source.cursor_at("soon", last.cursor)
+    assert repr(times[-1]) in str(refused.value)
+
+
+def test_days_and_minutes_as_texts_are_found_by_days_and_times(tmp_path):
+    days = opened_times(tmp_path, "DATE", ["2026-01-01", "2026-01-02", "2026-01-03"])
+    assert rows(days, days.cursor_at("2026-01-02", None)) == [1, 2]
+    with pytest.raises(InputError, match="^from: expected a day such as 2024-01-31"):
+        days.cursor_at("2026-01-02T00:00:00Z", None)
+    (tmp_path / "times.db").unlink()
+    minutes = opened_times(tmp_path, "text", ["2026-01-01 10:00", "2026-01-01 10:01"])
+    assert rows(minutes, minutes.cursor_at("2026-01-01T10:01:00Z", None)) == [1]
+
+
+def test_fractions_of_several_lengths_are_no_several_moments(tmp_path):
+    texts = ["2026-01-01 00:00:00.5", "2026-01-02 00:00:00", "2026-01-02 00:00:00.000000"]
+    source = opened_times(tmp_path, "text", texts)
+    *_, last = source.read(None)
+    again = between(source, "2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z", last.cursor)
+    assert rows(source, again) == [1, 2]
+
+
+def test_texts_of_several_forms_have_no_order_of_times_and_this_is_said(tmp_path):
+    source = opened_times(tmp_path, "text", ["2026-01-01 00:00:00", "2026-01-02T00:00:00Z"])
+    with pytest.raises(InputError, match="^from: .* several forms .*'2026-01-02T00:00:00Z'"):
+        source.cursor_at("2026-01-02", None)
+
+
+def test_a_word_is_a_value_of_a_column_of_words_of_which_one_is_a_day(tmp_path):
+    source = opened_times(tmp_path, "text", ["2026-01-01", "b", "c"])
+    assert rows(source, source.cursor_at("b", None)) == [1, 2]
+
+
+@pytest.mark.parametrize(("before", "now"), [(5, "2026-01-05"), ("2026-01-05", 5)])
+def test_a_column_whose_type_was_changed_is_not_compared_with_where_the_last_run_stopped(
+    tmp_path, before, now
+):
+    source = opened_times(tmp_path, "text" if isinstance(before, str) else "integer", [before])
+    *_, last = source.read(None)
+    again = between(source, str(before), str(before), last.cursor)
+    (tmp_path / "times.db").unlink()
+    source = opened_times(tmp_path, "text" if isinstance(now, str) else "integer", [now] * 2)
+    for ask in (
+        lambda: source.cursor_at(str(now), last.cursor),
+        lambda: list(source.read(last.cursor)),
+        lambda: list(source.read(again)),
+    ):
+        with pytest.raises(InputError, match="'at' are not of one type.*ingest … --full"):
+            ask()
+    assert rows(source, None) == [0, 1]
+
+
 @pytest.fixture
 def names(tmp_path):
     """Text that the database orders otherwise than Python does."""

@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ import psutil
 import pytest
 from pydantic import SecretStr
 from tests.support.rest_source import RestSource, serving
+from typer.testing import CliRunner
 
+from waybill.cli import app
 from waybill.errors import InputError, RetryError
 from waybill.events import loads
 from waybill.ingestion.connectors import Connections, open_connector
@@ -157,6 +161,7 @@ def order(folder: Path, function: str, **changes: Any) -> Order:
         "state": None,
         "page_rows": 2,
         "describe": False,
+        "somebody_waits": False,
         "source_folder": str(folder),
         "folder": str(folder),
         "readable": [],
@@ -461,6 +466,61 @@ def test_a_rest_source_is_read_over_pages_a_429_a_500_and_on_from_its_cursor(tmp
         assert [row["id"] for page in again for row in page.rows] == [10]
 
 
+def pipeline_of(folder: Path, url: str) -> Path:
+    home = folder / "orders"
+    home.mkdir()
+    (home / "transformation.py").write_text("def transform(event):\n    return event\n")
+    (home / "pipeline.yaml").write_text(f"""
+id: test-orders
+name: orders
+team: shop
+owner: shop@example.com
+source:
+  connector: dlt
+  event: orders
+  options:
+    rest_api:
+      client: {{base_url: "{url}"}}
+      resources: [{{name: orders, primary_key: id}}]
+events:
+  orders: {{key: [id], table: orders, columns: {{id: int64}}}}
+destination: {{name: warehouse, schema: shop}}
+""")
+    return home
+
+
+@pytest.mark.parametrize("command", [("sources", "test"), ("run", "--local")])
+def test_a_server_that_is_not_there_is_told_at_once_to_who_waits(tmp_path, monkeypatch, command):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    name, *options = command
+    home = pipeline_of(tmp_path, url)
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(tmp_path))
+    monkeypatch.setenv("WAYBILL_EGRESS__ALLOWED_HOSTS", '["127.0.0.1"]')
+    given = ["sources", "test", str(home)] if name == "sources" else [name, str(home), *options]
+    began = time.monotonic()
+    result = CliRunner().invoke(app, given)
+    took_s = time.monotonic() - began
+    assert "nobody answers at 127.0.0.1" in " ".join(result.output.split()), result.output
+    assert result.exit_code == 4
+    assert took_s < 10  # dlt's five tries take 15 s
+
+
+def test_a_run_tries_a_server_again_that_is_not_there_yet(tmp_path):
+    rows = [{"id": n, "seq": n} for n in range(3)]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = open_to(f"127.0.0.1:{port}")
+    later = RestSource(rows, port=port)
+    connector = opened(tmp_path, rest_options(later), settings, connection="shop")
+    with ExitStack() as stack:
+        timer = threading.Timer(3.0, lambda: stack.enter_context(serving(later)))
+        timer.start()
+        found = [row for page in connector.read(None) if page for row in page.rows]
+        timer.join()
+    assert found == rows
+
+
 @pytest.mark.campaign
 def test_a_token_that_expired_is_told_and_not_shown(tmp_path, caplog):
     caplog.set_level("INFO")
@@ -609,3 +669,19 @@ def test_code_is_not_run_where_it_cannot_be_confined_and_the_settings_ask_for_th
     assert frame["kind"] == "input"
     assert "no closed files, no closed system calls; WAYBILL_SANDBOX__STRICT" in frame["message"]
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_user_is_told_that_the_machine_cannot_confine_a_source(tmp_path, monkeypatch):
+    """Through the connector: what the child says reaches whoever asked as wrong input."""
+
+    def unconfined(path):
+        entries = [str(Path(entry).resolve()) for entry in path if entry]
+        return [sys.executable, "-c", f"import sys; sys.path[:] = {entries!r}\n{UNCONFINED}"]
+
+    monkeypatch.setattr("waybill.ingestion.connectors.dlt_source._command", unconfined)
+    (tmp_path / "shop.py").write_text("def rows(): yield {}")
+    source = Source(connector="dlt", event="x", options={"resource": "shop:rows"})
+    settings = Settings(sandbox={"strict": True})
+    connector = open_connector(source, tmp_path, settings=settings)
+    with pytest.raises(InputError, match="this machine cannot confine a source's code: it has no"):
+        next(iter(connector.read(None)))

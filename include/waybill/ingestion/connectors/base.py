@@ -291,7 +291,7 @@ class DiscoveringConnector(Protocol):
 
 @runtime_checkable
 class PreviewingConnector(Protocol):
-    """A source that ``read`` changes, as one that makes a replication slot."""
+    """A source that ``read`` changes, as by a replication slot, or that it waits long for."""
 
     def preview(self) -> Iterator[Page | None]:
         """Yield some first pages; nothing at the source changes. Their cursors are not used.

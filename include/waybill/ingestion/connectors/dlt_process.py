@@ -73,6 +73,8 @@ class Order(msgspec.Struct, frozen=True):
     page_rows: int
     describe: bool
     """Only say what there is."""
+    somebody_waits: bool
+    """dlt does not try a server again that refuses connections, or whose name nobody knows."""
     source_folder: str
     """Of the pipeline."""
     folder: str
@@ -99,11 +101,13 @@ def main() -> NoReturn:
     sys.path[:] = filter(_is_open, sys.path)
     if missing and order.strict:
         words = f"this machine cannot confine a source's code: it has no {', no '.join(missing)}"
-        _send(output, {"kind": "input", "message": f"{words}; WAYBILL_SANDBOX__STRICT asks for it"})
+        _send_error(output, "input", f"{words}; WAYBILL_SANDBOX__STRICT asks for it", "")
         os._exit(1)
     for lacks in missing:
         sys.stderr.write(f"this machine does not close the process in: no {lacks}\n")
     guard_process(EgressGuard(order))
+    if order.somebody_waits:
+        _give_up_at_once()
     status = 0
     try:
         _answer(order, output)
@@ -141,7 +145,11 @@ def _answer(order: Order, output: BinaryIO) -> None:
     except Exception as error:  # noqa: BLE001 - whatever the source raises is told, none of it is ours
         traceback.print_exc()
         kind, message, detail = _judged(error, order)
-        _send(output, {"kind": kind, "message": message, "detail": detail})
+        _send_error(output, kind, message, detail)
+
+
+def _send_error(output: BinaryIO, kind: str, message: str, detail: str) -> None:
+    _send(output, {"kind": kind, "message": message, "detail": detail})
 
 
 def _send(output: BinaryIO, frame: Mapping[str, Any]) -> None:
@@ -149,6 +157,25 @@ def _send(output: BinaryIO, frame: Mapping[str, Any]) -> None:
     output.write(len(body).to_bytes(LENGTH_BYTES, "big"))
     output.write(body)
     output.flush()
+
+
+def _give_up_at_once() -> None:
+    """Have dlt's requests fail at the first try where no server is: it makes five, in 16 s."""
+    from dlt.sources.helpers.requests import retry as dlt_retry
+
+    made: Any = dlt_retry._make_retry
+
+    def retrying(*given: Any, **options: Any) -> Any:
+        found = made(*given, **options)
+        found.stop |= lambda state: state.outcome.failed and _is_absent(state.outcome.exception())
+        return found
+
+    dlt_retry._make_retry = retrying
+
+
+def _is_absent(error: BaseException) -> bool:
+    absent = (ConnectionRefusedError, socket.gaierror)
+    return any(isinstance(one, absent) for one in _reasons(error))
 
 
 # What the source is

@@ -131,9 +131,16 @@ class DltConnector:
         Cost: a process of 115 MB, 0.6 s of CPU to start; then about 2 µs a row beside the
         source's own work.
         """
+        return self._read(cursor, somebody_waits=False)
+
+    def preview(self) -> Iterator[Page | None]:
+        """Yield the first pages, as ``read``; a server that is not there is not asked again."""
+        return self._read(None, somebody_waits=True)
+
+    def _read(self, cursor: Cursor | None, *, somebody_waits: bool) -> Iterator[Page | None]:
         start = None if cursor is None else dict(cursor)
         seen: set[str] = set()
-        for frame in self._frames(cursor, describe=False):
+        for frame in self._frames(cursor, describe=False, somebody_waits=somebody_waits):
             if frame is None:
                 yield None
                 continue
@@ -154,7 +161,7 @@ class DltConnector:
             InputError, RetryError: as ``read``.
         """
         found: list[Discovered] = []
-        for frame in self._frames(None, describe=True):
+        for frame in self._frames(None, describe=True, somebody_waits=True):
             for one in () if frame is None else frame["resources"]:
                 event = self._event(one["table"])
                 key = tuple(one["key"])
@@ -218,16 +225,19 @@ class DltConnector:
                     f" event {event!r} names; they have {', '.join(sorted(names)[:20])}"
                 )
 
-    def _frames(self, cursor: Cursor | None, *, describe: bool) -> Iterator[dict[str, Any] | None]:
+    def _frames(
+        self, cursor: Cursor | None, *, describe: bool, somebody_waits: bool
+    ) -> Iterator[dict[str, Any] | None]:
         """Yield the frames of one process; None while it is silent."""
         name = f"dlt source {self._options.resource or 'rest_api'}"
         folder = new_source_folder()
+        order = self._order(cursor, folder, describe=describe, somebody_waits=somebody_waits)
         process = SourceProcess(
             name,
             _command(sys.path),
             folder,
             environment={**ENVIRONMENT, "HOME": str(folder), "DLT_DATA_DIR": str(folder)},
-            given=msgspec.json.encode(self._order(cursor, folder, describe=describe)) + b"\n",
+            given=msgspec.json.encode(order) + b"\n",
             hide=self._hide,
         )
         with closing(process):
@@ -256,7 +266,9 @@ class DltConnector:
             return str
         return self._opening.connection().hide
 
-    def _order(self, cursor: Cursor | None, folder: Path, *, describe: bool) -> Order:
+    def _order(
+        self, cursor: Cursor | None, folder: Path, *, describe: bool, somebody_waits: bool
+    ) -> Order:
         options, settings, opening = self._options, self._settings, self._opening
         connection = opening.connection() if has_references(self._secret_options) else None
         fill = partial(filled_in, connection=connection)
@@ -270,6 +282,7 @@ class DltConnector:
             state=_checked(cursor),
             page_rows=opening.source.page_rows,
             describe=describe,
+            somebody_waits=somebody_waits,
             source_folder=str(opening.folder.resolve()),
             folder=os.path.realpath(folder),
             readable=[str(path) for path in (opening.folder.resolve(), *opening.roots)],

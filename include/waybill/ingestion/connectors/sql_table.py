@@ -63,11 +63,14 @@ from waybill.ingestion.connectors.sql_statements import fetched
 from waybill.ingestion.connectors.sql_ties import Ties
 from waybill.ingestion.connectors.sql_values import (
     behind,
+    is_behind,
     json_rows,
     json_value,
     kept,
     read_as,
+    read_text,
     restored,
+    same_kind,
     stepped_back,
 )
 from waybill.nearest_name import hint
@@ -282,23 +285,35 @@ class SqlConnector:
     def _read_as(self, session: sa.Connection, reading: _Reading, text: str, name: str) -> Any:
         """Return a value of the cursor's column that a person gave."""
         column = reading.table.c[reading.order[0]]
-        known = session.execute(_outermost(column, last=False)).scalar()
-        if known is None:
+        ends = [session.execute(_outermost(column, last=last)).scalar() for last in (False, True)]
+        if None in ends:
             raise InputError(
                 f"{name}: table {self._options.table!r} is empty: nothing to read again"
             )
-        value = read_as(type(known), text, like=known, name=name)
+        self._require_same_kind(*ends)
+        value = read_as(type(ends[0]), text, like=ends[0], name=name)
+        if isinstance(value, str):
+            value = read_text(value, ends, name=name)
         self._require_comparable(session, column, value, name)
         return value
+
+    def _require_same_kind(self, before: Any, now: Any) -> None:
+        """Refuse to compare values of a column whose type was changed, as texts and numbers."""
+        if not same_kind(before, now):
+            raise InputError(
+                f"source.options.cursor: values of column {self._options.cursor!r} are not of one"
+                f" type: {json_value(before)!r} ({type(before).__name__}) and {json_value(now)!r}"
+                f" ({type(now).__name__}). If the column's type was changed, read all rows again"
+                " (`waybill ingest … --full`); if single rows are wrong, mend them"
+            )
 
     def _leaves_out(
         self, session: sa.Connection, reading: _Reading, stood: Any, value: Any
     ) -> bool:
         """Tell whether a run from a value on would leave out what one from ``stood`` on reads."""
-        if type(stood) is not type(value):
-            return False
+        self._require_same_kind(stood, value)
         if not isinstance(value, str):
-            return bool(value > stood)
+            return is_behind(stood, value)
         column = reading.table.c[reading.order[0]]  # whose order of text may not be Python's
         return self._is_any(session, reading, column >= stood, column < value)
 
@@ -373,6 +388,8 @@ class SqlConnector:
         """Yield the pages from where a run stopped to the greatest cursor that there is now."""
         stands = self._stands(start, reading)
         end = self._end(session, reading)
+        if stands is not None and end is not None:
+            self._require_same_kind(stands.values[0], end)
         if stands is not None and not stands.whole:
             begin = _Begin(stands.values, ties=stands.ties)
             until = end if stands.until is None else stands.until
@@ -451,10 +468,14 @@ class SqlConnector:
         self, session: sa.Connection, reading: _Reading, start: dict[str, Any]
     ) -> Generator[Page, None, dict[str, Any]]:
         """Yield the pages of ranges of the cursor's values; return the cursor without them."""
-        size = self._page_rows
+        size, now = self._page_rows, None
+        if start.get("rereads"):
+            now = self._end(session, reading)
         while rereads := start.get("rereads"):
             asked, *others = rereads
             begin, end = _bounds(start, asked)
+            if now is not None:
+                self._require_same_kind(end, now)
             found = fetched(session, _statement(reading, begin, end, size + 1))
             session.rollback()
             if len(found) > size:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from math import isfinite
@@ -167,6 +169,120 @@ _READ: Mapping[type, tuple[str, Callable[[str], Any]]] = {
     UUID: ("a UUID", UUID),
     str: ("text", str),
 }
+
+
+_TEXT_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d"
+    r"(?:([T ])\d\d:\d\d(:\d\d(?:\.\d{1,9})?)?( ?(?:Z|[+-]\d\d(?::?\d\d)?))?)?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextTimes:
+    """The form in which a column of text has times, or days; SQLite has no other."""
+
+    separator: str
+    """Between day and time; empty: the texts are days."""
+    seconds: bool
+    zone: str
+    """What each text ends with: nothing, ``Z``, or an offset."""
+
+    @classmethod
+    def of(cls, text: str) -> TextTimes | None:
+        """Return the form of one text; None: it is no time."""
+        match = _TEXT_TIME.fullmatch(text)
+        if match is None:
+            return None
+        separator, seconds, zone = match.groups(default="")
+        return cls(separator, bool(seconds), zone)
+
+    def bounds(self, text: str) -> tuple[str, str]:
+        """Return what the column's texts of a moment lie between, as texts compare.
+
+        Texts of one moment may have fractions of different lengths; some that lie less than a
+        second (without seconds: a minute) from it may be between the two as well.
+
+        Args:
+            text: a time or day as ISO 8601, in UTC without a zone.
+
+        Raises:
+            ValueError: it is none.
+        """
+        if not self.separator:
+            day = date.fromisoformat(text).isoformat()
+            return day, day
+        moment = _time(text)
+        if self.zone:
+            example = datetime.fromisoformat(f"2000-01-01T00:00{self.zone.strip()}")
+            moment = moment.astimezone(example.tzinfo)
+        whole = moment.replace(tzinfo=None, microsecond=0)
+        if not self.seconds:
+            begin = whole.isoformat(self.separator, "minutes")
+            return begin, begin + self.zone
+        begin = whole.isoformat(self.separator)
+        fraction = f".{moment.microsecond:06}"
+        least = begin + fraction.rstrip("0").rstrip(".")
+        return least, max(least + self.zone, f"{begin}{fraction}000{self.zone}")
+
+
+def read_text(text: str, ends: Sequence[Any], *, name: str) -> str:
+    """Return a value of a cursor's column of text: of times, in the form that the column has.
+
+    Args:
+        text: what a person gave.
+        ends: the column's least value and its greatest.
+        name: of what was given: ``to`` makes it the greatest text of its moment, else the least.
+
+    Raises:
+        InputError: the column has times, and it is none, or they have several forms.
+    """
+    forms = {form: end for end in ends if (form := TextTimes.of(end)) is not None}
+    if not forms:
+        return text
+    if len(forms) > 1:
+        raise InputError(
+            f"{name}: the cursor's column has times as texts of several forms"
+            f" ({', '.join(map(repr, forms.values()))}), whose order is not that of the times;"
+            " --full reads all rows; a view can give the times one form"
+        )
+    [(form, example)] = forms.items()
+    try:
+        return form.bounds(text)[name == "to"]
+    except (ValueError, OverflowError) as error:
+        if not all(map(TextTimes.of, ends)):
+            return text
+        kind = (
+            "a time such as 2024-01-31T12:00:00Z" if form.separator else "a day such as 2024-01-31"
+        )
+        raise InputError(
+            f"{name}: expected {kind}: the cursor's column has texts such as {example!r}; found"
+            f" {text!r}"
+        ) from error
+
+
+def same_kind(before: Any, now: Any) -> bool:
+    """Tell whether values that a column had before are compared with those that it has now.
+
+    Numbers are, and times with and without a zone, and a day with later times.
+    """
+    numbers = int | float | Decimal
+    if isinstance(now, datetime):
+        return isinstance(before, date)
+    return type(before) is type(now) or (isinstance(before, numbers) and isinstance(now, numbers))
+
+
+def is_behind(before: Any, now: Any) -> bool:
+    """Tell whether a number, time, day or UUID is less than another one of ``same_kind``."""
+    if isinstance(now, datetime):
+        return _moment_of(before) < _moment_of(now)
+    return bool(before < now)
+
+
+def _moment_of(value: date) -> datetime:
+    if not isinstance(value, datetime):
+        value = datetime.combine(value, time.min)
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def stepped_back(value: Any, by: float) -> Any:

@@ -119,7 +119,7 @@ function drawTotals(found, pipeline, open) {
 
 function totals(pipeline) {
   const all = pipeline.totals;
-  const left = [["delivered", all.delivered], ["parked", all.parked], ["filtered", all.filtered], ["superseded", all.superseded], [all.duplicate === 1 ? "duplicate" : "duplicates", all.duplicate], ["discarded", all.discarded], ["quarantined", all.quarantined], ["unrecoverable", all.unrecoverable]];
+  const left = [["delivered", all.delivered], ["parked now", all.parked], ["filtered", all.filtered], ["superseded", all.superseded], [all.duplicate === 1 ? "duplicate" : "duplicates", all.duplicate], ["discarded", all.discarded], ["quarantined", all.quarantined], ["unrecoverable", all.unrecoverable]];
   const made = all.made > 0 ? ` (and ${count(all.made)} made of them)` : "";
   return `Since its first event ${count(all.taken_in)} taken in${made}: ${left.filter(([, number]) => number).map(([words, number]) => `${count(number)} ${words}`).join(", ") || "all still on their way"}.`;
 }

@@ -1,4 +1,5 @@
-// Campaigns that are at work, above the list: how far each is; pause, resume, cancel.
+// Campaigns, above the list: those at work, how far each is; pause, resume, cancel. And those that ended
+// within a day of which groups failed or events parked again.
 
 import { ask, change, offers } from "./client.js";
 import { openForm, textField } from "./dialogs.js";
@@ -8,12 +9,13 @@ import { refusal } from "./permissions.js";
 import { count, duration, many, plain } from "./words.js";
 
 const AGAIN_MS = 15_000;
+const DAY_MS = 86_400_000;
 
 /** Show the campaigns in `box`, again and again while it is on the page. */
 export async function showCampaigns(box, me) {
   if (!offers("GET", "/campaigns")) return;
   try {
-    const found = (await ask("/campaigns")).campaigns.filter((one) => !one.ended_at && (one.state !== "cancelled" || one.unfinished));
+    const found = (await ask("/campaigns")).campaigns.filter(isShown);
     const focused = box.contains(document.activeElement) && document.activeElement.dataset.act;
     fill(box, found.map((one) => card(one, me, () => showCampaigns(box, me))));
     if (focused) box.querySelector(`[data-act="${focused}"]`)?.focus();
@@ -22,6 +24,16 @@ export async function showCampaigns(box, me) {
   }
   clearTimeout(box.again);
   box.again = setTimeout(() => box.isConnected && !document.hidden && showCampaigns(box, me), AGAIN_MS);
+}
+
+function isShown(one) {
+  if (!one.ended_at) return one.state !== "cancelled" || one.unfinished > 0;
+  return isTroubled(one) && Date.now() - Date.parse(one.ended_at) < DAY_MS;
+}
+
+/** Tell whether groups failed, or events parked again or would. */
+function isTroubled(one) {
+  return one.failed > 0 || Object.keys(one.result.parked_again).length > 0 || one.result.would_park_again > 0;
 }
 
 function card(one, me, reload) {
@@ -43,17 +55,26 @@ function card(one, me, reload) {
       h("strong", {}, `Campaign ${one.id}`), ` of ${one.asked_by} is ${one.state}: ${progress(one)}`,
       h("progress", { max: Math.max(one.groups, 1), value: one.ended, "aria-label": "Groups that have ended" }),
       notes.length > 0 && h("span", { class: "sub" }, notes.join("; "))),
-    one.state !== "cancelled" && [toggle, button("cancel", "Cancel", "stop", () => cancel(one, reload))],
+    one.state !== "cancelled" && !one.ended_at && [toggle, button("cancel", "Cancel", "stop", () => cancel(one, reload))],
   );
 }
 
 function progress(one) {
   const parts = [`${count(one.ended)} of ${count(one.groups)} groups ended`];
   if (one.failed) parts.push(`${count(one.failed)} of these failed`);
+  parts.push(...became(one.result));
   if (one.unfinished) parts.push(`${many(one.unfinished, one.groups_per_run > 1 ? "launched group" : "run")} not ended`);
   if (one.rate_per_min) parts.push(`${one.rate_per_min} a minute`);
   if (one.eta_s !== null) parts.push(`${duration(one.eta_s)} left`);
   return parts.join(", ");
+}
+
+/** Return what became of a campaign's events so far; of a dry run, what would. */
+function became({ sent, delivered, parked_again, tried, would_park_again }) {
+  if (tried) return [`${count(would_park_again)} of ${many(tried, "event")} would park again`];
+  if (!sent) return [];
+  const again = Object.entries(parked_again).map(([stage, number]) => `${count(number)} parked again at ${stage}`);
+  return [`${many(sent, "event")} sent back`, `${count(delivered)} delivered`, ...again];
 }
 
 async function decide(one, verb, reload) {

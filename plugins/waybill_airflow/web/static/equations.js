@@ -20,7 +20,7 @@ function countsOf(cell, stage) {
 function parts(stage, counts) {
   return [
     [counts.passed, stage === "destination" ? "delivered" : "passed on"],
-    [counts.parked, "parked"], [counts.filtered, "filtered"], [counts.superseded, "superseded"], [counts.duplicate, "duplicates"],
+    [counts.parked, "parked (ever)"], [counts.filtered, "filtered"], [counts.superseded, "superseded"], [counts.duplicate, "duplicates"],
   ].filter(([number], index) => number || !index);
 }
 

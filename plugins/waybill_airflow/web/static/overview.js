@@ -12,7 +12,6 @@ import { ago, count, time } from "./words.js";
 const AGAIN_MS = 30_000;
 const STALE_MS = 5 * 60_000;
 const LATE_S = 60;
-const RATE_MINUTES = 5;
 const HELD_ERROR = "pipeline_held";
 const HEADS = [["Pipeline"], ["State"], ["In/s", "number", "Taken in, over five minutes"], ["Out/s", "number", "Delivered, over five minutes: what came in before, and replays, as well"], ["Last hour"], ["Lag", "number", "For how long the oldest unread event of its topic waits; pipelines of one team into one destination share a topic."], ["Parked", "number", "Those among them that are held"], ["Held", "number", "Parked as they came, while the pipeline is held"], ["Breaches", "number", "Open: what does not add up"], ["Last run", "", "Of its source, in Airflow"]];
 const LOOKS = { running: "good", listening: "good", stopping: "warn", waiting: "warn", held: "warn", away: "warn", stopped: "bad-state", failed: "bad-state", silent: "bad-state" };
@@ -35,12 +34,11 @@ function choices(view, change) {
 
 function row(one) {
   const balance = to("balance", { span: "1h", pipeline: one.id });
-  const mean = (numbers) => rate(numbers.slice(-RATE_MINUTES).reduce((sum, number) => sum + number, 0) / (RATE_MINUTES * 60));
   return tableRow(one.id,
     [h("a", { href: to("balance", { pipeline: one.id }), title: `The balance of ${one.name}` }, one.name), h("span", { class: "sub" }, one.team, one.destination !== null && ` → ${one.destination}`)],
     cell("State", "standing", state(one)),
-    cell("In/s", "number", leading(balance, mean(one.came_in), "taken in a second: minute by minute")),
-    cell("Out/s", "number", leading(balance, mean(one.delivered), "delivered a second: minute by minute")),
+    cell("In/s", "number", leading(balance, rate(one.came_in_per_s), "taken in a second: minute by minute")),
+    cell("Out/s", "number", leading(balance, rate(one.delivered_per_s), "delivered a second: minute by minute")),
     cell("Last hour", "spark", drawing(one.sparkline)),
     cell("Lag", "number", lag(one)),
     cell("Parked", "number parked-now", number(to("parked", { pipeline: one.name }), one.parked, "parked"), one.replaying > 0 && h("span", { class: "sub" }, `${count(one.replaying)} replaying`), lastError(one.last_error)),
