@@ -82,11 +82,11 @@ def pytest_configure(config: pytest.Config) -> None:
         rewritten.rewrite(config, servers.CHECKOUT / "tests")
     with_servers = "not serves" not in config.option.markexpr
     if _starts_workers(config) and with_servers and _ARCHIVE is not None:
-        _MAKING.extend(class_data.start_making(_ARCHIVE))
+        _MAKING.extend(class_data.start_making(servers.JARS))
 
 
 _MAKING: list[subprocess.Popen[bytes]] = []
-"""What makes the class-data archive, at a checkout's first run."""
+"""What makes the class-data archives, at a checkout's first run."""
 
 
 def _starts_workers(config: pytest.Config) -> bool:
@@ -99,15 +99,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         servers.sweep()
     while _MAKING:
         if _MAKING.pop().wait(180):
-            print(f"no class-data archive could be made: see {_ARCHIVE}, .log")
+            print(f"a class-data archive could not be made: see the logs in {servers.JARS}")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each worker whole files, long ones first; a worker has servers of its own.
 
-    Tests of the page and of the REST API share one worker: each other one would have to make
-    Airflow's metadata database, and to start its web server or to have it in its own process.
+    Tests of the page, of the REST API and of Airflow's old runs share one worker: each other one would
+    have to make Airflow's metadata database, and to start its web server or to have it in its own
+    process.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -121,10 +122,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @functools.cache
 def _needs_web_server(path: str) -> bool:
+    if path.startswith("tests/ui/") or path == "tests/integration/test_clean_up_runs.py":
+        return True
     file = servers.CHECKOUT / path
-    return path.startswith("tests/ui/") or (
-        path.startswith("tests/integration/") and "web_app" in file.read_text(encoding="utf-8")
-    )
+    return path.startswith("tests/integration/") and "web_app" in file.read_text(encoding="utf-8")
 
 
 def pytest_sessionstart() -> None:
@@ -133,8 +134,12 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected, which stays to the end, out of each later search for garbage."""
+    """Leave what was collected, which stays to the end, out of each later search for garbage.
+
+    And search less often than every 700 objects: a tenth of what the tests' own processes took.
+    """
     gc.freeze()
+    gc.set_threshold(10_000)
     gc.enable()
 
 
@@ -235,6 +240,28 @@ def airflow_metadata(
     made = AirflowMetadata(_postgres, home)
     yield made
     made.end()
+
+
+@pytest.fixture(scope="session")
+def web_application(
+    airflow_metadata: AirflowMetadata, _postgres: servers.PostgresServer, servers_home: Path
+) -> Iterator[Any]:
+    """Airflow's web application in this process: see `tests.support.web_app`."""
+    from tests.support.web_app import Application
+
+    application = Application(airflow_metadata, _postgres, servers_home)
+    yield application
+    application.close()
+
+
+@pytest.fixture(scope="session")
+def web_lot(_postgres: servers.PostgresServer, _s3: servers.S3Server) -> Iterator[Any]:
+    """The tracker and the bucket below the web application; each test finds them empty."""
+    from tests.integration import parking_lot
+
+    lot = parking_lot._open(_postgres.database("web", keep=True), _s3.bucket("web", keep=True))
+    yield lot
+    lot.tracker.close()
 
 
 @pytest.fixture

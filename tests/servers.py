@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 from pydantic import SecretStr
 from sqlalchemy import make_url
+from tests.support import class_data
 
 from waybill.errors import WaybillError
 from waybill.settings import (
@@ -136,6 +137,10 @@ class QuietKafka(Kafka):
         """As the broker that comes with Waybill; of two equal keys the later one counts."""
         super().prepare()
         state_folder.write_private(self._properties, self._properties.read_text() + QUIET)
+
+    def _java(self, heap_mb: int) -> list[str]:
+        java, *options = super()._java(heap_mb)
+        return [java, *class_data.kafka_options(JARS), *options]
 
 
 class _Server:

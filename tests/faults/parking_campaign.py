@@ -135,7 +135,7 @@ def kill_replays(settings: Settings, kills: int, draw: random.Random) -> Kills:
         for most in (MOST, None):
             code = _REPLAY.format(run=f"r{tally.rounds}-{most}", most=most)
             while tally.kills < kills:
-                if not children.run_and_kill(settings, code, after_s=draw.uniform(0.8, 2.4)):
+                if not children.run_and_kill(settings, code, after_s=draw.uniform(0.1, 1.7)):
                     break
                 tally.kills += 1
             children.run(settings, code)

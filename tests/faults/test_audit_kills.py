@@ -114,7 +114,7 @@ def test_rounds_beside_a_running_ingestion_see_no_breach(settings: Any) -> None:
     watcher.start()
     try:
         for _ in range(2):
-            children.run_and_kill(settings, INGEST, after_s=2.0)
+            children.run_and_kill(settings, INGEST, after_s=1.3)
         children.run(settings, INGEST)
     finally:
         ended.set()

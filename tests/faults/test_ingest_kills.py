@@ -60,7 +60,7 @@ def test_a_killed_ingest_loses_and_doubles_nothing(settings):
     chance = random.Random(SEED)
     print(f"seed {SEED}")
     killed = sum(
-        children.run_and_kill(settings, INGEST, after_s=chance.uniform(0.9, 2.4))
+        children.run_and_kill(settings, INGEST, after_s=chance.uniform(0.2, 1.7))
         for _ in range(KILLS)
     )
     children.run(settings, INGEST)

@@ -15,7 +15,7 @@ from waybill.settings import Settings
 from waybill.stack.embedded import ServiceStatus, Stack
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 
 @pytest.fixture

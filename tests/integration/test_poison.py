@@ -11,7 +11,7 @@ from waybill.parking.holds import begin_probe, end_probe, read_holds, record_sto
 from waybill.storage import ObjectMissingError
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 HOSTILE = {
     "message": "\x00\ud800" * 50,
     "place": float("nan"),

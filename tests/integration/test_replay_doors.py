@@ -15,7 +15,7 @@ from waybill.cli import app
 from waybill.events import CATALOGUE, DELIVERY_ERRORS, STAGES
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 
 def can_park(stage, code):

@@ -13,7 +13,7 @@ from tests.support.triggers import completed
 from waybill.ledger import RunFigures, begin_run, read_slot_users, read_sources, wait_run
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 PATH = "/api/ingest-slots/share"
 
 

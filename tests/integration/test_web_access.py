@@ -12,7 +12,7 @@ from tests.support.web_app import OWN
 from waybill.reconciliation import BreachKey, open_breach
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 BODIES = {
     "/api/discard": {"partition_id": 1, "why": "test"},

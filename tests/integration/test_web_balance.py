@@ -12,7 +12,7 @@ from waybill.reconciliation import BreachKey, open_breach
 from waybill.reconciliation.minutes import STEPS
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 
 def minute_now():

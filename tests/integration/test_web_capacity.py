@@ -20,7 +20,7 @@ from waybill.capacity import (
 from waybill.capacity.waits import WaitGroup
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 TABLES = ("capacity_nodes", "task_waits", "capacity_rounds", "capacity_versions")
 
 

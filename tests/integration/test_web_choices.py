@@ -14,7 +14,7 @@ from waybill.events import HELD_ERROR
 from waybill.parking.masking import MASK
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 CHOICE = {
     "since": "2013-01-01T00:00:00+00:00",

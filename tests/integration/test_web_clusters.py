@@ -13,7 +13,7 @@ from waybill.clusters import ClusterRequest, PlaceRequest, create_cluster, pin_t
 from waybill.ledger import flip_generation, lock_generations
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 ANN = Decision("ann", "it is slow")
 HOT = {"team": "aviation", "topic": "events.aviation.warehouse", "partition": 3}
 

@@ -16,7 +16,7 @@ from waybill.cli import app
 from waybill.parking import ParkedEvent, reading
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 GONE = "the object is gone from the store"
 CHANGED = "these are not the bytes that were parked"

@@ -15,7 +15,7 @@ from waybill.parking import ParkedEvent
 from waybill.parking.masking import MASK
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 
 SEEN = "see_personal_messages"

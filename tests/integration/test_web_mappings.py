@@ -11,7 +11,7 @@ from tests.support.mapped import RULES, declared, learn_payloads, pipeline
 from waybill.mappings.versions import keep_declared
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 
 @pytest.fixture

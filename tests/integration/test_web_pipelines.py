@@ -18,7 +18,7 @@ from waybill.reconciliation import BreachKey, open_breach
 from waybill_airflow.web.services import parked_events
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 

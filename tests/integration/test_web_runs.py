@@ -9,7 +9,7 @@ from tests.support import web_app
 from waybill.access import Decision
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 DAG = "/api/v2/dags/replay"
 
 

@@ -11,7 +11,7 @@ from waybill.events import HELD_ERROR
 from waybill.parking import ANY_REPLAY, ObjectDescriptor, Packer, ReplayConditions, identify
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 
 
 @pytest.fixture

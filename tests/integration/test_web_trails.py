@@ -16,7 +16,7 @@ from waybill.trails import queries as trace_queries
 from waybill.trails.question import ask_for_ids
 
 pytestmark = pytest.mark.serves
-airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+airflow_app, web = web_app.airflow_app, web_app.web
 ONE, TWO, OTHERS, UNKNOWN = ids(4)
 
 

@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.warm_python import WarmPopen
+
 from waybill.settings import Settings
 
 
@@ -25,13 +27,7 @@ def environment(settings: Settings) -> dict[str, str]:
 def start(settings: Settings, code: str) -> subprocess.Popen[bytes]:
     """Start Python code in a session of its own; ``settings`` is ready in it."""
     text = f"from waybill.settings import Settings\nsettings = Settings()\n{code}"
-    return subprocess.Popen(
-        [sys.executable, "-c", text],
-        env=environment(settings),
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    return WarmPopen(text, environment(settings))
 
 
 def run(settings: Settings, code: str, *, limit_s: float = 120.0) -> str:

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import httpx
 from tests.support import children
 from tests.support.orders import team_of
+from tests.support.warm_python import WarmPopen
 
 from waybill import services
 from waybill.events import decode
@@ -56,6 +56,11 @@ transformation: transformation.py
 destination: {{name: warehouse, schema: shop}}
 """
 CODE = "def transform(event):\n    return event\n"
+COMMAND = """
+import runpy, sys
+sys.argv[1:] = ["collector"]
+runpy.run_module("waybill.cli", run_name="__main__", alter_sys=True)
+"""
 STARTS = """
 from waybill.services import run_collector
 from waybill.settings import Settings
@@ -154,18 +159,10 @@ def collector(
 ) -> Iterator[RunningCollector]:
     """Run a collector; it is ready, or has begun at least."""
     path = folder / f"collector-{time.monotonic_ns()}.log"
-    command = ["-m", "waybill.cli", "collector"]
-    if patch:
-        command = ["-c", STARTS.format(patch=patch)]
+    code = STARTS.format(patch=patch) if patch else COMMAND
     environment = children.environment(settings) | {VARIABLE: BEARER}
     with path.open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            env=environment,
-            start_new_session=True,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
+        process = WarmPopen(code, environment, log)
     running = RunningCollector(settings, process, path)
     try:
         if ready:

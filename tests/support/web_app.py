@@ -1,6 +1,7 @@
 """Airflow's real web application in this process, on a metadata database of its own.
 
-Made once a session; tests get it over a fresh tracker and bucket by the fixture ``web``. Users and
+Made once a session, with a new metadata database for each file; tests get it over a fresh tracker and
+bucket by the fixture ``web``. Users and
 what Waybill grants them: ``ann`` (Airflow admin) everything; ``uma`` all but personal fields of team
 aviation; ``pia`` that and personal fields; ``otto`` everything of team shipping; ``vic`` (Airflow viewer)
 looks at and replays aviation, which Airflow refuses; ``nell`` nothing.
@@ -12,11 +13,11 @@ import json
 import os
 import secrets
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
 from tests.integration.parking_lot import ParkingLot, make_event
-from tests.integration.parking_lot import _open as open_lot
 from tests.support import emptied
 from tests.support.airflow_metadata import options
 
@@ -121,30 +122,58 @@ def _check_described(method, path, code):
             return
 
 
-@pytest.fixture(scope="session")
-def airflow_app(airflow_metadata, _postgres, servers_home):
-    """The application, with the DAG ``replay`` known to it, and a token for each user."""
-    database = f"airflow_in_process_{secrets.token_hex(4)}"  # each module makes its own
-    dsn = _postgres.service.dsn(database)
-    passwords = servers_home / "passwords.json"
-    passwords.write_text(json.dumps({user: user for user in USERS}))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in _airflow_options(dsn, passwords).items():
-            patch.setenv(name, value)
-        from airflow import settings
-        from airflow.api_fastapi.app import cached_app, purge_cached_app
-        from fastapi.testclient import TestClient
+class Application:
+    """The application and a token for each user; one a session, as to make it takes 1.5 s of CPU."""
 
-        airflow_metadata.copy(database)
+    def __init__(self, metadata, postgres, home):
+        self._metadata, self._postgres = metadata, postgres
+        self._passwords = home / "passwords.json"
+        self._passwords.write_text(json.dumps({user: user for user in USERS}))
+        self._patch = pytest.MonkeyPatch()
+        self._open = ExitStack()
+        self._made = None
+
+    def renewed(self):
+        """Return its client and the tokens, over a new metadata database that knows the DAG ``replay``."""
+        database = f"airflow_in_process_{secrets.token_hex(4)}"
+        options = _airflow_options(self._postgres.service.dsn(database), self._passwords)
+        for name, value in options.items():
+            self._patch.setenv(name, value)
+        from airflow import settings
+
+        self._metadata.copy(database)
         settings.configure_vars()
         settings.dispose_orm(do_log=False)
         settings.configure_orm()
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def _make(self):
+        from airflow.api_fastapi.app import cached_app, purge_cached_app
+        from fastapi.testclient import TestClient
+
         purge_cached_app()
-        with TestClient(cached_app(apps="core"), base_url="http://testserver") as client:
-            tokens = {user: _token(client, user) for user in USERS}
-            yield client, tokens
-        purge_cached_app()
-        settings.dispose_orm(do_log=False)
+        application = TestClient(cached_app(apps="core"), base_url="http://testserver")
+        client = self._open.enter_context(application)
+        return client, {user: _token(client, user) for user in USERS}
+
+    def close(self):
+        """End it, and restore the environment."""
+        if self._made:
+            from airflow import settings
+            from airflow.api_fastapi.app import purge_cached_app
+
+            self._open.close()
+            purge_cached_app()
+            settings.dispose_orm(do_log=False)
+        self._patch.undo()
+
+
+@pytest.fixture(scope="module")
+def airflow_app(web_application):
+    """The application, with the DAG ``replay`` known to it, and a token for each user."""
+    return web_application.renewed()
 
 
 def _airflow_options(dsn, passwords):
@@ -163,22 +192,15 @@ def _token(client, user):
     return answer.json()["access_token"]
 
 
-@pytest.fixture(scope="session")
-def _web_lot(_postgres, _s3):
-    lot = open_lot(_postgres.database("web", keep=True), _s3.bucket("web", keep=True))
-    yield lot
-    lot.tracker.close()
-
-
 @pytest.fixture
-def web(airflow_app, _web_lot, monkeypatch, tmp_path):
+def web(airflow_app, web_lot, monkeypatch, tmp_path):
     """The application over an empty tracker and bucket."""
     from waybill_airflow.web.services import OPENED
 
-    s3 = _web_lot.settings["s3"]
+    s3 = web_lot.settings["s3"]
     for name, value in {
         "WAYBILL_HOME": str(tmp_path),
-        "WAYBILL_TRACKER__DSN": _web_lot.settings["dsn"],
+        "WAYBILL_TRACKER__DSN": web_lot.settings["dsn"],
         "WAYBILL_S3__ENDPOINT_URL": s3.endpoint_url,
         "WAYBILL_S3__BUCKET": s3.bucket,
         "WAYBILL_S3__ACCESS_KEY": s3.access_key.get_secret_value(),
@@ -187,7 +209,7 @@ def web(airflow_app, _web_lot, monkeypatch, tmp_path):
     }.items():
         monkeypatch.setenv(name, value)
     own = {"deployment", "virtual_clusters"}  # one row each, made by the migrations
-    emptied.empty(_web_lot.sql, but=own)
+    emptied.empty(web_lot.sql, but=own)
     OPENED.close()
-    yield Web(airflow_app[0], _web_lot, airflow_app[1], monkeypatch)
+    yield Web(airflow_app[0], web_lot, airflow_app[1], monkeypatch)
     OPENED.close()
