@@ -80,3 +80,23 @@ def test_the_session_may_not_write_and_what_the_server_refuses_is_told(source):
         InputError, match="source table 'trap': cannot execute INSERT in a read-only"
     ):
         list(source(table="trap").read(None))
+
+
+def test_discovery_says_what_the_schema_says(source):
+    with psycopg.connect(source.dsn) as connection:
+        connection.execute("ALTER TABLE shop.orders ADD fee numeric(8,3), ADD ratio real")
+    [found] = source(key=None).discover()
+    assert (found.event, found.key, found.version, found.table) == ("e", ("id",), "at", "orders")
+    assert found.never_null == {"id", "at"}
+    assert found.columns == {
+        "at": "timestamp",
+        "plain": "timestamp",
+        "raw": "bytes",
+        "day": "date",
+        "mood": "string",
+        "fee": "decimal(8,3)",
+        "ratio": "float64",
+    }
+    assert len(found.types) == 12
+    with pytest.raises(InputError, match="table 'seen' has no primary key"):
+        source(table="seen", key=None).discover()
