@@ -140,3 +140,23 @@ def test_a_cursor_of_another_type_than_before_is_compared_where_that_can_be_or_r
     with pytest.raises(InputError, match="'at' are not of one type.*ingest … --full"):
         table.cursor_at("2026-01-02", last.cursor)
     assert [row["id"] for row in next(table.read(None)).rows] == [1, 2]
+
+
+def test_discovery_says_what_the_schema_says(source):
+    with psycopg.connect(source.dsn) as connection:
+        connection.execute("ALTER TABLE shop.orders ADD fee numeric(8,3), ADD ratio real")
+    [found] = source(key=None).discover()
+    assert (found.event, found.key, found.version, found.table) == ("e", ("id",), "at", "orders")
+    assert found.never_null == {"id", "at"}
+    assert found.columns == {
+        "at": "timestamp",
+        "plain": "timestamp",
+        "raw": "bytes",
+        "day": "date",
+        "mood": "string",
+        "fee": "decimal(8,3)",
+        "ratio": "float64",
+    }
+    assert len(found.types) == 12
+    with pytest.raises(InputError, match="table 'seen' has no primary key"):
+        source(table="seen", key=None).discover()

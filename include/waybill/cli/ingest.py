@@ -55,7 +55,7 @@ def ingest(
 
     --full and --from read the source again, --to only up to a value. Records that are read again
     have the same ids, so tables stay as they are; what they lack arrives. The cursor that stood
-    there is kept: --put-back goes on from it.
+    there is kept: --put-back goes on from it. Each of these needs --why.
     """
     from waybill.services import deployed_pipeline
     from waybill.services.airflow_client import AirflowClient

@@ -179,12 +179,16 @@ def show_proposal(proposal: Proposal, *, pasted: bool) -> None:
 
 def _proposed_words(proposal: Proposal) -> Iterator[str]:
     found = proposal.declaration
-    if "key" in proposal.missing:
+    if "key" in proposal.by_source:
+        yield f"key {', '.join(found.table.key)}: as the source has it (a key never changes)"
+    elif "key" in proposal.missing:
         events = counted(proposal.events, "event")
         key = ", ".join(found.table.key)
         yield f"key {key}: proposed; it tells the {events} of the sample apart"
         yield "  (see that it always will: a key never changes)"
-    if "version" in proposal.missing and found.version is not None:
+    if "version" in proposal.by_source:
+        yield f"version {found.version}: the cursor that the source is read by"
+    elif "version" in proposal.missing and found.version is not None:
         yield f"version {found.version}: proposed, by its name; it must rise with each change"
 
 

@@ -71,7 +71,8 @@ def _ask(values: dict[str, Any], settings: Settings) -> dict[str, Any]:
     _answer(answers, "connector", "Where do its records come from", kinds[0], kinds)
     _answer(answers, "team", "Team that owns it", NewPipeline.model_fields["team"].default)
     _answer(answers, "destination", "Destination", default, destinations)
-    _answer(answers, "key", "Columns of the primary key, with commas between", "id")
+    if NewPipeline(name="new", connector=answers["connector"]).has_examples:
+        _answer(answers, "key", "Columns of the primary key, with commas between", "id")
     return answers
 
 
@@ -111,10 +112,11 @@ def _judge(
 
 @takes(NewPipeline, argument="name", flags={"batch": ("--batch",)}, complete=_complete)
 def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = False) -> None:
-    """Create a working pipeline with example events and a test, for you to change.
+    """Create a pipeline with example events and a test, for you to change.
 
     In a terminal it asks for what is not given, but with --yes. Elsewhere, and for what is not
-    asked: connector csv, team `team`, key id, the only destination or `warehouse`.
+    asked: connector csv, team `team`, the only destination or `warehouse`. Of csv and http it
+    works as it is; of others `waybill sources discover` fills in key and columns.
     """
     from waybill.pipelines import write_new
     from waybill.settings import Settings
@@ -133,10 +135,12 @@ def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = Fal
     print_folded(f"  {file}" for file in written.files)
     facts = f"id {written.id}, team {written.team}, destination {written.destination}"
     print_folded([f"{facts}: these never change once it is deployed"])
-    for line in written.advice.splitlines():
+    name, advice = request.name, written.advice.splitlines()
+    if not written.is_finished:
+        advice.append("its columns are not known yet: the first `next` below fills them in")
+    for line in advice:
         console.print(Text(plain(line)), soft_wrap=True)
-    name = request.name
-    found = [f"sources discover {name} --write"] if request.rest_api else []
+    found = [] if written.is_finished else [f"sources discover {name} --write"]
     for command in (
         *found,
         f"test {name}",

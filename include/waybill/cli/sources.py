@@ -134,7 +134,10 @@ def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
     if written is not None:
         yield f"written to {written}; `waybill pipelines check` comes next"
     elif not found.proposals and not found.unknown:
-        yield "nothing to propose: every event is declared, with its key and columns"
+        yield (
+            "nothing to propose: every event is declared, with its key and columns; what is taken"
+            " out of an event of pipeline.yaml is proposed anew"
+        )
     elif found.proposals:
         yield "--write puts it into pipeline.yaml"
 

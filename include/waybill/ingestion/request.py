@@ -35,7 +35,9 @@ class IngestRequest(Request):
         default=False, description="Go on from where it stood before the last such change."
     )
     why: str | None = Field(
-        None, max_length=1000, description="The reason for any of these, for the audit log."
+        None,
+        max_length=1000,
+        description="The reason, for the audit log: must be given with any of these.",
     )
     who: str | None = Field(
         None, max_length=_LONGEST, description="Who asks, if not the user who starts the run."

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from waybill.mapping_proposals.comparison import diff as diff
     from waybill.mapping_proposals.comparison import diff_folder as diff_folder
     from waybill.mapping_proposals.comparison import show as show
+    from waybill.mapping_proposals.inference import Draft as Draft
     from waybill.mapping_proposals.inference import Proposal as Proposal
     from waybill.mapping_proposals.inference import Sample as Sample
     from waybill.mapping_proposals.inference import infer as infer
@@ -26,7 +27,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "comparison": ["MappingDifference", "ShownMapping", "diff", "diff_folder", "show"],
-        "inference": ["Proposal", "Sample", "infer", "load_draft", "take_sample"],
+        "inference": ["Draft", "Proposal", "Sample", "infer", "load_draft", "take_sample"],
         "yaml_file": ["event_block", "event_lines", "write"],
     },
 )

@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, encode, encode_data, loads
 from waybill.ingestion.connectors import Connector, Discovered, Record, first_pages
@@ -33,8 +35,8 @@ from waybill.mappings import (
     with_table,
 )
 from waybill.parking import masked_words
-from waybill.pipelines import EventDeclaration, Pipeline, load_completed
-from waybill.processing import CodeRunner, Fault, Plan, outcomes_of
+from waybill.pipelines import Column, EventDeclaration, Pipeline, arrow_type, load_completed
+from waybill.processing import CodeRunner, Fault, Plan, convert, outcomes_of
 
 SAMPLE = 1_000
 _CHUNK = 512
@@ -78,6 +80,8 @@ class Proposal:
     """Source of a column to the number of events in which it is not null."""
     declared: EventDeclaration | None
     """What is declared, if that has columns."""
+    by_source: frozenset[str] = frozenset()
+    """Those of ``key`` and ``version`` that the source itself says."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the proposal as JSON."""
@@ -200,6 +204,8 @@ def infer(draft: Draft, sample: Sample, name: str, rules: NameRules) -> Proposal
     """Return what an event name would map to.
 
     What the declaration says stays; where it has columns, what `learn` adds to them is proposed.
+    Key, version, types and nulls are those that the source's schema says, where the events that
+    the transformation gave agree with it.
 
     Raises:
         InputError: there are no such events in the sample, or none of their fields is a key.
@@ -212,20 +218,117 @@ def infer(draft: Draft, sample: Sample, name: str, rules: NameRules) -> Proposal
     if not missing & {"key", "columns"}:
         missing = frozenset()
     among = sample.never_null() if name == draft.pipeline.source.event else None
+    schema = _Schema.of(draft.found.get(name), payloads)
     if "version" in missing:
-        version = propose_version(payloads, among)
+        version = schema.version or propose_version(payloads, among, schema.types)
         declared = declared.model_copy(update={"version": version})
+    by_source = schema.says & missing
     if "columns" in missing:
-        learned = propose(
-            declared, payloads, _key(declared, payloads, missing, among, rules), rules
-        )
-        return Proposal(name, learned, len(payloads), missing, _present(learned, payloads), None)
+        fields = schema.key if "key" in by_source else ()
+        key = _key(declared, payloads, missing, among, rules, fields)
+        learned = schema.refined(propose(declared, schema.filled(payloads), key, rules))
+        present = _present(learned, payloads)
+        return Proposal(name, learned, len(payloads), missing, present, None, by_source)
     if "key" in missing:
-        declared = _with_key(declared, payloads, among)
+        declared, by_source = _with_key(declared, payloads, among), by_source - {"key"}
     evolving = declared.model_copy(update={"policy": "evolve"})
     learned = learn(evolving, payloads, rules) or declared
     learned = learned.model_copy(update={"policy": declared.policy})
-    return Proposal(name, learned, len(payloads), missing, _present(learned, payloads), declared)
+    present = _present(learned, payloads)
+    return Proposal(name, learned, len(payloads), missing, present, declared, by_source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    """What a source's schema says of the fields that its events still have."""
+
+    key: tuple[str, ...] = ()
+    version: str | None = None
+    types: dict[str, str] = field(default_factory=dict)
+    """Field to a column type that holds each of its values; of a field without any, too."""
+    empty: frozenset[str] = frozenset()
+    """Fields of ``types`` that are null in each event."""
+    never_null: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, found: Discovered | None, payloads: list[Any]) -> _Schema:
+        """Return what of a schema the events agree with."""
+        if found is None:
+            return cls()
+        values = {
+            name: [payload[name] for payload in payloads if payload.get(name) is not None]
+            for name in {*found.columns, *found.key, *([found.version] if found.version else [])}
+            if any(name in payload for payload in payloads)
+        }
+        full = {name for name, some in values.items() if len(some) == len(payloads)}
+        is_version = {
+            name
+            for name in values.keys() & {found.version}
+            if _holds("int64", values[name]) or _holds("timestamp", values[name])
+        }
+        return cls(
+            key=found.key if full.issuperset(found.key) else (),
+            version=found.version if full & is_version else None,
+            types={
+                name: kind
+                for name, kind in found.columns.items()
+                if name in values and _holds(kind, values[name])
+            },
+            empty=frozenset(name for name in found.columns if values.get(name) == []),
+            never_null=found.never_null & full,
+        )
+
+    @property
+    def says(self) -> frozenset[str]:
+        """Return which of ``key`` and ``version`` it has."""
+        given = {"key": self.key, "version": self.version}
+        return frozenset(name for name, value in given.items() if value)
+
+    def filled(self, payloads: list[Any]) -> list[Any]:
+        """Return events of which one has a value for each field that all have null in."""
+        examples = {name: _EXAMPLES[self.types[name].partition("(")[0]] for name in self.empty}
+        return [payloads[0] | examples, *payloads[1:]] if examples else payloads
+
+    def refined(self, learned: EventDeclaration) -> EventDeclaration:
+        """Return a declaration whose columns have the types and nulls that the schema says."""
+        columns = [self._refined(one, learned) for one in learned.table.columns]
+        return with_table(learned, columns, learned.table.children)
+
+    def _refined(self, column: Column, learned: EventDeclaration) -> Column:
+        parts = decode_path(column.source) if learned.nested == "flatten" else (column.source,)
+        if column.name in learned.table.key or len(parts) != 1:
+            return column
+        kind = self.types.get(parts[0], "")
+        is_exact = kind.partition("(")[0] in _SCHEMA_TYPES or parts[0] in self.empty
+        return column.model_copy(
+            update={
+                "type": kind if is_exact else column.type,
+                "nullable": parts[0] not in self.never_null,
+            }
+        )
+
+
+_SCHEMA_TYPES = frozenset({"bool", "timestamp", "date", "float64", "decimal", "bytes"})
+"""Types that a schema says better than values do; of text and integers the values may say more."""
+_EXAMPLES: Mapping[str, Any] = {
+    "bool": True,
+    "timestamp": "2000-01-01T00:00:00Z",
+    "date": "2000-01-01",
+    "float64": 0.5,
+    "decimal": 1,
+    "bytes": "AA==",
+    "int64": 1,
+    "string": "text",
+}
+
+
+def _holds(kind: str, values: list[Any]) -> bool:
+    """Tell whether a column of a type takes each of the values as it is."""
+    try:
+        convert(kind, values, arrow_type(kind))
+    except (TypeError, ValueError, ArithmeticError, pa.ArrowException):
+        return False
+    return True
 
 
 def _key(
@@ -234,11 +337,12 @@ def _key(
     missing: frozenset[str],
     among: set[str] | None,
     rules: NameRules,
+    known: tuple[str, ...],
 ) -> dict[str, str]:
-    """Return the names of the key's columns, by field: as declared, or as proposed."""
+    """Return the names of the key's columns, by field: as declared, as known, or as proposed."""
     if "key" not in missing:
         return dict(zip(declared.key, declared.table.key, strict=True))
-    return key_names(_proposed_key(declared.name, payloads, among), payloads, rules)
+    return key_names(known or _proposed_key(declared.name, payloads, among), payloads, rules)
 
 
 def _proposed_key(name: str, payloads: list[Any], among: set[str] | None) -> tuple[str, ...]:
@@ -303,6 +407,19 @@ class Draft:
     pipeline: Pipeline
     missing: dict[str, frozenset[str]] = field(default_factory=dict)
     """Event name to those of ``key``, ``version``, ``columns`` that it does not say."""
+    found: dict[str, Discovered] = field(default_factory=dict)
+    """Event name to what its source says."""
+
+    @property
+    def declared_key(self) -> tuple[str, ...]:
+        """The key that the declaration has for the source's own event; empty: it has none."""
+        own = self.pipeline.source.event
+        if own not in self.pipeline.events or self.missing.get(own, frozenset()) & _NO_KEY:
+            return ()
+        return self.pipeline.events[own].key
+
+
+_NO_KEY = frozenset({"event", "key"})
 
 
 def load_draft(directory: Path, found: Iterable[Discovered] | None = None) -> Draft:
@@ -332,7 +449,8 @@ def load_draft(directory: Path, found: Iterable[Discovered] | None = None) -> Dr
             missing[name] -= {"version"}
         return value
 
-    return Draft(directory, load_completed(directory, complete), missing)
+    known = {one.event: one for one in found or ()}
+    return Draft(directory, load_completed(directory, complete), missing, known)
 
 
 def _put_in(
@@ -350,7 +468,8 @@ def _put_in(
             continue
         key = list(one.key) or [_STAND_IN]
         columns = {name: _stand_in(name, []) for name in key}
-        event = {"key": key, "table": plain_name(one.event) or "events", "columns": columns}
+        table = plain_name(one.table or one.event) or "events"
+        event = {"key": key, "table": table, "columns": columns}
         events[one.event] = event if one.version is None else {**event, "version": one.version}
         known = {"key": bool(one.key), "version": one.version is not None}
         missing[one.event] = NOT_DECLARED | {

@@ -62,13 +62,21 @@ def propose_key(
 
 
 def propose_version(
-    payloads: Sequence[Mapping[str, Any]], among: Collection[str] | None = None
+    payloads: Sequence[Mapping[str, Any]],
+    among: Collection[str] | None = None,
+    types: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Return the field that by its name rises with each change of a record; None: there is none."""
+    """Return the field that by its name rises with each change of a record; None: there is none.
+
+    Args:
+        payloads: of one event name.
+        among: fields that may be chosen; None: all.
+        types: of fields whose values do not say it, such as times that are text without a zone.
+    """
     found: dict[str, str] = {}
     for one in _common_fields(payloads):
         if among is None or one in among:
-            kind = type_of_all(payload[one] for payload in payloads)
+            kind = (types or {}).get(one) or type_of_all(payload[one] for payload in payloads)
             if kind in {"int64", "timestamp"}:
                 found.setdefault(plain_name(one), one)
     return next((found[name] for name in _VERSIONS if name in found), None)

@@ -161,6 +161,7 @@ Part = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
 Identifier = Annotated[str, StringConstraints(min_length=1), AfterValidator(_identifier)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
 FieldName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+PROPOSED = "`waybill sources discover … --write` proposes what is missing, by the source"
 COLUMNS = (
     "columns with a type each: 'string', 'string not null', or {type, nullable, from}; names of at"
     " most 63 bytes"
@@ -208,7 +209,11 @@ class ChildForm(_Form):
 class EventForm(_Form):
     """An event name's key, version and table."""
 
-    key: list[str] = Field(min_length=1, description="a list of one or more columns")
+    key: list[str] = Field(
+        min_length=1,
+        description="a list of one or more columns",
+        json_schema_extra={"missing": PROPOSED},
+    )
     version: FieldName | None = Field(None, description="a field of the payload, or null")
     table: Identifier = Field(description="a table's name (text of at most 63 bytes)")
     policy: Literal["strict", "ignore", "evolve"] = Field(
@@ -232,9 +237,7 @@ class EventForm(_Form):
     columns: dict[Identifier, ColumnForm] = Field(
         min_length=1,
         description=COLUMNS,
-        json_schema_extra={
-            "missing": "`waybill mapping infer` proposes them from the first events"
-        },
+        json_schema_extra={"missing": PROPOSED},
     )
     children: dict[Identifier, ChildForm] = Field(
         default={}, description="tables of the items of arrays: {<table>: {from, columns}}"

@@ -1,7 +1,7 @@
 """What a new pipeline declares of a REST API, by the address of its records.
 
-Their fields are not known yet: the declaration has no columns, which ``waybill sources discover
---write`` fills in, and transformation, test and example events fit any.
+Parameters of the address whose names are those of secrets refer to a connection: their values are
+written nowhere.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from urllib.parse import parse_qsl, urlsplit
 
 from waybill.errors import InputError
 from waybill.pipelines.document import yaml_text
+from waybill.pipelines.source_examples import SourceExample, connection_advice, connection_name
 
 _MOST_NAME = 63
 _UNSAFE = frozenset("{}\\<>^`|\"' ")
 """dlt fills in what stands in braces; the others are no part of an address."""
+_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
+_SECRET = re.compile(
+    r"(?:key|token|secret|password|passwd|passphrase|pwd|auth|authorization|signature|sig"
+    r"|credentials?|jwt|bearer|session|sessionid|appid)$"
+)
+"""What a word of a parameter's name ends with where its value is a secret: ``api_key``, ``apikey``,
+``accessToken``. Too many are no harm: a connection has their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +42,56 @@ class RestApi:
     """``host:port`` where sources reach it only if the settings let them; "": they may."""
 
     @property
-    def advice(self) -> str:
+    def secrets(self) -> dict[str, str]:
+        """Return where a connection has the value of each parameter that is a secret, by name."""
+        names = dict.fromkeys(name for name, _ in self.params if _is_secret(name))
+        places = ["password", *(f"extra.secret_{number}" for number in range(2, len(names) + 1))]
+        return dict(zip(names, places, strict=False))
+
+    def advice(self, connection: str) -> str:
         """Return what is the user's to do first, in lines."""
-        lines = ["its columns are not known yet: the first `next` below fills them in"]
+        lines = []
+        if self.secrets:
+            lines.append(
+                f"a declaration holds no secret: {', '.join(self.secrets)} will be read from"
+                f" connection {connection}"
+            )
+            lines.append(connection_advice(connection, _connection_json(self.secrets)))
         if self.closed_host:
             hosts = json.dumps([self.closed_host])
             lines.append("sources reach the public internet only; to open this address:")
             lines.append(f"  WAYBILL_EGRESS__ALLOWED_HOSTS='{hosts}'")
         return "\n".join(lines)
+
+
+def rest_example(url: str, name: str, key: tuple[str, ...]) -> SourceExample:
+    """Return the source of a new pipeline that reads a REST API.
+
+    Args:
+        url: of its records.
+        name: of the pipeline.
+        key: fields of the primary key; empty: they are not known.
+
+    Raises:
+        InputError: the address is none, or holds a user and password.
+    """
+    api, connection = read_address(url), connection_name(name, "api")
+    lines = tuple(_source_lines(api, key, connection))
+    return SourceExample(lines, event=api.name, advice=api.advice(connection))
+
+
+def _is_secret(name: str) -> bool:
+    return any(_SECRET.search(word.lower()) for word in _WORD.findall(name))
+
+
+def _connection_json(secrets: dict[str, str]) -> str:
+    """Return an example of a connection, in quotes of a shell, with names for values."""
+    named = {place: f"<{re.sub('[^A-Za-z0-9_.-]', '_', name)}>" for name, place in secrets.items()}
+    extra = {place[6:]: name for place, name in named.items() if place.startswith("extra.")}
+    value = {"conn_type": "http", "password": named["password"]} | (
+        {"extra": extra} if extra else {}
+    )
+    return f"'{json.dumps(value)}'"
 
 
 def read_address(url: str) -> RestApi:
@@ -51,11 +101,12 @@ def read_address(url: str) -> RestApi:
         InputError: it is no http address with a path, or holds a secret.
     """
     wanted = "expected an address such as https://api.example.com/v1/loans"
+    shown = repr(re.split("[?#]", url, maxsplit=1)[0][:200])  # what follows may be a secret
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InputError(f"--rest-api: {wanted}; {error}") from error
+        raise InputError(f"--rest-api: {wanted}; {error}; found {shown}") from error
     host, path = parts.hostname or "", parts.path.strip("/")
     if "@" in parts.netloc:
         raise InputError(
@@ -64,7 +115,8 @@ def read_address(url: str) -> RestApi:
         )
     is_odd = not url.isascii() or not url.isprintable() or bool(_UNSAFE & set(url))
     if parts.scheme not in {"http", "https"} or not host or not path or is_odd or parts.fragment:
-        raise InputError(f"--rest-api: {wanted}; found {url[:200]!r}")
+        also = ", and what follows it" if {"?", "#"} & set(url) else ""
+        raise InputError(f"--rest-api: {wanted}; found {shown}{also}")
     before, _, last = path.rpartition("/")
     base = f"{parts.scheme}://{parts.netloc}/{before}{'/' if before else ''}"
     name = re.sub("[^a-z0-9]+", "_", last.lower()).strip("_")[:_MOST_NAME]
@@ -81,18 +133,21 @@ def _is_closed(host: str) -> bool:
         return "." not in host or host.endswith((".localhost", ".local", ".internal"))
 
 
-def source_lines(api: RestApi, key: tuple[str, ...]) -> Iterator[str]:
+def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterator[str]:
     """Yield the lines below ``source.connector``."""
+    if api.secrets:
+        yield f"  connection: {connection} # has the secrets that the options refer to"
     yield "  options:"
     yield "    rest_api: # what dlt's rest_api takes; docs/connectors.md#dlt has an example"
     yield f"      client: {{ base_url: {_quoted(api.base_url)} }}"
     yield "      resources:"
     yield f"        - name: {yaml_text(api.name)}"
-    yield f"          primary_key: [{', '.join(map(yaml_text, key))}]"
+    if key:
+        yield f"          primary_key: [{', '.join(map(yaml_text, key))}]"
     yield "          endpoint:"
     yield f"            path: {_quoted(api.path)}"
-    if api.params:
-        given = ", ".join(f"{_quoted(name)}: {_quoted(value)}" for name, value in api.params)
+    if names := dict.fromkeys(name for name, _ in api.params):
+        given = ", ".join(f"{_quoted(name)}: {json.dumps(_value(api, name))}" for name in names)
         yield f"            params: {{ {given} }}"
     yield "            # where records stand in an answer, and how the next page is asked for, if"
     yield "            # dlt does not find it:"
@@ -100,49 +155,13 @@ def source_lines(api: RestApi, key: tuple[str, ...]) -> Iterator[str]:
     yield "            # paginator: { type: cursor, cursor_path: next, cursor_param: cursor }"
 
 
+def _value(api: RestApi, name: str) -> str | list[str]:
+    """Return a parameter's value, or its values where it is there several times."""
+    if name in api.secrets:
+        return f"${{connection.{api.secrets[name]}}}"
+    values = [value for one, value in api.params if one == name]
+    return values[0] if len(values) == 1 else values
+
+
 def _quoted(text: str) -> str:
     return json.dumps(text)
-
-
-def event_lines(table: str, key: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines of the event, without version and columns."""
-    yield f"key: [{', '.join(map(yaml_text, key))}]"
-    yield f"table: {yaml_text(table)}"
-    yield "policy: strict # a field without a column parks the event"
-
-
-CODE = '''\
-"""What is done to each record before it becomes a row; docs/pipelines.md says what it may do."""
-
-
-def transform(event):
-    return event  # event.data is one record of the API, a dict; it goes on as it came
-'''
-BATCH_CODE = '''\
-"""What is done to records before they become rows; docs/pipelines.md says what it may do."""
-
-
-def transform_batch(table):
-    return table  # a row is a record of the API; it goes on as it came
-'''
-EXAMPLES_TEXT = '{"note": "a record without its key parks", "data": {}, "parked": "key_missing"}\n'
-
-
-def own_test(name: str, table: str) -> str:
-    """Return the pipeline's test, which fits whatever columns are declared."""
-    return f'''\
-"""Run by `waybill test {name}`, or by pytest, once `waybill sources discover {name} --write` has
-declared its columns. docs/pipelines.md has more ways to test."""
-
-from pathlib import Path
-
-from waybill.testing import declared_event, run_pipeline
-
-FOLDER = Path(__file__).parent
-
-
-def test_a_record_with_the_declared_fields_becomes_a_row():
-    result = run_pipeline(FOLDER, [declared_event(FOLDER)])
-    assert result.parked == []
-    assert len(result.rows["{table}"]) == 1
-'''

@@ -24,18 +24,14 @@ from waybill.pipelines.folder import DECLARATION, SHARED
 from waybill.pipelines.form import CONNECTORS, brought_connectors, check_shape
 from waybill.pipelines.model import Pipeline
 from waybill.pipelines.problems import Path as Place
-from waybill.pipelines.rest_api_example import (
-    BATCH_CODE,
-    CODE,
-    EXAMPLES_TEXT,
-    RestApi,
-    event_lines,
-    own_test,
-    read_address,
-    source_lines,
-)
+from waybill.pipelines.rest_api_example import rest_example
 from waybill.pipelines.rules import check_rules
-from waybill.pipelines.source_examples import ExampleColumns, SourceExample, source_example
+from waybill.pipelines.source_examples import (
+    EXAMPLE_CONNECTORS,
+    ExampleColumns,
+    SourceExample,
+    source_example,
+)
 from waybill.pipelines.validation import check, find_collisions, load_pipeline
 from waybill.request import Request
 
@@ -43,6 +39,7 @@ EXAMPLES = "events.jsonl"
 """The file with a pipeline's example events, in its folder."""
 DEFAULT_DESTINATION = "warehouse"
 """That of the embedded stack."""
+_EXAMPLE_KEY = "id"
 _MOST_NAME = 63
 _COLUMNS = ("changed_at", "status", "amount")
 """Of the table that is written, beside its key: version, text, number."""
@@ -80,8 +77,12 @@ class NewPipeline(Request):
         ),
     ] = None
     key: Annotated[
-        str, Field(description="Columns of the primary key, with commas between them.")
-    ] = "id"
+        str | None,
+        Field(
+            description="Columns of the primary key, with commas between them; left out: what"
+            " `waybill sources discover` finds, of connectors csv and http id."
+        ),
+    ] = None
     schedule: Annotated[
         str | None, Field(description="@hourly, @daily or cron; left out: by hand.")
     ] = None
@@ -91,8 +92,14 @@ class NewPipeline(Request):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """Return the columns of the primary key."""
-        return tuple(part.strip() for part in self.key.split(","))
+        """Return the columns of the primary key, of a key that is not given the example's."""
+        key = _EXAMPLE_KEY if self.key is None else self.key
+        return tuple(part.strip() for part in key.split(","))
+
+    @property
+    def has_examples(self) -> bool:
+        """Whether it begins with an example's columns; else those of its source are discovered."""
+        return self.connector in EXAMPLE_CONNECTORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +114,8 @@ class WrittenPipeline:
     """Paths of the files in it."""
     advice: str = ""
     """What is to be done before its source can be read, in lines; "": nothing."""
+    is_finished: bool = True
+    """Its declaration is whole; False: ``waybill sources discover --write`` fills in the rest."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -118,6 +127,7 @@ class WrittenPipeline:
             "folder": str(self.folder),
             "files": list(self.files),
             "advice": self.advice,
+            "is_finished": self.is_finished,
         }
 
 
@@ -142,14 +152,9 @@ def write_new(
     _refuse(_no_text(new))
     destination = _destination(new.destination, destinations)
     columns = _columns(new.key_columns)
-    api = None if new.rest_api is None else read_address(new.rest_api)
-    if api is None:
-        source = source_example(new.connector, new.name, _table(new), columns, sorted(taps))
-        declaration = whole = _declaration(new, destination, columns, source)
-    else:
-        source = SourceExample(tuple(source_lines(api, new.key_columns)), advice=api.advice)
-        declaration = _rest_declaration(new, destination, api, source)
-        whole = declaration.replace(_NO_COLUMNS, _key_columns(new))
+    source = _source(new, columns, taps)
+    declaration = _declaration(new, destination, columns, source)
+    whole = declaration.replace(_NOT_KNOWN, _key_lines(new))
     _refuse(_mistakes(whole, new))
     folder = root / new.name
     if os.path.lexists(folder):
@@ -159,17 +164,27 @@ def write_new(
             f"{root} is no folder of pipelines: make that folder, or name yours in the variable "
             "WAYBILL_PIPELINES_DIR"
         )
-    if api is None:
-        files = dict(_files(new, declaration, columns, source))
-    else:
-        files = dict(_rest_files(new, declaration))
+    files = dict(_files(new, declaration, columns, source))
     try:
         pipeline = _write(root, folder, files, whole)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return WrittenPipeline(
-        *(folder, pipeline.id, pipeline.team, pipeline.destination, tuple(files), source.advice)
+        folder=folder,
+        id=pipeline.id,
+        team=pipeline.team,
+        destination=pipeline.destination,
+        files=tuple(files),
+        advice=source.advice,
+        is_finished=new.has_examples,
     )
+
+
+def _source(new: NewPipeline, columns: ExampleColumns, taps: Collection[str] = ()) -> SourceExample:
+    if new.rest_api is not None:
+        key = () if new.key is None else new.key_columns
+        return rest_example(new.rest_api, new.name, key)
+    return source_example(new.connector, new.name, _table(new), columns, sorted(taps))
 
 
 def wrong_value(field: str, value: str) -> str:
@@ -183,8 +198,8 @@ def wrong_value(field: str, value: str) -> str:
     mistakes = _no_text(new)
     if not mistakes:
         columns = _columns(new.key_columns)
-        source = source_example(new.connector, new.name, _table(new), columns)
-        mistakes = _mistakes(_declaration(new, DEFAULT_DESTINATION, columns, source), new)
+        declaration = _declaration(new, DEFAULT_DESTINATION, columns, _source(new, columns))
+        mistakes = _mistakes(declaration.replace(_NOT_KNOWN, _key_lines(new)), new)
     option = "name: " if field == "name" else f"--{field}: "
     return next((one.removeprefix(option) for one in mistakes if one.startswith(option)), "")
 
@@ -321,34 +336,16 @@ def _table(new: NewPipeline) -> str:
     return new.name.replace("-", "_")
 
 
+_NOT_KNOWN = "    # what is not here of key, version, columns: `waybill sources discover --write`\n"
+"""In place of what is not known of an event yet."""
+
+
 def _declaration(
     new: NewPipeline, destination: str, columns: ExampleColumns, source: SourceExample
 ) -> str:
-    changed, status, amount = columns.changed, columns.status, columns.amount
-    keys = [yaml_text(name) for name in columns.key]
-    version = f"{changed} # rises with each change of a record: the newest wins"
-    if not source.versioned:
-        version = "null # each change has its place in the source's log"
-    return f"""\
-{_head(new, source, "record")}
-events:
-  record:
-    key: [{", ".join(keys)}]
-    version: {version}
-    table: {yaml_text(_table(new))}
-    policy: strict # a field without a column parks the event
-    columns:
-{_lines(6, [f"{name}: string" for name in keys])}
-      {changed}: timestamp not null
-      {status}: string not null
-      {amount}: decimal(10,2)
-
-{_tail(new, destination)}"""
-
-
-def _head(new: NewPipeline, source: SourceExample, event: str) -> str:
     plain = f"{new.team}-{new.name}".lower().replace("_", "-").lstrip("-")
     schedule = "null # by hand" if new.schedule is None else yaml_text(new.schedule)
+    event = _example_event(new, columns) if new.has_examples else _event(new)
     return f"""\
 # What each field may be: docs/pipelines.md. `waybill pipelines check` finds mistakes.
 id: {yaml_text(new.id or plain[:_MOST_NAME])} # never changes: event ids and the books hold it
@@ -360,42 +357,51 @@ schedule: {schedule}
 source:
   connector: {yaml_text(new.connector)}
 {_lines(0, source.lines)}
-  event: {yaml_text(event)}
-"""
+  event: {yaml_text(source.event)}
 
+events:
+  {yaml_text(source.event)}:
+{event}
 
-def _tail(new: NewPipeline, destination: str) -> str:
-    return f"""\
 transformation: transformation.py
 destination: {{ name: {yaml_text(destination)}, schema: {yaml_text(new.team.replace("-", "_"))} }}
 """
 
 
-_NO_COLUMNS = "    # version, if there is one, and columns: by `waybill sources discover --write`\n"
+_POLICY = "policy: strict # a field without a column parks the event"
 
 
-def _rest_declaration(
-    new: NewPipeline, destination: str, api: RestApi, source: SourceExample
-) -> str:
-    return f"""\
-{_head(new, source, api.name)}
-events:
-  {yaml_text(api.name)}:
-{_NO_COLUMNS}{_lines(4, list(event_lines(_table(new), new.key_columns)))}
+def _example_event(new: NewPipeline, columns: ExampleColumns) -> str:
+    keys = [yaml_text(name) for name in columns.key]
+    lines = [
+        f"key: [{', '.join(keys)}]",
+        f"version: {columns.changed} # rises with each change of a record: the newest wins",
+        f"table: {yaml_text(_table(new))}",
+        _POLICY,
+        "columns:",
+        *(f"  {name}: string" for name in keys),
+        f"  {columns.changed}: timestamp not null",
+        f"  {columns.status}: string not null",
+        f"  {columns.amount}: decimal(10,2)",
+    ]
+    return _lines(4, lines)
 
-{_tail(new, destination)}"""
+
+def _event(new: NewPipeline) -> str:
+    """Return an event's fields without those that are to be discovered."""
+    key = [] if new.key is None else [_key_line(new)]
+    return _NOT_KNOWN + _lines(4, [*key, f"table: {yaml_text(_table(new))}", _POLICY])
 
 
-def _key_columns(new: NewPipeline) -> str:
-    lines = ["columns:", *(f"  {yaml_text(name)}: string" for name in new.key_columns)]
-    return _lines(4, lines) + "\n"
+def _key_line(new: NewPipeline) -> str:
+    return f"key: [{', '.join(map(yaml_text, new.key_columns))}]"
 
 
-def _rest_files(new: NewPipeline, declaration: str) -> Iterator[tuple[str, str]]:
-    yield DECLARATION, declaration
-    yield "transformation.py", BATCH_CODE if new.batch else CODE
-    yield EXAMPLES, EXAMPLES_TEXT
-    yield f"test_{new.name}.py", own_test(new.name, _table(new))
+def _key_lines(new: NewPipeline) -> str:
+    """Return lines with which a declaration is whole, so that it can be checked."""
+    key = [_key_line(new)] if new.key is None else []
+    columns = ["columns:", *(f"  {yaml_text(name)}: string" for name in new.key_columns)]
+    return _lines(4, [*key, *columns]) + "\n"
 
 
 def _lines(indent: int, lines: Sequence[str]) -> str:
@@ -406,16 +412,62 @@ def _files(
     new: NewPipeline, declaration: str, columns: ExampleColumns, source: SourceExample
 ) -> Iterator[tuple[str, str]]:
     yield DECLARATION, declaration
+    own_test = f"test_{new.name}.py"
+    if not new.has_examples:
+        yield "transformation.py", _PASSED_ON_IN_BATCHES if new.batch else _PASSED_ON
+        yield from source.files.items()
+        yield EXAMPLES, _OTHER_NAME
+        yield own_test, _general_test(new.name, _table(new))
+        return
     code = _batch_code if new.batch else _code
-    yield "transformation.py", code(columns.status, columns.amount, deletes=source.deletes)
+    yield "transformation.py", code(columns.status, columns.amount)
     no_status = "record_invalid" if new.batch else "null_value"
     yield from source.files.items()
-    examples = list(_examples(columns, _table(new), no_status))
-    if source.deletes:
-        examples.append(_deleted(columns, _table(new)))
+    examples = _examples(columns, _table(new), no_status)
     lines = (json.dumps(example, ensure_ascii=False) + "\n" for example in examples)
     yield EXAMPLES, "".join(lines)
-    yield f"test_{new.name}.py", _test(new.name, _table(new), columns, no_status)
+    yield own_test, _test(new.name, _table(new), columns, no_status)
+
+
+_PASSED_ON = '''\
+"""What is done to each record before it becomes a row; docs/pipelines.md says what it may do."""
+
+
+def transform(event):
+    return event  # event.data is one record of the source, a dict; it goes on as it came
+'''
+_PASSED_ON_IN_BATCHES = '''\
+"""What is done to records before they become rows; docs/pipelines.md says what it may do."""
+
+
+def transform_batch(table):
+    return table  # a row is a record of the source; it goes on as it came
+'''
+_OTHER_NAME = (
+    '{"note": "what has a name that is not declared parks", "event": "not_declared", "data": {},'
+    ' "parked": "event_undeclared"}\n'
+)
+"""An example event that is right whatever key, version and columns are declared."""
+
+
+def _general_test(name: str, table: str) -> str:
+    """Return a pipeline's test, which fits whatever columns are declared."""
+    return f'''\
+"""Run by `waybill test {name}`, or by pytest, once `waybill sources discover {name} --write` has
+declared its columns. docs/pipelines.md has more ways to test."""
+
+from pathlib import Path
+
+from waybill.testing import declared_event, run_pipeline
+
+FOLDER = Path(__file__).parent
+
+
+def test_a_record_with_the_declared_fields_becomes_a_row():
+    result = run_pipeline(FOLDER, [declared_event(FOLDER)])
+    assert result.parked == []
+    assert len(result.rows["{table}"]) == 1
+'''
 
 
 def _examples(columns: ExampleColumns, table: str, no_status: str) -> Iterator[dict[str, Any]]:
@@ -428,28 +480,17 @@ def _examples(columns: ExampleColumns, table: str, no_status: str) -> Iterator[d
     yield {"note": "parks", "data": record | {status: None}, "parked": no_status}
 
 
-def _deleted(columns: ExampleColumns, table: str) -> dict[str, Any]:
-    key = {name: value for name, value in columns.record(1).items() if name in columns.key}
-    return {"note": "deletes its row", "data": key, "op": "delete", "deleted": {table: [key]}}
-
-
-_DELETES_GO_ON = """\
-    if event.op == "delete":
-        return event  # it has the key's fields alone
-"""
-
-
-def _code(status: str, amount: str, *, deletes: bool) -> str:
+def _code(status: str, amount: str) -> str:
     return f'''\
 """What is done to each record before it becomes a row; docs/pipelines.md says what it may do."""
 
 from decimal import Decimal
 
-from waybill.errors import NotFoundError, ParkError
+from waybill.errors import ParkError
 
 
 def transform(event):
-{_DELETES_GO_ON if deletes else ""}    record = event.data  # one record of the source, a dict
+    record = event.data  # one record of the source, a dict
     record["{status}"] = record["{status}"].lower()
     if record["{status}"] == "test":
         return None  # filtered on purpose, and counted
@@ -459,10 +500,7 @@ def transform(event):
 '''
 
 
-def _batch_code(status: str, amount: str, *, deletes: bool) -> str:
-    missing = "pc.is_null(status)"
-    if deletes:  # they have the key's fields alone
-        missing = f'pc.and_({missing}, pc.not_equal(table["_op"], "delete"))'
+def _batch_code(status: str, amount: str) -> str:
     return f'''\
 """What is done to records before they become rows; docs/pipelines.md says what it may do."""
 
@@ -473,8 +511,7 @@ def transform_batch(table):
     # a row is a record; columns have their declared types, and what is done to null gives null
     status = pc.utf8_lower(table["{status}"])
     table = table.set_column(table.column_names.index("{status}"), "{status}", status)
-    missing = {missing}
-    wrong = pc.make_struct(missing, pc.less(table["{amount}"], 0))
+    wrong = pc.make_struct(pc.is_null(status), pc.less(table["{amount}"], 0))
     error = pc.case_when(wrong, "the status is missing", "the amount is negative")
     table = table.append_column("_error", error)  # a record with an error parks, the others do not
     is_test = pc.fill_null(pc.equal(status, "test"), False)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from waybill.pipelines.document import yaml_text
 
+EXAMPLE_CONNECTORS = frozenset({"csv", "http"})
+"""Connectors whose new pipelines have an example's columns: it is at hand, or cannot be read."""
 _MOST_SLOT = 63
 
 
@@ -40,10 +42,8 @@ class SourceExample:
     """Of the declaration, below ``source.connector``."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Beside the declaration: path in the folder to text."""
-    versioned: bool = True
-    """The record's time is its version; False: the connector gives each record one."""
-    deletes: bool = False
-    """It gives deletes, with the key's fields alone."""
+    event: str = "record"
+    """The event name of its records."""
     advice: str = ""
     """What is the user's to do before the source can be read, in lines; "": nothing."""
 
@@ -57,7 +57,7 @@ def source_example(
         connector: its kind.
         name: of the pipeline.
         table: of the pipeline.
-        columns: of the table.
+        columns: of the example's table.
         taps: Singer taps that are installed.
     """
     if connector == "singer":
@@ -71,13 +71,6 @@ def source_example(
     return maker(name, table, columns)
 
 
-def _types(columns: ExampleColumns) -> list[str]:
-    types = [f"{yaml_text(name)}: string" for name in columns.key]
-    types += [f"{columns.changed}: timestamp", f"{columns.status}: string"]
-    types += [f"{columns.amount}: decimal(10,2)"]
-    return ["  columns:", *(f"    {line}" for line in types)]
-
-
 def _records(columns: ExampleColumns) -> str:
     rows = [columns.names, *(tuple(columns.record(number).values()) for number in (1, 2))]
     return "".join(",".join(map(_csv, row)) + "\n" for row in rows)
@@ -89,44 +82,64 @@ def _csv(text: str) -> str:
 
 
 def _csv_file(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:
-    return SourceExample(
-        ("  path: records.csv", *_types(columns)), {"records.csv": _records(columns)}
+    types = [f"{yaml_text(column)}: string" for column in columns.key]
+    types += [f"{columns.changed}: timestamp", f"{columns.status}: string"]
+    types += [f"{columns.amount}: decimal(10,2)"]
+    lines = (
+        "  # an example; for files of your own `waybill new … --connector files` writes a pipeline",
+        "  # whose columns `waybill sources discover` fills in",
+        "  path: records.csv",
+        "  columns:",
+        *(f"    {line}" for line in types),
     )
+    return SourceExample(lines, {"records.csv": _records(columns)})
 
 
 def _files(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:
     lines = (
         "  options:",
         '    path: "inbox/*.csv" # or *.jsonl, *.parquet, s3://bucket/key; * is any part of a name',
-        *_types(columns),
+        '  # columns: { amount: "decimal(10,2)" } # of CSV: what is not text, time or day',
     )
     return SourceExample(lines, {"inbox/records.csv": _records(columns)})
 
 
-def _connection(name: str, suffix: str) -> str:
+def connection_name(name: str, suffix: str) -> str:
+    """Return what a new pipeline's connection is called."""
     return f"{re.sub('[^a-z0-9]+', '_', name.lower()).strip('_')[:50] or 'my'}_{suffix}"
 
 
-def _connect(connection: str, uri: str) -> str:
+def connection_advice(connection: str, example: str) -> str:
+    """Return how a connection is made, in lines; ``example`` is a URI or JSON."""
     variable = f"WAYBILL_SOURCES__CONNECTIONS__{connection.upper()}"
-    return f"connection {connection} is yours to make: in Airflow, or\n  {variable}={uri}"
+    return f"connection {connection} is yours to make: in Airflow, or\n  {variable}={example}"
 
 
-def _sql(name: str, table: str, columns: ExampleColumns) -> SourceExample:
-    connection = _connection(name, "db")
+_DATABASE = "postgres://user:password@host:5432/database"
+
+
+def _sql(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
+    connection = connection_name(name, "db")
     lines = (
-        f"  connection: {connection} # PostgreSQL, MySQL, MariaDB",
+        f"  connection: {connection} # PostgreSQL, MySQL, MariaDB; of SQLite see `file`",
         "  options:",
-        "    schema: public",
-        f"    table: {yaml_text(table)}",
-        f"    cursor: {columns.changed} # rises with each change: the next run goes on from there",
+        "    # file: /data/shop.db # SQLite: this, and no `connection`; a file in this folder, or",
+        "    #   below a folder of WAYBILL_SOURCES__ROOTS",
+        "    # schema: public # if it is not the connection's own",
+        f"    table: {yaml_text(table)} # or a view",
+        "    # cursor: updated_at # a column that rises with each change: a run reads what is new;",
+        "    #   without it each run reads the whole table",
     )
-    advice = _connect(connection, "postgres://user:password@host:5432/database")
+    roots = "  WAYBILL_SOURCES__ROOTS='[\"/data\"]'"
+    advice = connection_advice(connection, _DATABASE)
+    advice += (
+        f"\nof SQLite: options.file instead, and where the file is not in this folder\n{roots}"
+    )
     return SourceExample(lines, advice=advice)
 
 
 def _postgres_cdc(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
-    connection = _connection(name, "db")
+    connection = connection_name(name, "db")
     slot = f"waybill_{re.sub('[^a-z0-9_]', '_', name.lower())}"[:_MOST_SLOT]
     lines = (
         f"  connection: {connection} # PostgreSQL with wal_level = logical",
@@ -134,30 +147,33 @@ def _postgres_cdc(name: str, table: str, _columns: ExampleColumns) -> SourceExam
         f"    slot: {slot} # made by the first run; of this pipeline alone",
         f"    tables: {{ record: {yaml_text(f'public.{table}')} }}",
     )
-    advice = _connect(connection, "postgres://user:password@host:5432/database")
-    return SourceExample(lines, versioned=False, deletes=True, advice=advice)
+    return SourceExample(lines, advice=connection_advice(connection, _DATABASE))
 
 
 def _kafka(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
-    connection = _connection(name, "kafka")
+    connection = connection_name(name, "kafka")
     lines = (
         f"  connection: {connection}",
         "  options:",
         f"    topics: {{ record: {yaml_text(table)} }} # event name: topic",
         "    format: json # or debezium, avro, protobuf, json_schema",
     )
-    return SourceExample(lines, advice=_connect(connection, "kafka://host:9092"))
+    return SourceExample(lines, advice=connection_advice(connection, "kafka://host:9092"))
 
 
 def _http(name: str, _table: str, _columns: ExampleColumns) -> SourceExample:
-    variable = f"{_connection(name, 'token').upper()}"
+    variable = f"{connection_name(name, 'token').upper()}"
     variable = f"T_{variable}" if variable[0].isdigit() else variable
     lines = (
         "  options:",
         "    auth: bearer # or github, stripe, standard",
         f"    secret: env:{variable} # where the secret is, never the secret",
     )
-    return SourceExample(lines, advice=f"set {variable} where `waybill collector` runs")
+    advice = (
+        "columns, transformation and events.jsonl are an example: put what your source sends\n"
+        f"set {variable} where `waybill collector` runs"
+    )
+    return SourceExample(lines, advice=advice)
 
 
 def _dlt(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:

@@ -8,6 +8,7 @@ in an installed package, or below a root of the settings. Links are resolved bef
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,48 +17,53 @@ from waybill.nearest_name import shown_name
 from waybill.pipelines.form import PACKAGE
 
 
-def find_file(path: str, folder: Path, roots: Sequence[Path] = ()) -> Path:
+def find_file(
+    path: str, folder: Path, roots: Sequence[Path] = (), *, field: str = "source.path"
+) -> Path:
     """Return the real path of the file that a declaration names; it need not be there.
 
     Nothing of it is opened: who opens it must follow no link then (``connectors.source_file``).
 
     Args:
-        path: ``source.path`` of the declaration.
+        path: as the declaration has it.
         folder: the pipeline's own, which a relative path starts from.
         roots: folders of the settings (``sources.roots``) that all pipelines may read.
+        field: of the declaration, for errors.
 
     Raises:
         InputError: the package is not installed, or the file lies outside of all of these.
     """
     if path.startswith(PACKAGE):
-        return _in_package(path)
+        return _in_package(path, field)
     try:
         own = folder.resolve()
         file = (own / path).resolve()
         allowed = [own, *(root.resolve() for root in roots)]
     except (OSError, RuntimeError, ValueError) as error:  # NUL, too long, links in a circle
-        raise InputError(f"source.path {shown_name(path)!r} is no path: {error}") from error
+        raise InputError(f"{field} {shown_name(path)!r} is no path: {error}") from error
     if not any(file.is_relative_to(place) for place in allowed):
         also = ", ".join(map(str, roots)) or "none"
+        opened = json.dumps([*map(str, roots), shown_name(str(file.parent))], ensure_ascii=False)
         raise InputError(
             f"expected a file in the pipeline's folder ({own}), in a package"
-            f" (package:<name>/<path>), or below WAYBILL_SOURCES__ROOTS ({also}); source.path"
-            f" {shown_name(path)!r} is outside of them, or a link leads out"
+            f" (package:<name>/<path>), or below WAYBILL_SOURCES__ROOTS ({also}); {field}"
+            f" {shown_name(path)!r} is outside of them, or a link leads out. To let sources read"
+            f" there: WAYBILL_SOURCES__ROOTS='{opened}'"
         )
     return file
 
 
-def _in_package(path: str) -> Path:
+def _in_package(path: str, field: str) -> Path:
     name, _, rest = path.removeprefix(PACKAGE).partition("/")
     folder = package_folder(name)
     if folder is None:
         raise InputError(
-            f"source.path {path!r}: the package {name!r} is not installed here; install it"
+            f"{field} {path!r}: the package {name!r} is not installed here; install it"
             " (pip install) or give the file's own path"
         )
     file = (folder / rest).resolve()
     if not file.is_relative_to(folder):
-        raise InputError(f"source.path {path!r} leaves the package; name a file inside of it")
+        raise InputError(f"{field} {path!r} leaves the package; name a file inside of it")
     return file
 
 

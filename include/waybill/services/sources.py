@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.ingestion.connectors import Connector, Discovered, Page
     from waybill.ledger import SourceLine
-    from waybill.mapping_proposals import Proposal, Sample
-    from waybill.pipelines import Pipeline
+    from waybill.mapping_proposals import Draft, Proposal, Sample
 
 _MOST_NAMED = 63
 """Bytes of a name that a declaration takes."""
@@ -158,14 +157,15 @@ def discover_source(
     from waybill.pipelines import PUSHED
     from waybill.processing import rules_for, shared_sandbox
 
-    pipeline = load_draft(folder, []).pipeline
+    draft = load_draft(folder, [])
+    pipeline = draft.pipeline
     source = pipeline.source
     if source.connector == PUSHED:
         raise InputError(
             "the source of this pipeline sends to `waybill collector`: nothing can be read of it"
             " before it does; declare its events by hand"
         )
-    with _opened(settings, folder, pipeline, lookup) as connector:
+    with _opened(settings, draft, lookup) as connector:
         says = isinstance(connector, DiscoveringConnector)
         found = connector.discover() if says else [Discovered(source.event, source.event)]
         draft = load_draft(folder, found)
@@ -194,8 +194,21 @@ def discover_source(
                 proposals.append(infer(draft, sample, one.event, rules))
             except InputError as error:
                 unknown[one.event] = str(error)
-        notes = _notes(connector)
+        notes = _notes(connector) + _whole_tables(source.connector, found, proposals)
     return SourceDiscovery(found, proposals, unknown, notes, samples, source.connector)
+
+
+def _whole_tables(
+    kind: str, found: Sequence[Discovered], proposals: Sequence[Proposal]
+) -> list[str]:
+    """Return what to declare for tables that are read whole, though they have a version."""
+    versions = {one.event: one.declaration.version for one in proposals}
+    return [
+        f"each run reads table {one.name!r} whole; with `cursor: {version}` in source.options, what"
+        " changed since the last one"
+        for one in found
+        if kind == "sql" and one.cursor is None and (version := versions.get(one.event))
+    ]
 
 
 def try_source(
@@ -220,12 +233,12 @@ def try_source(
     declared = declared_personal(folder)
     source, began = draft.pipeline.source, time.monotonic()
     trial = SourceTrial(source.connector, source.page_rows)
-    with _opened(settings, folder, draft.pipeline, lookup) as connector:
+    with _opened(settings, draft, lookup) as connector:
         pages = first_pages(connector)
         page = next((page for page in pages if page.rows or page.bad), None)
         trial.seconds = time.monotonic() - began
         if page is not None:
-            _look(trial, draft.pipeline, page, declared, number)
+            _look(trial, draft, page, declared, number)
         trial.notes = _notes(connector)
     return trial
 
@@ -237,19 +250,24 @@ def _notes(connector: Connector) -> list[str]:
 
 
 @contextmanager
-def _opened(
-    settings: Settings, folder: Path, pipeline: Pipeline, lookup: Lookup | None
-) -> Iterator[Any]:
-    """Open a source without the event names, some of which may be stand-ins."""
-    from waybill.ingestion.connectors import Connections, closing_connector, open_connector
+def _opened(settings: Settings, draft: Draft, lookup: Lookup | None) -> Iterator[Any]:
+    """Open a source without the events, some of which may be stand-ins, but with a declared key."""
+    from waybill.ingestion.connectors import (
+        Connections,
+        Opening,
+        closing_connector,
+        connector_of,
+    )
 
-    connector: Connector = open_connector(
-        pipeline.source,
-        folder,
+    opening = Opening(
+        draft.pipeline.source,
+        draft.directory,
         settings.sources.roots,
         connections=Connections(settings.sources.connections, lookup),
         settings=settings,
+        declared_key=draft.declared_key,
     )
+    connector: Connector = connector_of(opening)
     with closing_connector(connector):
         yield connector
 
@@ -269,7 +287,7 @@ def declared_personal(folder: Path) -> dict[str, list[str]]:
 
 def _look(
     trial: SourceTrial,
-    pipeline: Pipeline,
+    draft: Draft,
     page: Page,
     personal: Mapping[str, list[str]],
     number: int,
@@ -278,6 +296,7 @@ def _look(
     from waybill.ingestion.connectors import Record
     from waybill.parking import masked_words
 
+    pipeline = draft.pipeline
     for row in page.rows:
         record = row if isinstance(row, Record) else Record(row)
         event = record.event or pipeline.source.event
@@ -286,7 +305,8 @@ def _look(
             trial.unshown.add(event)
             continue
         try:
-            ordering_key(record.data, pipeline.events[event].key)
+            if "key" not in draft.missing[event]:
+                ordering_key(record.data, pipeline.events[event].key)
             encode_data(record.data)
         except ParkError as error:
             _note(trial, event, error.code, error.message)

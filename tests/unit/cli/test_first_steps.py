@@ -271,3 +271,9 @@ def test_a_tracker_that_was_named_is_waited_for(tmp_path, named):
     assert done.returncode == 4, done.stderr
     assert "waiting up to 1 s: tracker did not answer" in done.stderr
     assert "no stack" not in done.stderr
+
+
+def test_help_of_a_run_says_when_a_reason_must_be_given() -> None:
+    said = " ".join(CliRunner().invoke(app, ["ingest", "--help"]).output.replace("│", " ").split())
+    assert "Each of these needs --why." in said
+    assert "must be given with any of these" in said

@@ -14,6 +14,7 @@ import threading
 import time
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from waybill.cli import app, local_runs
@@ -131,7 +132,17 @@ def test_of_what_sends_by_itself_the_examples_are_run_or_what_is_typed(root):
 
 
 def test_a_source_that_cannot_be_read_says_what_can_be_run_instead(root):
-    write_new(root, NewPipeline(name="shop", connector="sql"))
+    write_new(root, NewPipeline(name="shop"))
+    file = root / "shop" / "pipeline.yaml"
+    declared = yaml.safe_load(file.read_text())
+    options = {"table": "orders", "cursor": "changed_at"}
+    declared["source"] = {
+        "connector": "sql",
+        "connection": "shop_db",
+        "event": "record",
+        "options": options,
+    }
+    file.write_text(yaml.safe_dump(declared))
     said = run("shop", "--local", code=3).stderr
     assert "there is no connection 'shop_db' here" in said
     assert "--events examples runs the events of events.jsonl instead" in said

@@ -17,12 +17,14 @@ from typer.testing import CliRunner
 
 from waybill.cli import app
 from waybill.errors import InputError
-from waybill.ingestion.connectors import open_connector
+from waybill.ingestion.connectors import Record, open_connector
 from waybill.pipelines import NewPipeline, form, load_pipeline, load_pipelines, write_new
 from waybill.settings import Settings
-from waybill.testing import differences, read_examples, run_pipeline
+from waybill.testing import declared_event, differences, read_examples, run_pipeline
 
 CONNECTORS = ", ".join(form.CONNECTORS)
+EXAMPLES = {"csv", "http"}
+"""Connectors whose new pipelines have columns; of others the source is asked for them."""
 LOCAL = {"csv", "files", "dlt"}
 """Connectors whose new pipelines can be read at once."""
 FILES = ["events.jsonl", "pipeline.yaml", "records.csv", "test_orders.py", "transformation.py"]
@@ -191,12 +193,25 @@ def test_a_connector_of_another_package_gets_no_records_but_runs(root, tmp_path,
     importlib.invalidate_caches()
     made = json.loads(run("new", "orders", "--connector", "lines", "--json"))
     assert sorted(made["files"]) == [name for name in FILES if name != "records.csv"]
+    discovered(root, "orders")
     assert load_pipeline(root / "orders").source.connector == "lines"
     assert f"there are {CONNECTORS}, lines; did you mean 'lines'?" in run(
         "new", "x", "--connector", "line", code=1
     )
-    examples = read_examples(root / "orders")
-    assert run_pipeline(root / "orders", [examples[0].data]).parked == []
+    folder = root / "orders"
+    assert run_pipeline(folder, [declared_event(folder)]).parked == []
+
+
+def discovered(root, name):
+    """Write into a declaration what `waybill sources discover --write` would find of its source."""
+    file = root / name / "pipeline.yaml"
+    text = file.read_text()
+    [place] = [line for line in text.splitlines() if "sources discover --write" in line]
+    assert "\n    columns:" not in text
+    found = "    columns: {id: int64, at: timestamp not null}"
+    found += "" if "connector: postgres_cdc" in text else "\n    version: at"
+    found += "" if "    key: [" in text else "\n    key: [id]"
+    file.write_text(text.replace(place, found))
 
 
 def test_each_connector_gets_a_declaration_and_events_that_pass_check_and_test(root):
@@ -204,6 +219,10 @@ def test_each_connector_gets_a_declaration_and_events_that_pass_check_and_test(r
     for kind in form.CONNECTORS:
         made = json.loads(run("new", f"my-{kind}", "--connector", kind, "--json"))
         assert bool(made["advice"]) == (kind not in LOCAL)
+        assert made["is_finished"] == (kind in EXAMPLES)
+        if kind not in EXAMPLES:
+            assert "`waybill sources discover" in run("pipelines", "check", f"my-{kind}", code=1)
+            discovered(root, f"my-{kind}")
     checked = CliRunner().invoke(app, ["pipelines", "check", "--json"])
     assert json.loads(checked.stdout) == {
         "ok": True,
@@ -218,28 +237,30 @@ def test_each_connector_gets_a_declaration_and_events_that_pass_check_and_test(r
         results = run_pipeline(folder, [one.given for one in examples]).events
         for example, result in zip(examples, results, strict=True):
             assert differences(example, result) == [], (kind, example)
-        assert len(examples) == (5 if kind == "postgres_cdc" else 4)
+        assert len(examples) == (4 if kind in EXAMPLES else 1)
     tests = sorted(root.glob("*/test_*.py"))
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", *tests],
         cwd=root, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert f"{2 * len(form.CONNECTORS)} passed" in ran.stdout, ran.stdout
+    assert f"{len(form.CONNECTORS) + len(EXAMPLES)} passed" in ran.stdout, ran.stdout
 
 
-def test_deletes_go_on_where_the_transformation_takes_tables(root):
-    run("new", "orders", "--connector", "postgres_cdc", "--batch")
-    examples = read_examples(root / "orders")
-    results = run_pipeline(root / "orders", [one.given for one in examples]).events
-    assert [differences(*pair) for pair in zip(examples, results, strict=True)] == [[]] * 5
-    assert results[-1].deleted == {"orders": [{"id": "A-1"}]}
+@pytest.mark.parametrize("batch", [(), ("--batch",)])
+def test_deletes_go_on_through_what_is_written_for_a_log(root, batch):
+    run("new", "orders", "--connector", "postgres_cdc", *batch)
+    discovered(root, "orders")
+    given = Record({"id": 1}, op="delete", version=7)
+    assert run_pipeline(root / "orders", [given]).events[0].deleted == {"orders": [{"id": 1}]}
 
 
 def test_a_key_of_any_names_is_fit_for_each_connector(root):
     """Of `dlt` the declaration; what a name is in Python, source.py has too."""
     for kind in form.CONNECTORS:
         run("new", f"my-{kind}", "--connector", kind, "--key", 'it\'s a "key", {x}: #1, é')
-    assert run("pipelines", "check").startswith(f"{len(form.CONNECTORS)} pipelines, no mistakes")
+    said = run("pipelines", "check", code=1)
+    assert f"{len(form.CONNECTORS) - len(EXAMPLES)} mistakes in" in said
+    assert said.count(".columns expected columns") == len(form.CONNECTORS) - len(EXAMPLES)
     compile((root / "my-dlt" / "source.py").read_text("utf-8"), "source.py", "exec")
     table = load_pipeline(root / "my-csv").events["record"].table
     assert table.key == ('it\'s a "key"', "{x}: #1", "é")
@@ -271,20 +292,20 @@ def in_terminal(answers, *arguments):
 
 def test_in_a_terminal_it_asks_for_what_is_not_given_until_it_can_be(root):
     (root / "there").mkdir()
-    answers = "a b\nthere\norders\npostgre_cdc\npostgres_cdc\n\nid,,\nid,line\n"
+    answers = "a b\nthere\norders\nhtpp\nhttp\n\nid,,\nid,line\n"
     code, shown = in_terminal(answers, "--team", "shop")
     assert code == 0, shown
     said = " ".join(shown.split())
     for words in (
         "expected text of 1 to 63 letters",
         "is there already",
-        "did you mean 'postgres_cdc'?",
+        "did you mean 'http'?",
     ):
         assert words in said
     assert "Destination [warehouse]" in said
     assert "Team" not in said  # it was given
     pipeline = load_pipeline(root / "orders")
-    assert (pipeline.team, pipeline.source.connector) == ("shop", "postgres_cdc")
+    assert (pipeline.team, pipeline.source.connector) == ("shop", "http")
     assert pipeline.events["record"].key == ("id", "line")
 
 

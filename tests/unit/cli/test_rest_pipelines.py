@@ -25,7 +25,12 @@ DOCS = Path(__file__).parents[3] / "docs" / "connectors.md"
 class Api(BaseHTTPRequestHandler):
     """Loans in pages of 200, by a cursor; its fields have no names that dlt knows."""
 
+    @staticmethod
+    def seen(path: str) -> None:
+        """Take note of a request."""
+
     def do_GET(self) -> None:
+        self.seen(self.path)
         url = urlsplit(self.path)
         at = int(parse_qs(url.query).get("cursor", ["x0"])[0][1:])
         end = min(at + PAGE, LOANS)
@@ -135,6 +140,9 @@ def test_an_api_is_a_pipeline_with_columns_after_two_commands(root: Path, port: 
         ("https://example.com/${connection.password}", "expected an address such as"),
         ("https://example.com/a\nid: x", "expected an address such as"),
         ("https://example.com/a#b", "expected an address such as"),
+        ("https://example.com/a b?api_key=secret@", "expected an address such as"),
+        ("https://example.com:x/a?api_key=secret@", "expected an address such as"),
+        ("https://example.com/?api_key=secret@", "expected an address such as"),
         ("https://[::1/a", "expected an address such as"),
         ("", "expected an address such as"),
     ],
@@ -174,3 +182,49 @@ def test_resource_and_event_have_the_name_of_the_last_part(
         [name],
     )
     assert (resource["endpoint"]["path"], resource["endpoint"].get("params")) == (path, params)
+
+
+@pytest.mark.parametrize(
+    "name", ["api_key", "apikey", "X-Api-Key", "accessToken", "PASSWORD", "auth", "sig", "appid"]
+)
+def test_a_secret_of_the_address_is_read_from_a_connection_and_written_nowhere(
+    root: Path, name: str
+) -> None:
+    url = f"https://example.com/v1/loans?state=all&{name}=hush%21hush&tag=a&tag=b"
+    result = run("new", "loans", "--connector", "dlt", "--rest-api", url)
+    assert "hush" not in result.output
+    assert 'WAYBILL_SOURCES__CONNECTIONS__LOANS_API=\'{"conn_type": "http"' in result.stdout
+    assert not any("hush" in path.read_text() for path in (root / "loans").iterdir())
+    source = yaml.safe_load((root / "loans" / "pipeline.yaml").read_text())["source"]
+    assert source["connection"] == "loans_api"
+    [resource] = source["options"]["rest_api"]["resources"]
+    params = {"state": "all", name: "${connection.password}", "tag": ["a", "b"]}
+    assert resource["endpoint"] == {"path": "loans", "params": params}
+
+
+def test_each_secret_of_the_address_has_a_place_in_the_connection_that_is_sent(
+    root: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Api, "seen", asked.append)
+    url = f"http://127.0.0.1:{port}/v1/loans?api_key=hush1&token=hush2&key="
+    said = run("new", "loans", "--connector", "dlt", "--rest-api", url).stdout
+    [given] = re.findall("CONNECTIONS__LOANS_API='(.*)'", said)
+    monkeypatch.setenv("WAYBILL_SOURCES__CONNECTIONS__LOANS_API", given)
+    file = root / "loans" / "pipeline.yaml"
+    written = yaml.safe_load(file.read_text())
+    [resource] = written["source"]["options"]["rest_api"]["resources"]
+    resource["endpoint"]["data_selector"] = "loans"
+    file.write_text(yaml.safe_dump(written))
+    run("sources", "test", "loans")
+    query = parse_qs(urlsplit(asked[0]).query)
+    assert query == {"api_key": ["<api_key>"], "token": ["<token>"], "key": ["<key>"]}
+
+
+@pytest.mark.parametrize("name", ["state", "author", "sort_by", "keyword", "page"])
+def test_what_is_no_secret_stays_as_it_is(root: Path, name: str) -> None:
+    url = f"https://example.com/v1/loans?{name}=open"
+    run("new", "loans", "--connector", "dlt", "--rest-api", url)
+    source = yaml.safe_load((root / "loans" / "pipeline.yaml").read_text())["source"]
+    assert "connection" not in source
+    assert source["options"]["rest_api"]["resources"][0]["endpoint"]["params"] == {name: "open"}

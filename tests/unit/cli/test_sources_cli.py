@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -310,3 +311,129 @@ def test_no_version_is_proposed_where_the_source_has_its_own(folder):
     assert ("version" in missing["orders"], "version" in missing["lines"]) == (False, True)
     declare(folder)
     assert "version" not in load_draft(folder, [own]).missing["orders"]
+
+
+LOANS = """
+create table loans (
+  loan_id integer primary key, member text not null, note text, due date, fine decimal(10,2),
+  rate real, is_late boolean not null, came varchar(20), updated_at timestamp not null
+)
+"""
+
+
+@pytest.fixture
+def loans(tmp_path, monkeypatch) -> Path:
+    """A pipeline of an SQLite table, as `waybill new` writes it, and its file filled in."""
+    monkeypatch.setenv("COLUMNS", "80")
+    root = tmp_path / "pipelines"
+    root.mkdir()
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(root))
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path / "home"))
+    with sqlite3.connect(tmp_path / "library.db") as database:
+        database.execute(LOANS)
+        database.executemany(
+            "insert into loans values (?, ?, ?, '2026-02-03', ?, ?, ?, null, ?)",
+            [
+                (
+                    n,
+                    "Mia",
+                    None if n % 2 else "late",
+                    n * 1.25,
+                    n / 3,
+                    n % 2,
+                    f"2026-01-01 10:00:{n}",
+                )
+                for n in range(10, 40)
+            ],
+        )
+    assert CliRunner().invoke(app, ["new", "loans", "--connector", "sql"]).exit_code == 0
+    file = root / "loans" / "pipeline.yaml"
+    lines = [line for line in file.read_text().splitlines() if "connection: loans_db" not in line]
+    at = next(n for n, line in enumerate(lines) if "# file:" in line)
+    lines[at] = f"    file: {tmp_path / 'library.db'}"
+    file.write_text("\n".join(lines) + "\n")
+    return root / "loans"
+
+
+def test_a_table_of_sqlite_is_a_pipeline_without_a_line_of_its_events_by_hand(loans, monkeypatch):
+    said = " ".join(sources("discover", "loans", code=1).split())
+    opened = json.dumps([str(loans.parents[1])])
+    assert f"WAYBILL_SOURCES__ROOTS='{opened}'" in said
+    assert "source.options.file" in said
+    assert "source.path" not in said
+    monkeypatch.setenv("WAYBILL_SOURCES__ROOTS", opened)
+    assert "is_late: true" in sources("test", "loans")
+    said = " ".join(sources("discover", "loans", "--write").split())
+    assert "key loan_id: as the source has it" in said
+    assert "with `cursor: updated_at` in source.options" in said
+    event = load_pipeline(loans).events["record"]
+    assert (event.key, event.version, event.table.name) == (("loan_id",), "updated_at", "loans")
+    columns = {one.name: (one.type, one.nullable) for one in event.table.columns}
+    assert columns == {
+        "loan_id": ("int64", False),
+        "member": ("string", False),
+        "note": ("string", True),
+        "due": ("date", True),
+        "fine": ("decimal(10,2)", True),
+        "rate": ("float64", True),
+        "is_late": ("bool", False),
+        "came": ("string", True),
+        "updated_at": ("timestamp", False),
+    }
+    for command in (["pipelines", "check", "loans"], ["test", "loans"]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, ["run", "loans", "--local"])
+    assert result.exit_code == 0, result.output
+    assert "is_late: false" in " ".join(result.output.split())
+
+
+def test_discovery_and_the_first_page_know_the_key_that_the_event_declares(loans, monkeypatch):
+    monkeypatch.setenv("WAYBILL_SOURCES__ROOTS", json.dumps([str(loans.parents[1])]))
+    with sqlite3.connect(loans.parents[1] / "library.db") as database:
+        database.execute("create view late as select * from loans where is_late")
+    file = loans / "pipeline.yaml"
+    file.write_text(file.read_text().replace("    table: loans # or a view", "    table: late"))
+    said = " ".join(sources("discover", "loans", code=1).split())
+    assert "table 'late' has no primary key: expected the columns that name a row" in said
+    file.write_text(
+        file.read_text().replace("    table: loans\n", "    table: loans\n    key: [loan_id]\n")
+    )
+    assert "15 rows" in sources("test", "loans")
+    sources("discover", "loans", "--write")
+    assert load_pipeline(loans).events["record"].key == ("loan_id",)
+
+
+def test_what_a_schema_says_holds_only_where_the_values_agree(loans, monkeypatch):
+    monkeypatch.setenv("WAYBILL_SOURCES__ROOTS", json.dumps([str(loans.parents[1])]))
+    with sqlite3.connect(loans.parents[1] / "library.db") as database:
+        database.execute(
+            "update loans set fine = 1.125, due = 'soon', is_late = 7 where loan_id = 12"
+        )
+    (loans / "transformation.py").write_text(
+        "def transform(event):\n    event.data['came'] = 1\n    del event.data['member']\n"
+        "    return event\n"
+    )
+    sources("discover", "loans", "--write")
+    columns = {one.name: one.type for one in load_pipeline(loans).events["record"].table.columns}
+    assert "member" not in columns
+    assert (columns["fine"], columns["due"], columns["came"]) == (
+        "decimal(18,4)",
+        "string",
+        "int64",
+    )
+    assert columns["is_late"] == "json"
+
+
+def test_a_cursor_is_proposed_as_the_version_if_it_may_be_one(loans, monkeypatch):
+    monkeypatch.setenv("WAYBILL_SOURCES__ROOTS", json.dumps([str(loans.parents[1])]))
+    file = loans / "pipeline.yaml"
+    text = file.read_text()
+    for cursor, version in (
+        ("member", "updated_at"),
+        ("fine", "updated_at"),
+        ("updated_at", "updated_at"),
+    ):
+        file.write_text(text.replace("    # cursor: updated_at", f"    cursor: {cursor}"))
+        [proposal] = json.loads(sources("discover", "loans", "--json"))["proposals"]
+        assert proposal["declaration"]["version"] == version

@@ -193,7 +193,7 @@ def test_ties_of_the_cursor_are_read_each_once_wherever_a_page_ends(database, co
         ([(1, 1, "a")], {"columns": ["id"]}, "source.options.columns has no column 'at'"),
         ([(1, 1, "a")], {"table": "T2"}, "no table or view 'T2'"),
         ([(1, 1, "a")], {"file": "y.db"}, "there is no file"),
-        ([(1, 1, "a")], {"key": None}, "source.options.key: expected the columns"),
+        ([(1, 1, "a")], {"key": None}, "table 't' has no primary key: expected the columns"),
     ],
 )
 def test_what_could_lose_rows_is_refused(database, connector, rows, options, said):

@@ -84,7 +84,7 @@ def test_without_columns_the_check_says_how_to_get_them(folder, good):
     (problem,) = check(folder.root)
     assert problem.field == "events.order.columns"
     assert problem.message.startswith("expected columns with a type each")
-    assert "it is missing: `waybill mapping infer` proposes them" in problem.message
+    assert "it is missing: `waybill sources discover … --write` proposes" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.opening import Opening as Opening
     from waybill.ingestion.connectors.opening import Options as Options
     from waybill.ingestion.connectors.registry import closing_connector as closing_connector
+    from waybill.ingestion.connectors.registry import connector_of as connector_of
     from waybill.ingestion.connectors.registry import open_connector as open_connector
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -93,6 +94,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "http_source": ["HttpSource"],
         "known_keys": ["KEYS_PREFIX"],
         "opening": ["Opening", "Options"],
-        "registry": ["closing_connector", "open_connector"],
+        "registry": ["closing_connector", "connector_of", "open_connector"],
     },
 )

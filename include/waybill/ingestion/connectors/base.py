@@ -264,6 +264,12 @@ class Discovered:
     """Of the fields that are known, in the source's own words."""
     versions_itself: bool = False
     """Its records have a version of the source's own, so no field of theirs is to be one."""
+    table: str = ""
+    """What the destination's table may be called; "": as the event."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Column types that the source's schema gives to fields, as a declaration writes them."""
+    never_null: frozenset[str] = frozenset()
+    """Fields that the source's schema lets never be null."""
 
     @property
     def version(self) -> str | None:

@@ -31,6 +31,7 @@ from waybill.pipelines import find_file
 S3 = "s3://"
 _WILD = re.compile(r"[*?\[]")
 _DIGITS = 16
+_FIELD = "source.options.path"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,7 +103,7 @@ class Folder:
         Raises:
             InputError: sources may not lie there.
         """
-        return find_file(self._base, self._folder, self._roots)
+        return find_file(self._base, self._folder, self._roots, field=_FIELD)
 
     def files(self) -> list[FoundFile]:
         """See ``Place``."""
@@ -130,7 +131,7 @@ class Folder:
 
     def open(self, found: FoundFile) -> IO[bytes]:
         """See ``Place``."""
-        file = find_file(found.name, self._folder, self._roots)
+        file = find_file(found.name, self._folder, self._roots, field=_FIELD)
         try:
             stream = os.fdopen(open_unlinked(file), "rb")
         except PermissionError as error:

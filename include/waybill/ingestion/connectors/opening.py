@@ -46,6 +46,8 @@ class Opening:
     connections: Connections = field(default_factory=Connections)
     settings: Settings | None = None
     """For connectors that start processes; None: those of the environment."""
+    declared_key: tuple[str, ...] = ()
+    """The key of the source's own event, where ``events`` is empty and the declaration has one."""
 
     def options(self, model: type[Given]) -> Given:
         """Return the declared options, checked.
@@ -123,6 +125,11 @@ class Opening:
     def event(self) -> EventDeclaration | None:
         """The declaration of the source's own event name; None where it is not known."""
         return self.events.get(self.source.event)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key's fields of the source's own event; empty where none is declared."""
+        return self.declared_key if self.event is None else self.event.key
 
 
 def with_options(opening: Opening, **options: Any) -> Opening:

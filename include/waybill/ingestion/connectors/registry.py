@@ -47,6 +47,12 @@ def open_connector(
             the declaration.
     """
     opening = Opening(source, base_dir, roots, events or {}, connections or Connections(), settings)
+    return connector_of(opening)
+
+
+def connector_of(opening: Opening) -> Connector:
+    """Return the connector of an opening: see ``open_connector``."""
+    source = opening.source
     place = CONNECTORS.get(source.connector)
     if place is not None:
         module, _, name = place.partition(":")

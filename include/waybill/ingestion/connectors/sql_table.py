@@ -25,6 +25,9 @@ the rest of the cursor stays what it is.
 With ``deletes: compare``, a run that has read all looks for rows that are gone, when it is time for
 that: see ``sql_deletes``, which has its part of the cursor.
 
+SQLite has no booleans: 0 and 1 of a column that its table declares ``BOOLEAN`` are false and true
+where the event's column is ``bool``, or none is declared yet.
+
 Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only.
 """
 
@@ -37,18 +40,20 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import psycopg
 import sqlalchemy as sa
 from pydantic import Field, StringConstraints
+from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from waybill.errors import InputError, RetryError
 from waybill.events import dumps, loads
-from waybill.ingestion.connectors.base import Cursor, Page, RateLimit, Standing
+from waybill.ingestion.connectors.base import Cursor, Discovered, Page, RateLimit, Standing
 from waybill.ingestion.connectors.connections import Connection
 from waybill.ingestion.connectors.opening import Opening, Options
 from waybill.ingestion.connectors.sql_deletes import ComparedTable, TableDeletes
@@ -63,6 +68,7 @@ from waybill.ingestion.connectors.sql_statements import fetched
 from waybill.ingestion.connectors.sql_ties import Ties
 from waybill.ingestion.connectors.sql_values import (
     behind,
+    column_type,
     is_behind,
     json_rows,
     json_value,
@@ -81,6 +87,7 @@ _WAIT_S = 10
 _STATEMENT_S = 600
 _SORTED_BYTES, _SORTED_CHARACTERS = 8192, 1024
 """So much of a text MySQL sorts by; of a character, some collations have eight bytes."""
+_BOOLEANS = {0: False, 1: True}
 _TURN_S = 0.5
 """While the limits are waited for, so often the run looks whether it is to stop."""
 _LIBPQ = frozenset(
@@ -158,6 +165,8 @@ class _Reading:
     """Those of them that the table says may be null."""
     documents: frozenset[str]
     """Columns of JSON that the driver gives as text."""
+    booleans: frozenset[str]
+    """Columns of booleans that the driver gives as numbers."""
 
     @property
     def place(self) -> int:
@@ -174,7 +183,8 @@ class SqlConnector:
         self._options = options = opening.options(SqlOptions)
         if (options.file is None) == (opening.source.connection is None):
             raise InputError(
-                "source: expected a connection (PostgreSQL, MySQL), or options.file (SQLite); found"
+                "source: expected a connection (PostgreSQL, MySQL), or options.file (the path of an"
+                " SQLite file); found"
                 f" {'neither' if options.file is None else 'both'}"
             )
         if options.overlap and options.cursor is None:
@@ -188,7 +198,7 @@ class SqlConnector:
         self._deletes = None if options.deletes is None else self._table_deletes()
         self._connection: Connection | None = None
         if options.file is not None:
-            find_file(options.file, opening.folder, opening.roots)
+            self._file(options.file)
 
     def read(self, cursor: Cursor | None) -> Iterator[Page | None]:
         """Yield the pages from a position on, ``page_rows`` rows each, or a second's by the limits.
@@ -214,6 +224,36 @@ class SqlConnector:
         """Yield the first pages; nothing is kept of them, and nothing is compared."""
         self._deletes, self._ranges = None, 1
         return self.read(None)
+
+    def discover(self) -> list[Discovered]:
+        """Return what the table's schema says; no row is read.
+
+        Raises:
+            InputError, RetryError: as ``read``.
+        """
+        options, event = self._options, self._opening.source.event
+        with self._said(), self._engine().connect() as session:
+            reading = self._look(session)
+            found = [one for one in self._columns(session) if one["name"] in reading.columns]
+        key = reading.order if options.cursor is None else reading.order[1:]
+        columns = {one["name"]: column_type(one["type"]) for one in found}
+        return [
+            Discovered(
+                options.table,
+                event,
+                key,
+                options.cursor,
+                types={one["name"]: _shown_type(one["type"]) for one in found},
+                table=options.table,
+                columns={name: kind for name, kind in columns.items() if kind is not None},
+                never_null=frozenset(one["name"] for one in found if not one["nullable"]),
+            )
+        ]
+
+    def only(self, name: str) -> SqlConnector:
+        """Return this connector: it reads one table."""
+        del name
+        return self
 
     def confirm(self, cursor: Cursor) -> None:
         """Take note of what is committed, for the comparison of keys."""
@@ -568,6 +608,9 @@ class SqlConnector:
         for name in reading.documents:
             for row in made:
                 row[name] = _document(row[name])
+        for name in reading.booleans:
+            for row in made:
+                row[name] = _BOOLEANS.get(row[name], row[name])
         place = partial(_place, self._options.table, reading.order, made)
         return Page(made, [], cursor=after, start=start, place=place)
 
@@ -596,7 +639,7 @@ class SqlConnector:
             raise InputError(
                 "source.options.deletes: expected a cursor beside it, as the deletes' version"
             )
-        key = options.key or (list(event.key) if event is not None else [])
+        key = options.key or list(self._opening.key)
         if event is not None and event.version != options.cursor:
             raise InputError(
                 f"source.options.deletes: event {event.name!r} must have version:"
@@ -619,18 +662,24 @@ class SqlConnector:
 
     # What is there
 
-    def _look(self, session: sa.Connection) -> _Reading:
+    def _columns(self, session: sa.Connection) -> list[ReflectedColumn]:
         options = self._options
         try:
-            found = sa.inspect(session).get_columns(options.table, schema=options.schema_name)
+            return sa.inspect(session).get_columns(options.table, schema=options.schema_name)
         except NoSuchTableError as error:
             within = "" if options.schema_name is None else f" in schema {options.schema_name!r}"
+            known = sa.inspect(session).get_table_names(schema=options.schema_name)
             raise InputError(
                 f"source.options.table: there is no table or view {options.table!r}{within}"
+                f"{hint(options.table, known)}"
             ) from error
+
+    def _look(self, session: sa.Connection) -> _Reading:
+        options = self._options
+        found = self._columns(session)
         there = [column["name"] for column in found]
         columns = options.columns or there
-        order = self._order()
+        order = self._order(session)
         fields = [*columns, *order]
         _require(fields, there, f"table {options.table!r}")
         _require(order, columns, "source.options.columns")
@@ -653,14 +702,34 @@ class SqlConnector:
                 and column["name"] in columns
                 and session.dialect.name != "postgresql"
             ),
+            self._booleans(session, found).intersection(columns).difference(order),
         )
 
-    def _order(self) -> list[str]:
-        options, event = self._options, self._opening.event
-        key = options.key or (list(event.key) if event is not None else None)
-        if key is None:
-            raise InputError("source.options.key: expected the columns that name a row; found none")
+    def _booleans(self, session: sa.Connection, found: Sequence[ReflectedColumn]) -> frozenset[str]:
+        """Return columns of booleans that SQLite has as numbers, and the event does not."""
+        event = self._opening.event
+        if session.dialect.name != "sqlite":
+            return frozenset()
+        names = {one["name"] for one in found if isinstance(one["type"], sa.Boolean)}
+        if event is not None:
+            names &= {one.source for one in event.table.columns if one.type == "bool"}
+        return frozenset(names)
+
+    def _order(self, session: sa.Connection) -> list[str]:
+        options = self._options
+        key = options.key or list(self._opening.key) or self._primary_key(session)
+        if not key:
+            raise InputError(
+                f"source.options.key: table {options.table!r} has no primary key: expected the"
+                " columns that name a row, here or as the event's key; found none"
+            )
         return [*([] if options.cursor is None else [options.cursor]), *key]
+
+    def _primary_key(self, session: sa.Connection) -> list[str]:
+        """Return the table's own key, for a source whose event is not declared yet."""
+        options = self._options
+        found = sa.inspect(session).get_pk_constraint(options.table, schema=options.schema_name)
+        return found["constrained_columns"]
 
     def _require_event_fields(self, columns: Sequence[str]) -> None:
         event = self._opening.event
@@ -761,10 +830,13 @@ class SqlConnector:
 
     # The server
 
+    def _file(self, path: str) -> Path:
+        opening = self._opening
+        return find_file(path, opening.folder, opening.roots, field="source.options.file")
+
     def _engine(self) -> sa.Engine:
         if self._options.file is not None:
-            opening = self._opening
-            file = find_file(self._options.file, opening.folder, opening.roots)
+            file = self._file(self._options.file)
             if not file.is_file():
                 raise InputError(f"source.options.file: there is no file {str(file)!r}")
             url = sa.URL.create(
@@ -920,6 +992,11 @@ def _no_cursor(cursor: Cursor) -> InputError:
 
 def _order_of(reading: _Reading, row: Sequence[Any]) -> list[Any]:
     return [row[reading.columns.index(name)] for name in reading.order]
+
+
+def _shown_type(kind: sa.types.TypeEngine[Any]) -> str:
+    """Return a column's type in words; some types of a database have none."""
+    return type(kind).__name__ if isinstance(kind, sa.types.NullType) else str(kind)
 
 
 def _document(text: Any) -> Any:

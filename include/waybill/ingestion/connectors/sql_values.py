@@ -14,6 +14,8 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from waybill.errors import InputError
 from waybill.events import rfc3339
@@ -76,6 +78,37 @@ _CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
     list: lambda value: [json_value(inner) for inner in value],
     tuple: lambda value: [json_value(inner) for inner in value],
 }
+
+
+_COLUMN_TYPES: tuple[tuple[type[sa.types.TypeEngine[Any]], str], ...] = (
+    (sa.Boolean, "bool"),
+    (sa.DateTime, "timestamp"),
+    (sa.Date, "date"),
+    (sa.Float, "float64"),
+    (sa.Integer, "int64"),
+    (sa.LargeBinary, "bytes"),
+    (sa.String, "string"),
+)
+_MOST_DIGITS = 38
+"""Of a decimal column."""
+
+
+def column_type(kind: sa.types.TypeEngine[Any]) -> str | None:
+    """Return the column type of a declaration for a type of a database; None: it says none.
+
+    Args:
+        kind: as SQLAlchemy reflects it; SQLite keeps values of any type in a column of it.
+    """
+    while isinstance(kind, postgresql.DOMAIN):
+        kind = kind.data_type
+    for one, name in _COLUMN_TYPES:
+        if isinstance(kind, one):
+            return name
+    if isinstance(kind, sa.Numeric) and kind.precision is not None:
+        digits, behind = kind.precision, kind.scale or 0
+        if 1 <= digits <= _MOST_DIGITS and 0 <= behind <= digits:
+            return f"decimal({digits},{behind})"
+    return None
 
 
 def kept(value: Any) -> list[Any]:
