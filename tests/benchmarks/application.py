@@ -13,7 +13,8 @@ class Application:
     """The groups of an application in this process's Spark session."""
 
     def __init__(self, spark: Any, parts: Any, folder: Path) -> None:
-        from waybill.processing.spark.topic_groups import TopicGroups
+        from waybill.processing.spark.session import cores_of
+        from waybill.processing.spark.topic_groups import TopicGroups, groups_for
 
         self._spark, self._parts, self._folder = spark, parts, folder
         self._topics: dict[str, list[str]] = {}
@@ -22,7 +23,12 @@ class Application:
         self._consumers: dict[str, Any] = {}
         size = parts.settings.spark.topics_per_query
         self.groups = TopicGroups(
-            self._open, self._group, self._start, parts.log.unreadable, most_topics=size
+            self._open,
+            self._group,
+            self._start,
+            parts.log.unreadable,
+            most_topics=size,
+            spread=groups_for(cores_of(spark)),
         )
 
     def rows(self) -> int:
