@@ -109,7 +109,7 @@ def cores_of(session: SparkSession) -> int:
     """Return how many cores an application has, or may have once its executors are there."""
     context = session.sparkContext
     if context.master.startswith("local"):
-        return context.defaultParallelism
+        return int(context.defaultParallelism)
     return int(context.getConf().get("spark.cores.max", "1"))
 
 
