@@ -118,7 +118,8 @@ def main() -> None:
             "cluster": storms_of(queries="cluster"),
             "topic": storms_of(queries="topic"),
         }
-        calm, storms, shared = map(results, (calm_runs, storm_runs, shared_runs))
+        calm, storms = results(calm_runs), results(storm_runs)
+        shared = results(shared_runs)
     show(size, calm, storms)
     show_shared(shared)
     report = report_of(size, calm, storms) | shared_report(shared)

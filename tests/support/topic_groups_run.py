@@ -311,11 +311,12 @@ def side_by_side(application: Application) -> None:
     teams, before = ("north", "west"), application.passed()
     begun, released, run_tasks = threading.Event(), threading.Event(), topic_group.run_tasks
     application.groups = application.fresh_groups(spread=groups_for(2))
+    started = len(application.started)
 
     def held(numbers: Any, task: Any) -> Any:
         if application.topics["west"] in task._plan.topics:
             begun.set()
-            assert released.wait(60)
+            assert released.wait(180)  # for longer than `until` does
         return run_tasks(numbers, task)
 
     application.send("west", range(290, 295))
@@ -327,8 +328,9 @@ def side_by_side(application: Application) -> None:
         assert application.passed()["west"] == before["west"]
         released.set()
         application.until(lambda: application.passed()["west"] == west, "the other, too", teams)
-    names = {f"topics-{number}-of-{application.processes}" for number in (1, 2)}
-    assert names <= application.pools(), "each has a share of the cores"
+    names = [f"topics-{number}-of-{application.processes}" for number in (1, 2)]
+    assert sorted(application.started[started:]) == names, "neither was started again"
+    assert application.pools().issuperset(names), "each has a share of the cores"
     assert groups_for(cores_of(application.spark)) == min(application.cores, 4)
 
 
