@@ -10,10 +10,18 @@ from typing import Any
 
 
 class Application:
-    """The groups of an application in this process's Spark session."""
+    """The groups of an application in this process's Spark session.
 
-    def __init__(self, spark: Any, parts: Any, folder: Path) -> None:
-        from waybill.processing.spark.topic_groups import TopicGroups
+    Args:
+        spark: the session.
+        parts: of processing.
+        folder: for checkpoints.
+        spread: over how many groups topics are spread; None: as in the real application.
+    """
+
+    def __init__(self, spark: Any, parts: Any, folder: Path, *, spread: int | None = None) -> None:
+        from waybill.processing.spark.session import cores_of
+        from waybill.processing.spark.topic_groups import TopicGroups, groups_for
 
         self._spark, self._parts, self._folder = spark, parts, folder
         self._topics: dict[str, list[str]] = {}
@@ -22,7 +30,12 @@ class Application:
         self._consumers: dict[str, Any] = {}
         size = parts.settings.spark.topics_per_query
         self.groups = TopicGroups(
-            self._open, self._group, self._start, parts.log.unreadable, most_topics=size
+            self._open,
+            self._group,
+            self._start,
+            parts.log.unreadable,
+            most_topics=size,
+            spread=groups_for(cores_of(spark)) if spread is None else spread,
         )
 
     def rows(self) -> int:

@@ -134,7 +134,7 @@ class _Pair:
             services.run_deploy(settings, folder, who="bench")
         with open_tracker(settings.tracker) as tracker:
             parts = ProcessingParts.over(settings, tracker, self._log, open_objects(settings.s3))
-            application = Application(self._spark, parts, settings.spark.work_dir)
+            application = Application(self._spark, parts, settings.spark.work_dir, spread=1)
             read, until = partial(_commits, tracker), time.monotonic() + _ROUND_LIMIT_S
             while _total(read(GOOD)) < _READ_SHARE * self._events:
                 if time.monotonic() > until:

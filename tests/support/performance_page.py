@@ -48,7 +48,7 @@ SHOWN = {
     ),
     "bench-clusters": (
         "recovery_s", "recovery_median_s", "reversals", "moves_per_hour", "others_p95_lag_ratio",
-        "others_p95_lag_bound",
+        "others_first_p95_s", "calm_p95_s", "one_group_p95_lag_ratio", "one_group_first_p95_s",
         "move_pause_p95_s", "unmanaged_p95_lag_ratio", "grouped_p95_lag_ratio",
         "single_p95_lag_ratio",
     ),

@@ -4,15 +4,18 @@ What is as in the real thing: a topic a team; queries whose micro-batches begin 
 most so many events (shared by what waits in each topic, as Spark shares ``maxOffsetsPerTrigger``),
 and cost driver time, tasks, and a commit a topic. A task holds its core until it ends; a core that
 gets free goes to the query with the fewest running tasks (Spark's FAIR scheduler) or to the oldest
-batch (FIFO). The coordinator is the product's: it sees what the tracker and Kafka would tell it,
-once a minute and some seconds late.
+batch (FIFO). Over how many queries topics are spread, which batch is full, and how many cores a topic
+with long batches may hold beside other queries is decided by the product's code, as in processing.
+The coordinator is the product's, too: it sees what the tracker and Kafka would tell it, once a minute
+and some seconds late.
 
 A move pauses its team: the old application looks every two seconds, ends the batch at work, and
 releases; the new one looks every two seconds, starts a query, which takes seconds, and its first
 batch is slow, slower still where it served nobody. With every move the other topics of both
-clusters stop for ``restart_s``, as a query does that gains or loses a topic.
+groups stop for ``restart_s``, as a query does that gains or loses a topic.
 
-Not in it: data that is skewed over partitions, executors that die, loading.
+Not in it: data that is skewed over partitions, executors that die, loading, a driver that is short
+of CPU.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +37,8 @@ from waybill.clusters import (
     assign,
     team_load,
 )
+from waybill.processing.spark.batch_size import BatchSize, QueriesAtWork
+from waybill.processing.spark.topic_groups import groups_for
 
 Rates = np.ndarray
 """Events a second, of each team (row) and second (column)."""
@@ -40,20 +46,25 @@ Rates = np.ndarray
 
 @dataclass(frozen=True)
 class Costs:
-    """What things take, in seconds; of a local run of ``bench-processing`` and the main job."""
+    """What things take, in seconds.
+
+    Of commits and restarts the benchmarks tell on a quiet machine (``docs/performance.md``):
+    ``processing_commit_ms`` of ``bench-tracker`` 6.7, ``group_restart_s`` of ``bench-processing``
+    0.32 to 0.49, the longest of five. The rest is of a local run of the main job.
+    """
 
     trigger_s: float = 0.5
     most_events: int = 200_000
     driver_s: float = 0.1
     """Before a batch's tasks."""
-    commit_s: float = 0.05
+    commit_s: float = 0.01
     """After them."""
     task_s: float = 0.01
     """Of a task without events,"""
     object_s: float = 0.02
     """and of a topic's partition in it: its objects."""
-    lags_s: float = 1.0
-    """Below which a topic that is apart does not lag any more."""
+    alone_s: float = 120.0
+    """For so long a topic that filled a batch has a query of its own."""
     look_s: float = 2.0
     """Between two looks of an application at the assignment."""
     query_s: float = 3.0
@@ -63,8 +74,8 @@ class Costs:
     idle_application_s: float = 10.0
     """More in an application that served nobody: nothing is compiled, no worker runs. It is there:
     no team is moved into a cluster without one."""
-    restart_s: float = 2.0
-    """For how long the others of a cluster stop when one comes or goes."""
+    restart_s: float = 0.5
+    """For how long the others of a group stop when one comes or goes."""
     coordinator_s: float = 8.0
     """From a full minute until the coordinator has decided."""
 
@@ -88,9 +99,11 @@ class Fleet:
     lag_objective_s: float = 20.0
     seed: int = 7
     queries: str = "topic"
-    """A query for each ``topic``, or one for each ``cluster``; or for each cluster, and topics
-    ``apart`` that fill its batches: where more waits than a batch takes, those with the most have
-    a query of their own until, two minutes later, they do not lag."""
+    """A query for each ``topic``, or one for each ``cluster``; or as in processing: topics are
+    spread over ``groups`` of a cluster, and those ``apart`` that are more than a quarter of a full
+    batch, until two minutes after their last full one."""
+    groups: int | None = None
+    """Of a cluster; None: as many as processing has with so many cores."""
 
     def partitions_of(self) -> list[int]:
         """Return the partitions of each team's topic."""
@@ -121,7 +134,13 @@ class _Batch:
     """(consumer, events, core seconds)."""
     tasks: list[float]
     """Seconds of those that wait for a core."""
+    at_work: ExitStack
+    """Closed when it ends."""
     running: int = 0
+
+    @property
+    def events(self) -> int:
+        return sum(events for _, events, _ in self.parts)
 
 
 @dataclass
@@ -133,7 +152,11 @@ class _Query:
     restarts: bool = False
     fresh: bool = False
     apart_since: float | None = None
-    """Since when its one member is out of the cluster's group."""
+    """When its one member, which is out of the groups, last filled a batch."""
+    leaving: list[_Consumer] = field(default_factory=list)
+    """Members that fill its batches,"""
+    leave_at: float = 0.0
+    """and when the application has seen it."""
 
 
 class _Consumer:
@@ -150,6 +173,7 @@ class _Consumer:
         """Where it is to go."""
         self.left_at: float | None = None
         self.last_commit = 0.0
+        self.batch_size = BatchSize()
         self.since_look = [0, 0, 0.0]
         """Batches, events, core seconds since the coordinator's last look."""
         self._at = 0
@@ -208,6 +232,10 @@ class Run:
         return float(lags[order][reached])
 
 
+def _groups_of(fleet: Fleet) -> int:
+    return groups_for(fleet.cores) if fleet.groups is None else fleet.groups
+
+
 class Simulation:
     """One run.
 
@@ -243,7 +271,12 @@ class Simulation:
         ]
         self._free = {one.name: fleet.cores for one in self._clusters}
         self._queries: list[_Query] = []
-        self._groups: dict[str, _Query] = {}
+        self._groups: dict[str, list[_Query]] = {one.name: [] for one in self._clusters}
+        self._most_groups = 1 if fleet.queries == "cluster" else _groups_of(fleet)
+        self._now = 0.0
+        self.first_clusters: list[str] = []
+        """Of each team, by number, once it runs."""
+        self._at_work = {one.name: QueriesAtWork(lambda: self._now) for one in self._clusters}
         self._queues: dict[str, list[_Batch]] = {one.name: [] for one in self._clusters}
         self._samples: dict[int, list[LoadSample]] = {n: [] for n in range(fleet.teams)}
         self._assignment: Assignment | None = None
@@ -260,6 +293,7 @@ class Simulation:
             now, _, act, what = heapq.heappop(self._heap)
             if now >= self._seconds:
                 break
+            self._now = now
             act(now, what)
         end = float(self._seconds)
         self.run.unread = sum(max(0, one.written(end) - one.read) for one in self._consumers)
@@ -284,22 +318,24 @@ class Simulation:
         self._assignment = assign(None, loads, used, {}, now_s=-7200.0)
         for one in self._consumers:
             one.cluster = one.target = self._assignment.placements[one.team].cluster
+            self.first_clusters.append(one.cluster)
             self._join(0.0, one)
 
     # Queries
 
     def _join(self, now: float, one: _Consumer) -> None:
-        """Give a consumer a query in its cluster."""
+        """Give a consumer a query in its cluster: the smallest group, once there are enough."""
         assert one.cluster is not None
-        group = self._groups.get(one.cluster)
-        if group is not None and group.members:
+        groups = self._groups[one.cluster]
+        groups[:] = [query for query in groups if query.members]
+        if len(groups) >= self._most_groups and self._fleet.queries != "topic":
+            group = min(groups, key=lambda query: len(query.members))
             group.members.append(one)
             group.restarts = group.restarts or now > 0
             return
         query = _Query(one.cluster, [one], fresh=now > 0)
         self._queries.append(query)
-        if self._fleet.queries != "topic":
-            self._groups[one.cluster] = query
+        groups.append(query)
         self._at(now + (0 if now else self._random.random()), self._trigger, query)
 
     def _trigger(self, now: float, query: _Query) -> None:
@@ -324,31 +360,36 @@ class Simulation:
         self._at(now + self._costs.driver_s + more, self._submit, batch)
 
     def _set_apart(self, now: float, query: _Query) -> None:
-        if query.apart_since is None:
-            for one in self._filling(now, query):
-                if len(query.members) > 1:
+        """Give topics that fill batches a query of their own, and let those back that do not."""
+        if query.apart_since is not None:
+            if query.members and now - query.apart_since > self._costs.alone_s:
+                [one] = query.members
+                query.members.clear()
+                self._join(now, one)
+        elif query.leaving and now >= query.leave_at:
+            for one in query.leaving:
+                if query.members == [one]:
+                    query.apart_since = now
+                    self._groups[query.cluster].remove(query)
+                elif one in query.members:
                     query.members.remove(one)
                     query.restarts = True
                     own = _Query(query.cluster, [one], apart_since=now)
+                    self._queries.append(own)
                     self._at(now + self._costs.restart_s, self._trigger, own)
-        elif query.members and now - query.apart_since > 120:
-            [one] = query.members
-            if self._lag(one, now) < self._costs.lags_s:
-                query.members.clear()
-                self._join(now, one)
+            query.leaving = []
 
-    def _filling(self, now: float, query: _Query) -> list[_Consumer]:
-        """Return the topics with which more waits than a batch takes, without which half of it."""
-        waiting = {one.number: one.written(now) - one.read for one in query.members}
-        total, limit, found = sum(waiting.values()), self._costs.most_events, []
-        if total <= limit:
-            return []
-        for one in sorted(query.members, key=lambda one: -waiting[one.number]):
-            if total <= limit / 2:
-                break
-            total -= waiting[one.number]
-            found.append(one)
-        return found
+    def _note_full(self, now: float, batch: _Batch) -> bool:
+        """Note which topics a full batch is much of, as ``TopicGroup`` does."""
+        query, events = batch.query, batch.events
+        if events < 0.9 * self._costs.most_events:
+            return False
+        if query.apart_since is not None:
+            query.apart_since = now
+        elif not query.leaving:
+            query.leaving = [one for one, number, _ in batch.parts if number > 0.25 * events]
+            query.leave_at = now + self._random.random() * self._costs.look_s
+        return True
 
     def _batch_of(self, now: float, query: _Query) -> _Batch | None:
         """Take what waits; a limit is shared by what waits in each topic, as Spark does."""
@@ -365,9 +406,21 @@ class Simulation:
             each += self._costs.object_s
             pieces += [each] * partitions
             parts.append((one, events, each * partitions))
-        most = 2 * self._fleet.cores
-        tasks = [self._costs.task_s + sum(pieces[n::most]) for n in range(min(most, len(pieces)))]
-        return _Batch(query, now, parts, tasks) if parts else None
+        if not parts:
+            return None
+        stack = ExitStack()
+        stack.enter_context(self._at_work[query.cluster].batch(str(id(query))))
+        most = min(len(pieces), self._most_tasks(query, parts[0][1]))
+        tasks = [self._costs.task_s + sum(pieces[n::most]) for n in range(most)]
+        return _Batch(query, now, parts, tasks, stack)
+
+    def _most_tasks(self, query: _Query, events: int) -> int:
+        """Return how many tasks ``TopicGroup`` gives a batch."""
+        at_work, name, cores = self._at_work[query.cluster], str(id(query)), self._fleet.cores
+        left, turn_s = at_work.cores_for(name, cores), at_work.turn_s(name)
+        is_one = len(query.members) == 1 and self._fleet.queries == "apart"
+        is_long = is_one and query.members[0].batch_size.is_long(events, turn_s)
+        return left if is_long and left < cores else 2 * cores
 
     def _submit(self, now: float, batch: _Batch) -> None:
         name = batch.query.cluster
@@ -394,7 +447,13 @@ class Simulation:
         self._schedule(now, name)
 
     def _commit(self, now: float, batch: _Batch) -> None:
+        is_full = self._note_full(now, batch)
+        took_s = sum(core_s for _, _, core_s in batch.parts)
+        at_work = self._at_work[batch.query.cluster]
+        at_work.worked(str(id(batch.query)), took_s, is_full=is_full)
+        batch.at_work.close()
         for one, events, core_s in batch.parts:
+            one.batch_size.worked(events, core_s)
             first, last = one.came_at(one.read), one.came_at(one.read + events - 1)
             one.read += events
             self.run.lags.append((now, one.number, events, now - first, now - last))

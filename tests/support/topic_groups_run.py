@@ -29,10 +29,10 @@ from waybill.processing.spark import plan_cache, topic_group
 from waybill.processing.spark.application import fresh_checkpoints
 from waybill.processing.spark.batch_size import BatchSize
 from waybill.processing.spark.executor_watch import watch_executors
-from waybill.processing.spark.session import open_session, stop_session
+from waybill.processing.spark.session import cores_of, open_session, stop_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
-from waybill.processing.spark.topic_groups import TopicGroups
+from waybill.processing.spark.topic_groups import TopicGroups, groups_for
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.topics.stops import read_stops
@@ -137,13 +137,20 @@ class Application:
             "jsonb_array_elements(counts) AS row WHERE row ->> 1 = 'mapping' GROUP BY 1"
         )
 
-    def fresh_groups(self) -> TopicGroups:
+    def fresh_groups(self, spread: int = 1) -> TopicGroups:
         """Return what another process of the application would have; it replaces the one before."""
         self.processes += 1
         self._parts.in_use.clear()
         lease = ApplicationLease.acquire(self.tracker, "processing", "default")
         opened, group = partial(self._open, lease), partial(self._group, self.processes)
-        return TopicGroups(opened, group, self._start, self.log.unreadable, most_topics=2)
+        return TopicGroups(
+            opened, group, self._start, self.log.unreadable, most_topics=2, spread=spread
+        )
+
+    def pools(self) -> set[str]:
+        """Return the names of Spark's scheduler pools."""
+        pools = self.spark.sparkContext._jsc.sc().getAllPools()
+        return {pools.apply(number).name() for number in range(pools.size())}
 
     def until(self, condition: Callable[[], bool], what: str, teams: Iterable[str]) -> None:
         deadline = time.monotonic() + 120
@@ -209,9 +216,7 @@ def committed_apart(application: Application) -> None:
     application.until(lambda: application.passed() == wanted, "all are read", teams)
     started = application.started[:-1]
     assert application.started == [*started, "topics-1-of-4"]
-    pools = application.spark.sparkContext._jsc.sc().getAllPools()
-    names = [pools.apply(number).name() for number in range(pools.size())]
-    assert "topics-1-of-4" in names
+    assert "topics-1-of-4" in application.pools()
     offsets = "SELECT DISTINCT o ->> 0, 1 FROM staged_objects, jsonb_array_elements(offsets) AS o"
     assert set(application.sql(offsets)) == {application.topics[team] for team in teams}
     mixed = (
@@ -298,6 +303,35 @@ def idle(application: Application) -> None:
     application.send("north", range(280, 283))
     application.until(lambda: application.passed()["north"] == north, "read", ["north"])
     assert executor.nextBatchTime(1) == usual_ms
+
+
+def side_by_side(application: Application) -> None:
+    """Two topics that one group had room for: neither waits for a batch of the other."""
+    application.groups.stop()
+    teams, before = ("north", "west"), application.passed()
+    begun, released, run_tasks = threading.Event(), threading.Event(), topic_group.run_tasks
+    application.groups = application.fresh_groups(spread=groups_for(2))
+    started = len(application.started)
+
+    def held(numbers: Any, task: Any) -> Any:
+        if application.topics["west"] in task._plan.topics:
+            begun.set()
+            assert released.wait(180)  # for longer than `until` does
+        return run_tasks(numbers, task)
+
+    application.send("west", range(290, 295))
+    with mock.patch.object(topic_group, "run_tasks", held):
+        application.until(begun.is_set, "a batch of the one", teams)
+        application.send("north", range(290, 295))
+        north, west = before["north"] + 5, before["west"] + 5
+        application.until(lambda: application.passed()["north"] == north, "no waiting", teams)
+        assert application.passed()["west"] == before["west"]
+        released.set()
+        application.until(lambda: application.passed()["west"] == west, "the other, too", teams)
+    names = [f"topics-{number}-of-{application.processes}" for number in (1, 2)]
+    assert sorted(application.started[started:]) == names, "neither was started again"
+    assert application.pools().issuperset(names), "each has a share of the cores"
+    assert groups_for(cores_of(application.spark)) == min(application.cores, 4)
 
 
 def slow_alone(application: Application) -> None:
@@ -401,6 +435,7 @@ def main(settings: Settings) -> None:
         committed_apart(application)
         by_need(application)
         idle(application)
+        side_by_side(application)
         slow_alone(application)
         shared(application)
         ends_after_its_batch(application)

@@ -104,3 +104,37 @@ def test_in_one_query_a_storm_reaches_its_neighbours_and_in_one_of_its_own_it_do
         longest[queries] = max(max(run.lag_by_second[team]) for team in OTHERS)
     assert longest["cluster"] > 2 * FLEET.lag_objective_s
     assert longest["apart"] < FLEET.lag_objective_s
+
+
+@cache
+def spread(groups: int | None, *, is_stormy: bool) -> Run:
+    """Return a run with so many groups a cluster; None: as many as processing has."""
+    fleet = replace(STORMY, queries="apart", groups=groups)
+    rates = homogeneous(fleet, SECONDS)
+    if is_stormy:
+        rates = storm(fleet, SECONDS, team=TEAM, at_s=STEP_S)
+    return Simulation(fleet, rates, policy=PackingPolicy()).go()
+
+
+def test_over_several_groups_others_lag_less_and_a_storm_adds_next_to_nothing():
+    calm_s, stormy_s, shared_s = (
+        run.p95_lag(OTHERS, STEP_S, SECONDS)
+        for run in (
+            spread(None, is_stormy=False),
+            spread(None, is_stormy=True),
+            spread(1, is_stormy=False),
+        )
+    )
+    assert calm_s < 0.95 * shared_s
+    assert stormy_s <= 1.1 * calm_s
+
+
+def test_those_beside_a_storm_keep_their_lag_before_anybody_is_moved():
+    simulation = Simulation(STORMY, homogeneous(STORMY, 2), policy=None)
+    simulation.go()
+    clusters = simulation.first_clusters
+    beside = [number for number in OTHERS if clusters[number] == clusters[TEAM]]
+    calm, stormy_run = spread(None, is_stormy=False), spread(None, is_stormy=True)
+    first = (STEP_S, stormy_run.moves[0][0])
+    assert stormy_run.p95_lag(beside, *first) < 1.5 * calm.p95_lag(beside, *first)
+    assert recovery(stormy_run) is not None

@@ -224,10 +224,10 @@ def test_a_query_is_at_work_for_a_moment_after_its_batch(clock):
 
 @pytest.mark.parametrize(
     ("busy_s", "left"),
-    [(0.5, 6), (1.0, 6), (1.1, 5), (3.0, 4), (7.9, 4)],
-    ids=["little", "a core", "a bit more", "half", "all"],
+    [(0.5, 7), (0.7, 7), (0.8, 6), (1.7, 6), (1.8, 5), (3.0, 4), (7.9, 4)],
+    ids=["little", "most of a core", "more", "of two", "more of two", "half", "all"],
 )
-def test_of_many_cores_a_slow_topic_has_what_others_leave_but_one_and_its_share_at_the_least(
+def test_of_many_cores_a_slow_topic_has_what_others_leave_and_its_share_at_the_least(
     clock, busy_s, left
 ):
     at_work = QueriesAtWork()

@@ -13,7 +13,7 @@ from waybill.errors import RetryError, SettleError, StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.processing.spark import topic_groups
 from waybill.processing.spark.batches import UnreadError
-from waybill.processing.spark.topic_groups import TopicGroups
+from waybill.processing.spark.topic_groups import TopicGroups, groups_for
 
 
 class Consumer:
@@ -85,7 +85,7 @@ class Group:
 class Application:
     """Groups over topics that open, or not; keeps what was opened and started."""
 
-    def __init__(self, most_topics: int) -> None:
+    def __init__(self, most_topics: int, spread: int = 1) -> None:
         self.opened: list[str] = []
         self.queries: list[Query] = []
         self.consumers: dict[str, Consumer] = {}
@@ -99,6 +99,7 @@ class Application:
             self._start,  # type: ignore[arg-type]
             self._unreadable,
             most_topics=most_topics,
+            spread=spread,
         )
 
     def _unreadable(self, topics: Any) -> dict[str, RetryError]:
@@ -143,6 +144,42 @@ def test_topics_share_queries_and_a_new_one_restarts_only_its_group():
     assert app.running == [["a", "b"], ["c", "d"]]
     assert app.query_of("a") is kept
     assert app.opened == ["a", "b", "c", "d"]  # nobody was taken over twice
+
+
+@pytest.mark.parametrize(("cores", "groups"), [(1, 1), (2, 2), (4, 4), (64, 4)])
+@pytest.mark.usefixtures("clock")
+def test_few_topics_are_spread_over_a_group_a_core_and_four_at_most(cores, groups):
+    app = Application(most_topics=50, spread=groups_for(cores))
+    app.groups.look("abcdefg")
+    assert len(app.running) == groups
+    assert max(map(len, app.running)) - min(map(len, app.running)) <= 1
+    assert len(app.queries) == groups  # each was started once
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_topic_that_comes_restarts_the_smallest_group_and_a_group_more_is_made_where_all_are_full():
+    app = Application(most_topics=2, spread=2)
+    app.groups.look("abc")
+    assert app.running == [["a", "c"], ["b"]]
+    kept = app.query_of("a")
+    app.groups.look("abcd")
+    assert app.running == [["a", "c"], ["b", "d"]]
+    app.groups.look("abcde")
+    assert app.running == [["a", "c"], ["b", "d"], ["e"]]
+    assert app.query_of("a") is kept
+
+
+def test_a_topic_that_is_slow_alone_in_its_group_goes_on_there_and_gets_no_neighbour(clock):
+    app = Application(most_topics=50, spread=2)
+    app.groups.look("ab")
+    kept = app.query_of("a")
+    kept.group.apart = {"a"}
+    app.groups.look("abcd")
+    assert app.query_of("a") is kept
+    assert app.running == [["a"], ["b", "d"], ["c"]]
+    clock[0] += 121
+    app.groups.look("abcd")
+    assert app.running == [["a", "c"], ["b", "d"]]
 
 
 @pytest.mark.usefixtures("clock")
@@ -450,16 +487,17 @@ def test_it_says_what_runs_and_why_the_rest_does_not(clock):
 
 @given(
     most=st.integers(1, 4),
+    spread=st.integers(1, 4),
     steps=st.lists(
         st.tuples(st.sets(st.sampled_from("abcdef")), st.sampled_from(["", "stop", "retry", "?"])),
         max_size=12,
     ),
 )
-def test_each_wanted_topic_that_opens_is_in_exactly_one_query(most, steps):
+def test_each_wanted_topic_that_opens_is_in_exactly_one_query(most, spread, steps):
     with pytest.MonkeyPatch.context() as patch:
         now = [1000.0]
         patch.setattr(topic_groups.time, "monotonic", lambda: now[0])
-        app = Application(most)
+        app = Application(most, spread)
         for wanted, how in steps:
             app.groups.look(sorted(wanted))
             if how and app.running:

@@ -14,10 +14,10 @@ from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_
 from waybill.ledger import lease_holder
 from waybill.processing.spark.consumers import Stopping, keep_running
 from waybill.processing.spark.executor_watch import watch_executors
-from waybill.processing.spark.session import open_session, stop_session
+from waybill.processing.spark.session import cores_of, open_session, stop_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
-from waybill.processing.spark.topic_groups import TopicGroups
+from waybill.processing.spark.topic_groups import TopicGroups, groups_for
 from waybill.settings import Settings
 from waybill.storage import (
     TrackerStore,
@@ -104,6 +104,7 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             lambda group: group.start(spark),
             log.unreadable,
             most_topics=settings.spark.topics_per_query,
+            spread=groups_for(cores_of(spark)),
         )
         keep_running(
             groups.look,

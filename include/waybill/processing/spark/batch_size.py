@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +24,9 @@ _LONG_S = 3.0
 _LONG_TURN = 1.2
 """Times what a batch of another query takes that falls behind: in turns with it the larger one has
 so much more of the cores. Less is noise."""
+_SPARE_CORES = 0.25
+"""That queries beside one with long batches have left to them beyond what they used: who has used
+most of the last core that was left to it gets one more."""
 _NOTED_S = 1.0
 _MOMENT_S = 2.0
 """A query that had a batch so long ago is still at work: it may have the next one soon."""
@@ -100,9 +103,13 @@ class QueriesAtWork:
     """What cores the queries of an application use that are at work; for any thread.
 
     One is at work while it has a batch, and for a moment behind it.
+
+    Args:
+        clock: seconds, in rising order; None: those of this machine.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
 
@@ -110,13 +117,13 @@ class QueriesAtWork:
     def batch(self, query: str) -> Iterator[None]:
         """Count a query as at work while the block runs, and for a moment longer."""
         with self._lock:
-            one = self._at_work().setdefault(query, _Query(time.monotonic()))
+            one = self._at_work().setdefault(query, _Query(self._now()))
             one.until = math.inf
         try:
             yield
         finally:
             with self._lock:
-                now = time.monotonic()
+                now = self._now()
                 one.cores = one.core_s / max(now - one.since, 0.001)
                 one.since, one.core_s, one.until = now, 0.0, now + _MOMENT_S
 
@@ -141,7 +148,8 @@ class QueriesAtWork:
     def cores_for(self, query: str, cores: int) -> int:
         """Return how many of the cores a query may hold for long, so that others keep theirs.
 
-        What the others left lately, less one: so that they can take more. Its share at the least.
+        What the others left lately, and a bit less: so that they can take more. Its share at the
+        least.
         """
         with self._lock:
             others = self._others(query)
@@ -149,13 +157,16 @@ class QueriesAtWork:
             return cores
         share = max(1, cores // (len(others) + 1))
         used = sum(one.cores for one in others)
-        return share if used >= cores else max(share, cores - math.ceil(used) - 1)
+        return share if used >= cores else max(share, cores - math.ceil(used + _SPARE_CORES))
 
     def _others(self, query: str) -> list[_Query]:
         return [one for name, one in self._at_work().items() if name != query]
 
+    def _now(self) -> float:
+        return time.monotonic() if self._clock is None else self._clock()
+
     def _at_work(self) -> dict[str, _Query]:
-        now = time.monotonic()
+        now = self._now()
         for name in [name for name, one in self._queries.items() if one.until <= now]:
             del self._queries[name]
         return self._queries

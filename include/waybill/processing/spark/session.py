@@ -105,6 +105,14 @@ def _first_words(error: Exception) -> str:
     return " ".join(str(error).partition("\tat ")[0].split())[:_WORDS]
 
 
+def cores_of(session: SparkSession) -> int:
+    """Return how many cores an application has, or may have once its executors are there."""
+    context = session.sparkContext
+    if context.master.startswith("local"):
+        return int(context.defaultParallelism)
+    return int(context.getConf().get("spark.cores.max", "1"))
+
+
 def stop_session(session: SparkSession) -> None:
     """Stop Spark, also one that has ended, so that the log ends with why the application does."""
     with suppress(Py4JError):

@@ -11,6 +11,10 @@ smaller groups: the culprit ends up alone.
 
 A group that gains or loses a topic is started anew at the end of its batch; the others go on. No
 topic is read by two queries: a group starts once all its topics are free.
+
+Topics are spread over several groups, a few even where one had room for all: while a batch of one
+is planned or committed, the tasks of the others have the cores. And beside a topic that has a query
+of its own they have a share each.
 """
 
 from __future__ import annotations
@@ -41,6 +45,14 @@ _PYTHON_ERROR = re.compile(
 )
 _OPENING_S = 5.0
 """What is not open after so long is left to the next look: the application's loop goes round."""
+_MOST_SPREAD = 4
+"""Groups over which few topics are spread. In a group of 5 topics half of a batch is planning and
+commits; more groups than so would each cost the driver as much, and keep the cores no busier."""
+
+
+def groups_for(cores: int) -> int:
+    """Return over how many groups few topics are spread: one for each core, four at most."""
+    return min(max(1, cores), _MOST_SPREAD)
 
 
 @dataclass(slots=True)
@@ -89,6 +101,7 @@ class TopicGroups:
         start: starts a group's query.
         unreadable: tells which of some topics cannot be read now, and why; asked once a look.
         most_topics: of a group.
+        spread: over how many groups topics are spread before more share one; see `groups_for`.
     """
 
     def __init__(
@@ -99,12 +112,14 @@ class TopicGroups:
         unreadable: Callable[[Collection[str]], Mapping[str, RetryError]],
         *,
         most_topics: int,
+        spread: int = 1,
     ) -> None:
         self._open_consumer = open_consumer
         self._make_group = make_group
         self._start = start
         self._unreadable = unreadable
         self._most_topics = most_topics
+        self._spread = spread
         self._topics: dict[str, _Topic] = {}
         self._wanted: list[str] | None = None
         """By the last look."""
@@ -213,7 +228,9 @@ class TopicGroups:
         for topic in apart & slot.topics:
             state = self._topics[topic]
             state.most_topics, state.retry.began = 1, time.monotonic()
-            if slot.most_topics > 1:
+            if slot.topics == {topic}:
+                slot.most_topics = 1  # it has one, which gets no neighbour now
+            elif slot.most_topics > 1:
                 _LOG.info("%s is read by a query of its own from now on", topic)
                 self._move(slot, topic)
 
@@ -244,6 +261,7 @@ class TopicGroups:
     def _open(self, wanted: Iterable[str]) -> None:
         """Open the topics that are due; start groups as soon as they are full, or one is slow."""
         topics, opened = self._readable(self._due(wanted)), list[str]()
+        most = self._spread * self._most_topics
         until = time.monotonic() + _OPENING_S
         for topic in topics:
             began = time.monotonic()
@@ -252,7 +270,7 @@ class TopicGroups:
             state = self._topics[topic]
             self._try(topic, state)
             opened += [topic] if state.consumer is not None else []
-            if len(opened) == self._most_topics or time.monotonic() - began > _LONG_S:
+            if len(opened) == most or time.monotonic() - began > _LONG_S:
                 self._start_all(opened)
                 opened = []
         self._start_all(opened)
@@ -295,19 +313,23 @@ class TopicGroups:
         try_later(topic, state.retry, error)
 
     def _place(self, topic: str) -> None:
-        """Put a topic into a group with room, or into a new one; into none that only ends."""
+        """Put a topic into the smallest group with room, or into a new one; into none that ends."""
         most = self._topics[topic].most_topics
-        for slot in self._slots:
-            is_ending = slot.read and not slot.topics
-            if slot.most_topics == most and len(slot.topics) < most and not is_ending:
-                break
-        else:
-            names = {slot.name for slot in self._slots}
-            name = next(name for n in count(1) if (name := f"topics-{n}") not in names)
-            slot = _Slot(name, most)
-            self._slots.append(slot)
+        slots = [slot for slot in self._slots if slot.most_topics == most]
+        lasting = [slot for slot in slots if slot.topics or not slot.read]
+        has_room = [slot for slot in lasting if len(slot.topics) < most]
+        is_spread = most < self._most_topics or len(lasting) >= self._spread
+        slot = min(has_room, key=lambda one: len(one.topics), default=None) if is_spread else None
+        slot = slot or self._new_slot(most)
         slot.topics.add(topic)
         slot.change()
+
+    def _new_slot(self, most_topics: int) -> _Slot:
+        names = {slot.name for slot in self._slots}
+        name = next(name for n in count(1) if (name := f"topics-{n}") not in names)
+        slot = _Slot(name, most_topics)
+        self._slots.append(slot)
+        return slot
 
     def _restart(self) -> None:
         """Start the queries of the groups whose topics changed, once all these are free."""
