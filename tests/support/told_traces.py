@@ -73,15 +73,20 @@ def came_again(lot, spool: Path, event_id: str, *, parks: bool) -> None:
         write(spool, [event_id], "transformation", "parked", 31, **LOG, **own)
     else:
         write(spool, [event_id], "mapping", "passed", 31, object_key="staged/a", **LOG, **own)
-        own = {"kafka_offset": 0, "commit_number": 2, "object_key": "warehouse"}
+        own = {"kafka_offset": 0, "commit_number": _number(lot), "object_key": "warehouse"}
         write(spool, [event_id], "destination", "delivered", 32, replay_id=replay, **own)
     write(spool, [event_id], "ingestion", "accepted", 40, kafka_offset=2, batch="")
     batch = commit(lot)
     own = {"kafka_offset": 30, "attempt": 0, "batch": batch, "object_key": "staged/b"}
     write(spool, [event_id], "mapping", "passed", 75, **LOG, **own)
     outcome = "delivered" if parks else "duplicate"
-    own = {"kafka_offset": 0, "commit_number": 3, "object_key": "warehouse"}
+    own = {"kafka_offset": 0, "commit_number": _number(lot), "object_key": "warehouse"}
     write(spool, [event_id], "destination", outcome, 76, **own)
+
+
+def _number(lot) -> int:
+    """Return the newest commit's number."""
+    return lot.sql("SELECT max(commit_number) FROM batches")[0][0]
 
 
 def keyed(
