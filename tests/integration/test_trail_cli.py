@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -440,6 +442,26 @@ def test_the_only_pipeline_is_meant_where_a_key_is_given_alone(lot, run, flights
     said = flat(run("trail", "--key", "1", exit_code=3))
     assert "pipeline: flights, the only one" in said
     assert "No event has this key." in said
+
+
+def test_a_process_of_its_own_reads_spool_and_store_without_numpy_and_pandas(
+    lot, run, spool, flights
+):
+    told.way(lot, spool, [ONE])
+    told.ship(spool, lot.settings["s3"])
+    told.way(lot, spool, [TWO])
+    code = (
+        "import sys; from waybill.cli import app; app(sys.argv[1:], standalone_mode=False); "
+        "print({'numpy', 'pandas'} & {*sys.modules}, file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "trail", ONE, TWO, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr.strip()) == (0, "set()"), ended.stderr
+    assert [len(trail["stops"]) for trail in json.loads(ended.stdout)["trails"]] == [3, 3]
 
 
 def test_what_cannot_be_asked_is_refused_with_words(lot, run, flights, tmp_path):

@@ -71,12 +71,11 @@ def trail(
 
     Exit code 0: all were found; 3: some were not.
     """
-    from waybill.cli.arrow import leave_pandas_out
+    from waybill.cli.arrow import pandas_left_out
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
 
-    leave_pandas_out()
-    with opened_trails(Settings()) as trails:
+    with pandas_left_out(), opened_trails(Settings()) as trails:
         if request.pipeline is None and not request.key:
             if request.event_name is not None:
                 raise _needs_key("--event-name")
