@@ -65,7 +65,8 @@ def came_again(lot, spool: Path, event_id: str, *, parks: bool) -> None:
     write(spool, [event_id], "ingestion", "accepted", 0, kafka_offset=1, batch="")
     own = {"error_type": "null_value", "object_key": key, "attempt": 0, "kafka_offset": 10}
     write(spool, [event_id], "transformation", "parked", 1, batch=commit(lot), **LOG, **own)
-    replay = str(lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1").id)
+    [[group]] = lot.sql("SELECT max(id) FROM parked_partitions")
+    replay = str(lot.parking.begin_replay(group, who="ann", run_id="run-1").id)
     write(spool, [event_id], "replay", "replayed", 30, object_key=key, replay_id=replay)
     own = {"kafka_offset": 20, "attempt": 1, "batch": commit(lot)}
     if parks:
