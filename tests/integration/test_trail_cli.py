@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -153,37 +155,49 @@ def test_no_shown_time_is_before_the_intake_stamp_and_names_stay_beside_their_ho
     ]
 
 
+LOG = told.LOG
+
+
 def test_each_stop_of_an_event_that_came_twice_and_parked_twice_says_of_which_copy_it_is(
     lot, run, spool, flights
 ):
     key = lot.park([make_event()])
-    log = {"topic": "events.a.warehouse", "kafka_partition": 0}
     for number in (1, 2):
         told.write(spool, [ONE], "ingestion", "accepted", number, kafka_offset=number, batch="")
     batch = told.commit(lot)
     for offset in (11, 10):
         own = {"kafka_offset": offset, "batch": batch, "attempt": 0, "error_type": "null_value"}
-        told.write(spool, [ONE], "transformation", "parked", 5, object_key=key, **log, **own)
+        told.write(spool, [ONE], "transformation", "parked", 5, object_key=key, **LOG, **own)
     replay = str(lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1").id)
     told.write(spool, [ONE, ONE], "replay", "replayed", 60, object_key=key, replay_id=replay)
     batch = told.commit(lot)
     for offset in (21, 20):
         own = {"kafka_offset": offset, "batch": batch, "attempt": 1, "object_key": "staged/y"}
-        told.write(spool, [ONE], "mapping", "passed", 61, **log, **own)
+        told.write(spool, [ONE], "mapping", "passed", 61, **LOG, **own)
     for row, outcome in ((5, "duplicate"), (4, "delivered")):
         own = {"kafka_offset": row, "commit_number": 2}
         own |= {"object_key": "warehouse", "replay_id": replay}
         told.write(spool, [ONE], "destination", outcome, 62, **own)
     shown = run("trail", ONE)
-    assert "taken in twice: each stop says of which copy it is" in shown
-    ends = [" ".join(x.split()[-4:]) for x in shown.splitlines() if "destination  " in x]
-    assert ends == ["destination delivered copy 1", "destination duplicate copy 2"], shown
+    assert max(map(len, shown.splitlines())) <= 80
+    lines = shown.splitlines()
+    assert lines[1:3] == [
+        "delivered (copy 1); copy 2 changed nothing",
+        "taken in twice: each copy has its own way below",
+    ]
+    first, second = (
+        next(n for n, x in enumerate(lines) if x.startswith(f"copy {c}: ")) for c in (1, 2)
+    )
+    for part, end in ((lines[first:second], "delivered"), (lines[second:], "duplicate")):
+        stops = [" ".join(line.split()[-2:]) for line in part if line.startswith("●")]
+        assert stops[-1] == f"destination {end}", shown
+        assert len(stops) == 5, shown
     [trail] = run("trail", ONE, "--json")["trails"]
     by_copy = {
         number: [
             (one["phase"], one["outcome"], one["kafka_offset"])
             for one in trail["stops"]
-            if one["copy_number"] == number and one["phase"] != "replay"
+            if one["copy_number"] == number
         ]
         for number in (0, 1, 2)
     }
@@ -192,17 +206,104 @@ def test_each_stop_of_an_event_that_came_twice_and_parked_twice_says_of_which_co
         1: [
             ("ingestion", "accepted", 1),
             ("transformation", "parked", 10),
+            ("replay", "replayed", None),
             ("mapping", "passed", 20),
             ("destination", "delivered", 4),
         ],
         2: [
             ("ingestion", "accepted", 2),
             ("transformation", "parked", 11),
+            ("replay", "replayed", None),
             ("mapping", "passed", 21),
             ("destination", "duplicate", 5),
         ],
     }
     assert trail["state"] == "delivered"
+    assert [(one["copy_number"], one["state"]) for one in trail["copies"]] == [
+        (1, "delivered"),
+        (2, "duplicate"),
+    ]
+
+
+def parked_twice(lot, spool) -> str:
+    """Write the way of an event of which both copies parked in one object; return the object."""
+    key = lot.park([make_event()])
+    batch = told.commit(lot)
+    for number in (1, 2):
+        told.write(spool, [ONE], "ingestion", "accepted", number, kafka_offset=number, batch="")
+        own = {"kafka_offset": 10 + number, "batch": batch, "error_type": "null_value"}
+        own |= {"object_key": key, "attempt": 0} | LOG
+        told.write(spool, [ONE], "transformation", "parked", 5, **own)
+    return key
+
+
+def test_a_mark_of_a_replay_that_sent_both_copies_stands_in_the_way_of_each_and_says_so(
+    lot, run, spool, flights
+):
+    key = parked_twice(lot, spool)
+    replay = str(lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1").id)
+    told.write(spool, [ONE], "replay", "replayed", 60, object_key=key, replay_id=replay)
+    batch = told.commit(lot)
+    for offset in (20, 21):
+        own = {"kafka_offset": offset, "batch": batch, "attempt": 1, "object_key": "staged/y"}
+        told.write(spool, [ONE], "mapping", "passed", 61, **LOG, **own)
+    shown = run("trail", ONE)
+    assert shown.count("replay  replayed  copies 1 and 2 together") == 2, shown
+    [trail] = run("trail", ONE, "--json")["trails"]
+    marks = [stop for stop in trail["stops"] if stop["phase"] == "replay"]
+    assert [(mark["copy_number"], mark["copies"]) for mark in marks] == [(1, [1, 2]), (2, [1, 2])]
+    assert trail["said"] == "in flight (both copies)"
+
+
+@pytest.mark.parametrize("parks", [False, True])
+def test_a_copy_is_shown_at_its_own_times_whatever_was_replayed_before_it_came(
+    lot, run, spool, flights, parks
+):
+    told.came_again(lot, spool, ONE, parks=parks)
+    shown = run("trail", ONE)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "~" not in shown
+    assert "mark written at" not in shown
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert all(stop["shown_at"] == stop["at"] for stop in trail["stops"])
+    second = [stop for stop in trail["stops"] if stop["copy_number"] == 2]
+    assert [stop["after_s"] for stop in second] == [None, 35.0, 1.0]
+
+
+def test_a_trail_says_what_is_true_of_each_copy(lot, run, spool, flights):
+    told.came_again(lot, spool, ONE, parks=True)
+    shown = run("trail", ONE)
+    assert "delivered (copy 2); copy 1 is parked" in shown
+    assert "copy 1: parked since" in shown
+    assert "; parked again by its replay" in flat(shown)
+    assert "copy 2: delivered to warehouse at" in shown
+    assert "after 36.0 s" in flat(shown), "since this copy was taken in"
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert (trail["state"], trail["said"]) == ("delivered", "delivered (copy 2); copy 1 is parked")
+    assert [one["state"] for one in trail["copies"]] == ["parked", "delivered"]
+
+
+def test_a_discard_of_both_copies_is_a_stop_of_each(lot, run, spool, flights):
+    parked_twice(lot, spool)
+    lot.parking.discard(ParkedGroupFilter(event_name="flight"), Decision("anna", "test data"))
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert trail["said"] == "discarded (both copies)"
+    assert [stop["copy_number"] for stop in trail["stops"] if stop["phase"] == "discard"] == [1, 2]
+
+
+def test_stops_whose_copy_cannot_be_told_stand_apart(lot, run, spool, flights):
+    """Three records of an event that was taken in twice: a trace of its taking in is missing."""
+    for number in (1, 2):
+        told.write(spool, [ONE], "ingestion", "accepted", number, kafka_offset=number, batch="")
+    for offset in (3, 4, 5):
+        own = {"kafka_offset": offset, "batch": told.commit(lot), "object_key": "staged/x"}
+        told.write(spool, [ONE], "mapping", "passed", offset, attempt=0, **LOG, **own)
+    shown = run("trail", ONE)
+    assert "copy 2" in shown.splitlines()
+    assert shown.index("copy 2") < shown.index("copy not known")
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert (trail["copies"], trail["state"]) == ([], "in flight")
+    assert [stop["copy_number"] for stop in trail["stops"]] == [1, 2, 0, 0, 0]
 
 
 def test_a_discard_and_its_undoing_are_stops_with_who_and_why(lot, run, spool, flights):
@@ -341,6 +442,26 @@ def test_the_only_pipeline_is_meant_where_a_key_is_given_alone(lot, run, flights
     said = flat(run("trail", "--key", "1", exit_code=3))
     assert "pipeline: flights, the only one" in said
     assert "No event has this key." in said
+
+
+def test_a_process_of_its_own_reads_spool_and_store_without_numpy_and_pandas(
+    lot, run, spool, flights
+):
+    told.way(lot, spool, [ONE])
+    told.ship(spool, lot.settings["s3"])
+    told.way(lot, spool, [TWO])
+    code = (
+        "import sys; from waybill.cli import app; app(sys.argv[1:], standalone_mode=False); "
+        "print({'numpy', 'pandas'} & {*sys.modules}, file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "trail", ONE, TWO, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr.strip()) == (0, "set()"), ended.stderr
+    assert [len(trail["stops"]) for trail in json.loads(ended.stdout)["trails"]] == [3, 3]
 
 
 def test_what_cannot_be_asked_is_refused_with_words(lot, run, flights, tmp_path):

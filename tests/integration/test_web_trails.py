@@ -70,6 +70,19 @@ def test_times_rise_from_stop_to_stop_and_a_late_mark_is_said_to_be_one(web, spo
     ]
 
 
+def test_each_copy_of_an_event_has_its_own_times_and_its_own_verdict(web, spool):
+    told.came_again(web.lot, spool, TWO, parks=True)
+    [trail] = web.post("uma", "/api/trails", {"ids": [TWO]})["answer"]["trails"]
+    assert (trail["state"], trail["said"]) == ("delivered", "delivered (copy 2); copy 1 is parked")
+    assert [(one["copy_number"], one["state"]) for one in trail["copies"]] == [
+        (1, "parked"),
+        (2, "delivered"),
+    ]
+    assert [stop["copy_number"] for stop in trail["stops"]] == [1] * 4 + [2] * 3
+    assert [stop["copies"] for stop in trail["stops"]] == [[1]] * 4 + [[2]] * 3
+    assert not [stop for stop in trail["stops"] if stop["late"] or stop["shown_at"] != stop["at"]]
+
+
 def test_an_event_of_another_team_is_as_one_that_is_not_known(web, spool):
     for user, own, foreign in (("uma", ONE, OTHERS), ("otto", OTHERS, ONE)):
         said = web.post(user, "/api/trails", {"ids": [own, foreign, UNKNOWN]})["answer"]

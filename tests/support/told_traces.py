@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import uuid4
 
+from tests.integration.parking_lot import make_event
+
 from waybill.events import key_id
 from waybill.settings import S3Settings, TraceSettings
 from waybill.storage import ObjectStore
@@ -12,6 +14,7 @@ from waybill.tracing import Recorder, run_shipper, traces
 
 NOON_US = 1_790_000_000_000_000 // 3_600_000_000 * 3_600_000_000
 SECOND_US = 1_000_000
+LOG = {"topic": "events.a.warehouse", "kafka_partition": 0}
 
 
 def write(spool: Path, event_ids: list[str], phase: str, outcome: str, after_s: float, **more):
@@ -52,6 +55,41 @@ def commit(lot) -> str:
     return batch
 
 
+def came_again(lot, spool: Path, event_id: str, *, parks: bool) -> None:
+    """Write the way of an event that parked and was replayed; then it came again, and was loaded.
+
+    Its second copy is taken in 10 s after the replay sent the first one; ``parks``: the
+    first one parks again, so it is parked still.
+    """
+    key = lot.park([make_event()])
+    write(spool, [event_id], "ingestion", "accepted", 0, kafka_offset=1, batch="")
+    own = {"error_type": "null_value", "object_key": key, "attempt": 0, "kafka_offset": 10}
+    write(spool, [event_id], "transformation", "parked", 1, batch=commit(lot), **LOG, **own)
+    [[group]] = lot.sql("SELECT max(id) FROM parked_partitions")
+    replay = str(lot.parking.begin_replay(group, who="ann", run_id="run-1").id)
+    write(spool, [event_id], "replay", "replayed", 30, object_key=key, replay_id=replay)
+    own = {"kafka_offset": 20, "attempt": 1, "batch": commit(lot)}
+    if parks:
+        own |= {"error_type": "null_value", "object_key": lot.park([make_event()], 2)}
+        write(spool, [event_id], "transformation", "parked", 31, **LOG, **own)
+    else:
+        write(spool, [event_id], "mapping", "passed", 31, object_key="staged/a", **LOG, **own)
+        own = {"kafka_offset": 0, "commit_number": _number(lot), "object_key": "warehouse"}
+        write(spool, [event_id], "destination", "delivered", 32, replay_id=replay, **own)
+    write(spool, [event_id], "ingestion", "accepted", 40, kafka_offset=2, batch="")
+    batch = commit(lot)
+    own = {"kafka_offset": 30, "attempt": 0, "batch": batch, "object_key": "staged/b"}
+    write(spool, [event_id], "mapping", "passed", 75, **LOG, **own)
+    outcome = "delivered" if parks else "duplicate"
+    own = {"kafka_offset": 0, "commit_number": _number(lot), "object_key": "warehouse"}
+    write(spool, [event_id], "destination", outcome, 76, **own)
+
+
+def _number(lot) -> int:
+    """Return the newest commit's number."""
+    return lot.sql("SELECT max(commit_number) FROM batches")[0][0]
+
+
 def keyed(
     spool: Path,
     event_id: str,
@@ -78,4 +116,4 @@ def questions(lot) -> list[tuple]:
     return lot.sql("SELECT asked_by, state FROM trace_queries ORDER BY asked_at")
 
 
-__all__ = ["NOON_US", "commit", "keyed", "questions", "ship", "way", "write"]
+__all__ = ["NOON_US", "came_again", "commit", "keyed", "questions", "ship", "way", "write"]

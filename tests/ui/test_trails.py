@@ -19,7 +19,7 @@ from waybill.reconciliation import BreachKey, open_breach
 from waybill.trails import queries as trace_queries
 from waybill.trails.question import ask_for_ids
 
-DELIVERED, PARKED, SPLIT, UNKNOWN, LATE, DISCARDED, *MANY = ids(18, "trails page")
+DELIVERED, PARKED, SPLIT, UNKNOWN, LATE, DISCARDED, TWICE, *MANY = ids(19, "trails page")
 PIPELINE = "pl-trails"
 RUN = "manual__2026-11-22T10:00:00+00:00"
 
@@ -53,6 +53,7 @@ def events(web, tmp_path_factory):
     refunds = ParkedGroupFilter(event_name="refund")
     lot.parking.discard(refunds, Decision("anna", "a <b>test</b>"))
     told.way(lot, spool, MANY, **own)
+    told.came_again(lot, spool, TWICE, parks=True)
     told.keyed(spool, DELIVERED, "[4711]", name="order", pipeline_id=PIPELINE)
     told.ship(spool, lot.settings["s3"])
     return partition
@@ -108,6 +109,18 @@ def test_a_mark_that_came_late_is_shown_at_the_time_of_what_it_caused(events, op
     expect(stops.first).to_contain_text("mark written at ")
     expect(stops.last.locator(".late")).to_have_count(0)
     expect(trail.locator(".trail-notes")).to_contain_text("~ a late mark")
+
+
+def test_an_event_that_was_taken_in_twice_has_a_way_for_each_copy(events, open_trails):
+    one = open_trails(f"#id={TWICE}")
+    trail = one.trail(TWICE)
+    expect(trail.locator(".verdict")).to_have_text("Delivered (copy 2); copy 1 is parked.")
+    ways = trail.locator(".copy-way")
+    expect(ways).to_have_count(2)
+    expect(ways.first.locator("h3").first).to_contain_text("Copy 1Parked since")
+    expect(ways.last.locator("h3")).to_contain_text("Copy 2Delivered to warehouse at")
+    expect(ways.last.locator(".stop")).to_have_count(3)
+    expect(trail.locator(".late")).to_have_count(0)
 
 
 def test_a_discard_is_a_stop_with_who_and_why(events, open_trails):

@@ -7,9 +7,10 @@ shown, not sent.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,7 @@ _SHORTEST_S = 0.001
 _COARSE_S = 0.1
 _SECONDS_IN_DIGITS = 10
 _NO_SCREEN = 10**6
+_MOST_NUMBERED = 5
 _LEAST_NAME = 24
 """Characters of an object's name that are shown at least."""
 _INDENT = " " * 15
@@ -69,12 +71,11 @@ def trail(
 
     Exit code 0: all were found; 3: some were not.
     """
-    from waybill.cli.arrow import leave_pandas_out
+    from waybill.cli.arrow import pandas_left_out
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
 
-    leave_pandas_out()
-    with opened_trails(Settings()) as trails:
+    with pandas_left_out(), opened_trails(Settings()) as trails:
         if request.pipeline is None and not request.key:
             if request.event_name is not None:
                 raise _needs_key("--event-name")
@@ -233,13 +234,37 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
     yield Text(f"{indent}{plain(trail['said'])}", f"bold {style}".strip())
     if copies := max((int(stop.get("copy_number") or 0) for stop in trail["stops"]), default=0):
         times = {2: "twice"}.get(copies, f"{copies:,} times")
-        yield Text(f"{indent}taken in {times}: each stop says of which copy it is", "bright_black")
-    day, leg, any_late = "", 0, False
+        yield Text(f"{indent}taken in {times}: each copy has its own way below", "bright_black")
+    for copy, stops in groupby(trail["stops"], key=lambda stop: int(stop.get("copy_number") or 0)):
+        if copies:
+            yield _of_copy(trail, copy, indent)
+        yield from _way(stops, indent)
+    if any(_written(stop) > _shown_at(stop) for stop in trail["stops"]):
+        yield Text(f"{indent}{_LATE}", "bright_black")
+    yield from _rest(trail, indent)
+    for child in trail["children"]:
+        yield from _trail(child, indent + "  ")
+    if not indent:
+        yield Text()
+
+
+def _of_copy(trail: Mapping[str, Any], copy: int, indent: str) -> Text:
+    """Return what stands above the stops of a copy, or of those whose copy is not known."""
+    if not copy:
+        return Text(f"{indent}copy not known: a trace is missing, or not here yet", "bold")
+    verdict = next((one for one in trail.get("copies", ()) if one["copy_number"] == copy), None)
+    if verdict is None:
+        return Text(f"{indent}copy {copy:,}", "bold")
+    style = _STYLES.get(verdict["state"], "")
+    return Text(f"{indent}copy {copy:,}: {plain(verdict['said'])}", f"bold {style}".strip())
+
+
+def _way(stops: Iterable[Mapping[str, Any]], indent: str) -> Iterator[Text]:
+    """Yield stops that follow each other, with their days and replays."""
+    day, leg = "", 0
     before: _Shown | None = None
-    for stop in trail["stops"]:
-        written = datetime.fromisoformat(stop["at"])
-        at = datetime.fromisoformat(stop.get("shown_at") or stop["at"])
-        any_late = any_late or written > at
+    for stop in stops:
+        at = _shown_at(stop)
         if f"{at:%Y-%m-%d}" != day:
             day = f"{at:%Y-%m-%d}"
             yield Text(f"{indent}{day} (UTC)", "bright_black")
@@ -247,15 +272,16 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
             leg = stop["leg"]
             yield Text(f"{indent}├─ {plain(_replay(stop))}", "cyan")
         shown = _Shown(at, is_coarse=bool(stop.get("coarse")))
-        yield from _stop(stop, shown, written, before, indent)
+        yield from _stop(stop, shown, _written(stop), before, indent)
         before = shown
-    if any_late:
-        yield Text(f"{indent}{_LATE}", "bright_black")
-    yield from _rest(trail, indent)
-    for child in trail["children"]:
-        yield from _trail(child, indent + "  ")
-    if not indent:
-        yield Text()
+
+
+def _written(stop: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(stop["at"])
+
+
+def _shown_at(stop: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(stop.get("shown_at") or stop["at"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +313,7 @@ def _stop(
         (f"{_after(shown, before):>11}  ", "bright_black"),
         f"{plain(stop['phase'])}  ",
         (plain(stop["outcome"] + why), style),
-        (f"  copy {stop['copy_number']}" if stop.get("copy_number") else "", "bold"),
+        (_shared(stop), "bold"),
     )
     room = (screen_width() or _NO_SCREEN) - len(indent) - 1 - len(_INDENT)
     for place in _places(plain(stop["place"]), plain(stop["host"]), room):
@@ -300,6 +326,17 @@ def _stop(
         yield Text(f"{indent}│{_INDENT}{plain('by ' + decided['who'] + why)}", "bright_black")
     if now := stop.get("parked"):
         yield Text(f"{indent}│{_INDENT}{plain(_now(now, stop))}", "yellow")
+
+
+def _shared(stop: Mapping[str, Any]) -> str:
+    """Return "  copies 1 and 2 together" of a trace that stands for several copies."""
+    copies = stop.get("copies") or []
+    if not copies[1:]:
+        return ""
+    *first, last = (f"{number:,}" for number in copies)
+    if len(first) > _MOST_NUMBERED:
+        return f"  {len(copies):,} copies together"
+    return f"  copies {', '.join(first)} and {last} together"
 
 
 def _clock(moment: datetime) -> str:

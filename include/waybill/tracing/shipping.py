@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from waybill.tracing.files import (
@@ -35,6 +34,8 @@ from waybill.tracing.parquet import is_whole, read_whole, sorted_body
 from waybill.tracing.trace import MEMORY_SCHEMA
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from waybill.settings import TraceSettings
 
 
@@ -107,6 +108,8 @@ def _read(path: Path) -> pa.Table:
 def _cut(table: pa.Table, buckets: int) -> Iterator[Part]:
     if not table.num_rows:
         return
+    import numpy as np
+
     hours = table.column("at").cast(pa.int64()).to_numpy() // HOUR_US
     order = np.argsort(hours, kind="stable")
     ends = np.flatnonzero(np.diff(hours[order])) + 1

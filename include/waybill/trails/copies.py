@@ -14,10 +14,33 @@ from waybill.tracing import Trace
 
 _Record = tuple[str, int, int]
 """Topic, partition, offset."""
+Copies = tuple[int, ...]
+"""Numbers of copies: 1 was taken in first."""
 
 
-def copies_of(way: Sequence[tuple[int, Trace]], commits: Mapping[str, int]) -> dict[int, int]:
-    """Return {id() of a trace: 1 for the copy that was taken in first, 2, …}.
+def ways_of_copies(
+    way: Sequence[tuple[int, Trace]], commits: Mapping[str, int]
+) -> dict[int, list[tuple[int, Trace, Copies]]]:
+    """Return the way of each copy: {1 for the copy that was taken in first, 2, …: its stops}.
+
+    A stop is (leg, trace, all copies that the trace stands for). Under 0, the last, is what belongs
+    to a copy that cannot be told; of an event that was taken in once, everything.
+
+    Args:
+        way: (leg, trace) in the order of the way.
+        commits: the commit number of each batch that is known.
+    """
+    copies = copies_of(way, commits)
+    ways: dict[int, list[tuple[int, Trace, Copies]]] = defaultdict(list)
+    for leg, trace in way:
+        numbers = copies.get(id(trace), ())
+        for number in numbers or (0,):
+            ways[number].append((leg, trace, numbers))
+    return {number: ways[number] for number in sorted(ways, key=lambda one: (one == 0, one))}
+
+
+def copies_of(way: Sequence[tuple[int, Trace]], commits: Mapping[str, int]) -> dict[int, Copies]:
+    """Return {id() of a trace: the copies that it stands for}; several of a replay's only.
 
     Left out is what cannot be told; of an event that was taken in once, everything.
 
@@ -34,33 +57,51 @@ def copies_of(way: Sequence[tuple[int, Trace]], commits: Mapping[str, int]) -> d
     )
     if not taken[1:]:  # one is no copy of another
         return {}
-    found = {id(one): number for number, one in enumerate(taken, 1)}
+    found: dict[int, Copies] = {id(one): (number,) for number, one in enumerate(taken, 1)}
     ended: dict[int, Trace] = {}
     for leg in sorted(legs):
-        begun = _sent(legs[leg], ended, found) if leg else sorted(found.values())
+        begun = _sent(legs[leg], ended, found) if leg else list(range(1, len(taken) + 1))
         ended |= _followed(legs[leg], begun, commits, found)
     return found
 
 
-def _sent(stops: Sequence[Trace], ended: Mapping[int, Trace], found: dict[int, int]) -> list[int]:
+def _sent(
+    stops: Sequence[Trace], ended: Mapping[int, Trace], found: dict[int, Copies]
+) -> list[int]:
     """Return which copies a replay sent, by the parked objects that it read them from.
 
-    Its trace stands for all that it sent of one object. Of several copies in it perhaps some were
-    left out, as one that was discarded: they are told apart once as many have come back.
+    Of several copies in one object perhaps some were left out, as one that was discarded: they are
+    told apart once as many have come back.
     """
-    sent = [stop for stop in stops if stop.phase == "replay"]
-    begun: list[int] = []
-    for key in {stop.object_key for stop in sent}:
-        parked = [
-            number
-            for number, last in sorted(ended.items())
-            if last.outcome == "parked" and last.object_key == key
-        ]
-        if len(parked) == 1:
-            found |= {id(one): parked[0] for one in sent if one.object_key == key}
-        begun += parked
-    whole = len(begun) == len(sent) or len(begun) == len(_records(stops))
-    return sorted(begun) if whole else []
+    sent: dict[str, list[Trace]] = defaultdict(list)
+    for stop in stops:
+        if stop.phase == "replay":
+            sent[stop.object_key].append(stop)
+    parked = {key: _parked_in(key, ended) for key in sent}
+    begun = sorted(number for numbers in parked.values() for number in numbers)
+    if len(begun) not in (sum(map(len, sent.values())), len(_records(stops))):
+        parked = {key: numbers for key, numbers in parked.items() if not numbers[1:]}
+        begun = []
+    for key, numbers in parked.items():
+        _mark_sent(sent[key], numbers, found)
+    return begun
+
+
+def _parked_in(key: str, ended: Mapping[int, Trace]) -> list[int]:
+    """Return the copies that are parked in an object."""
+    return [
+        number
+        for number, last in sorted(ended.items())
+        if last.outcome == "parked" and last.object_key == key
+    ]
+
+
+def _mark_sent(sent: Sequence[Trace], numbers: Sequence[int], found: dict[int, Copies]) -> None:
+    """Give a replay's traces of one object their copies: one each, or each stands for all."""
+    if len(sent) == len(numbers):
+        found |= {id(one): (number,) for one, number in zip(sent, numbers, strict=True)}
+    elif numbers:
+        found |= {id(one): tuple(numbers) for one in sent}
 
 
 def _records(stops: Iterable[Trace]) -> dict[_Record, list[Trace]]:
@@ -76,7 +117,7 @@ def _followed(
     stops: Sequence[Trace],
     begun: Sequence[int],
     commits: Mapping[str, int],
-    found: dict[int, int],
+    found: dict[int, Copies],
 ) -> dict[int, Trace]:
     """Find the copies of a leg's stops from Kafka on; return the last stop of each copy."""
     records = _records(stops)
@@ -86,7 +127,7 @@ def _followed(
     passed: dict[int | None, list[int]] = defaultdict(list)
     for number, place in zip(begun, sorted(records), strict=False):
         for stop in records[place]:
-            found[id(stop)] = number
+            found[id(stop)] = (number,)
         last = max(records[place], key=lambda stop: stop.order[1])
         ended[number] = last
         if (last.phase, last.outcome) == ("mapping", "passed"):
@@ -95,7 +136,7 @@ def _followed(
 
 
 def _loaded(
-    stops: Iterable[Trace], passed: Mapping[int | None, Sequence[int]], found: dict[int, int]
+    stops: Iterable[Trace], passed: Mapping[int | None, Sequence[int]], found: dict[int, Copies]
 ) -> dict[int, Trace]:
     rows: dict[int | None, list[Trace]] = defaultdict(list)
     for stop in stops:
@@ -108,6 +149,6 @@ def _loaded(
             continue
         those.sort(key=lambda stop: (stop.commit_number or 0, stop.kafka_offset or 0))
         for number, stop in zip(numbers, those, strict=True):
-            found[id(stop)] = number
+            found[id(stop)] = (number,)
             ended[number] = stop
     return ended

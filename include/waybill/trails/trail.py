@@ -9,7 +9,8 @@ its leg, whatever its time; all others by time, and where their times are near b
 
 What is shown of a stop is the time by which it had happened: the earliest of its own and of all
 that come after it. So times never run backwards, and a *late mark* is a stop whose trace was
-written after that.
+written after that. An event that was taken in more than once has a way for each copy, one after the
+other: what one copy did was not caused by another, so this holds for the stops of a copy.
 
 A discard names events by the million and leaves no traces. It is a stop nevertheless, behind the
 one that parked, made of what the audit log says: so it is there as soon as the discard is.
@@ -18,7 +19,7 @@ one that parked, made of what the audit log says: so it is there as soon as the 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -26,9 +27,9 @@ from typing import Any
 
 from waybill.storage import TrackerStore
 from waybill.tracing import Trace
-from waybill.trails.copies import copies_of
+from waybill.trails.copies import Copies, ways_of_copies
 from waybill.trails.tracker_facts import Known, WhereParked, place_of, read_known
-from waybill.trails.verdict import Verdict, verdict_of
+from waybill.trails.verdict import Verdict, verdict_of, verdict_of_copies
 
 MOST_CHILDREN = 100
 MOST_STOPS = 200
@@ -37,6 +38,8 @@ Committed = Callable[[set[str]], set[str]]
 """Returns which of these batches are committed."""
 
 
+_WayStop = tuple[int, Trace, Copies]
+"""Leg, trace, the copies that the trace stands for."""
 _PIPELINE, _EVENT = attrgetter("pipeline_id"), attrgetter("event_id")
 _FIRST = ("ingestion", "replay")
 DECISION = "discard"
@@ -63,16 +66,18 @@ class Stop:
     leg: int
     """0: the first way; each replay begins another."""
     shown_at: datetime
-    """By when it had happened: never before the stop before it, never after the next one. Where
-    ``coarse``, rounded down to a tenth of a second."""
+    """By when it had happened: never before its copy's stop before it, never after the next one.
+    Where ``coarse``, rounded down to a tenth of a second."""
     after_s: float | None
-    """Since the stop before, as shown; None: there is none."""
+    """Since the copy's stop before, as shown; None: there is none."""
     beside: dict[str, Any]
     """What the tracker knows: parked, replay, staged, batch; each only where there is something.
     Of a decision: who made it, and why."""
     copy: int = 0
     """Which taking in of the event it belongs to: 1, 2, …; 0: it was taken in once, or it is not
     known."""
+    copies: Copies = ()
+    """All copies that the trace stands for: a replay's may be of several, and is a stop of each."""
 
     @property
     def coarse(self) -> bool:
@@ -98,7 +103,7 @@ class Stop:
     def to_json(self) -> dict[str, Any]:
         """Return the trace's own fields, with what is beside it."""
         known = {"leg": self.leg, "after_s": self.after_s, "place": self.place, **self.beside}
-        known["copy_number"] = self.copy
+        known |= {"copy_number": self.copy, "copies": list(self.copies)}
         times = {
             "at": self.trace.at.isoformat(),
             "shown_at": self.shown_at.isoformat(),
@@ -149,12 +154,22 @@ class Trail:
             "team": self.team,
             "event_name": self.event_name,
             **self.verdict.to_json(),
+            "copies": self._copies(),
             "stops": [stop.to_json() for stop in self.stops],
             "uncommitted": self.uncommitted,
             "left_out": self.left_out,
             "children": [child.to_json() for child in self.children],
             "more": self.more,
         }
+
+    def _copies(self) -> list[dict[str, Any]]:
+        """Return the verdict of each copy that has stops here."""
+        shown = {stop.copy for stop in self.stops}
+        return [
+            {"copy_number": number, **one.to_json()}
+            for number, one in enumerate(self.verdict.copies, 1)
+            if number in shown
+        ]
 
 
 def made_trails(
@@ -221,7 +236,9 @@ def _trail(event_id: str, found: list[Trace], counted: set[str], known: Known) -
     first = found[0]
     pipeline = known.pipelines.get(first.pipeline_id)
     way = in_legs(kept)
-    stops = _stops(way, known)
+    commits = {batch: row.commit_number for batch, row in known.batches.items()}
+    ways = ways_of_copies(way, commits)
+    stops = [stop for copy, part in ways.items() for stop in _stops(copy, part, known)]
     shown = stops
     if len(stops) > MOST_STOPS:
         shown = stops[: MOST_STOPS // 2] + stops[-MOST_STOPS // 2 :]
@@ -231,30 +248,38 @@ def _trail(event_id: str, found: list[Trace], counted: set[str], known: Known) -
         way[-1][1].event_name if way else first.event_name,
         "" if pipeline is None else pipeline.name,
         "" if pipeline is None else pipeline.team,
-        verdict_of([stop for _, stop in way], known),
+        _verdict(way, ways, known),
         shown,
         len(found) - len(kept),
         len(stops) - len(shown),
     )
 
 
-def _stops(way: Sequence[tuple[int, Trace]], known: Known) -> list[Stop]:
+def _verdict(
+    way: Sequence[tuple[int, Trace]], ways: Mapping[int, Sequence[_WayStop]], known: Known
+) -> Verdict:
+    """Return the verdict: of each copy where all stops are known to be of one, else of the way."""
+    if 0 in ways or not ways:
+        return verdict_of([trace for _, trace in way], known)
+    return verdict_of_copies([[trace for _, trace, _ in part] for part in ways.values()], known)
+
+
+def _stops(copy: int, way: Sequence[_WayStop], known: Known) -> list[Stop]:
+    """Return the stops of a copy's way, with the decisions on what parked among them."""
     decided = {
         id(trace): list(_decisions(trace, known))
-        for trace in {place_of(one): one for _, one in way if one.outcome == "parked"}.values()
+        for trace in {place_of(one): one for _, one, _ in way if one.outcome == "parked"}.values()
     }
-    commits = {batch: row.commit_number for batch, row in known.batches.items()}
-    copies = copies_of(way, commits)
     whole = [
-        (leg, passed, beside, copies.get(id(trace), 0))
-        for leg, trace in way
+        (leg, passed, beside, copies)
+        for leg, trace, copies in way
         for passed, beside in ((trace, _beside(trace, known)), *decided.pop(id(trace), ()))
     ]
     times = shown_times([trace.at for _, trace, _, _ in whole])
     found: list[Stop] = []
-    for (leg, trace, beside, copy), at in zip(whole, times, strict=True):
+    for (leg, trace, beside, copies), at in zip(whole, times, strict=True):
         after_s = (at - found[-1].shown_at).total_seconds() if found else None
-        found.append(Stop(trace, leg, at, after_s, beside, copy))
+        found.append(Stop(trace, leg, at, after_s, beside, copy, copies))
     return found
 
 

@@ -31,6 +31,10 @@ State = Literal[
 ]
 
 
+_MOST_NUMBERED = 10
+"""Copies that are named by their numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Where an event is now."""
@@ -40,6 +44,9 @@ class Verdict:
     """A sentence, without a full stop."""
     first_at: datetime | None
     last_at: datetime | None
+    copies: tuple[Verdict, ...] = ()
+    """Where each copy is, the one that was taken in first first; empty: there was one, or it cannot
+    be told."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -67,6 +74,63 @@ def verdict_of(stops: Sequence[Trace], known: Known) -> Verdict:
     took = _span((last.at - first_at).total_seconds(), coarse=coarse)
     state, said = _of_stop(last, took, known)
     return Verdict(state, said + later, first_at, max(stop.at for stop in stops))
+
+
+_STATE_OF_COPY: dict[State, str] = {
+    "delivered": "was delivered",
+    "quarantined": "is quarantined",
+    "parked": "is parked",
+    "replaying": "is being replayed",
+    "in flight": "is in flight",
+    "split": "was split",
+    "superseded": "changed nothing",
+    "discarded": "was discarded",
+    "filtered": "was filtered",
+    "duplicate": "changed nothing",
+    "unknown": "is of unknown state",
+}
+"""What is said of a copy beside one that says more of the event: the states of that first."""
+
+
+def verdict_of_copies(ways: Sequence[Sequence[Trace]], known: Known) -> Verdict:
+    """Return where an event is that was taken in several times, and where each of its copies is.
+
+    Its state is that of the copy which says most: delivered where one was, else what may still be.
+
+    Args:
+        ways: the stops of each copy in order.
+        known: what the tracker knows of them.
+    """
+    copies = [verdict_of(way, known) for way in ways]
+    states: dict[State, list[int]] = {state: [] for state in _STATE_OF_COPY}
+    for number, one in enumerate(copies, 1):
+        states[one.state].append(number)
+    (state, numbers), *others = ((one, those) for one, those in states.items() if those)
+    every = {2: "both copies"}.get(len(copies), f"all {len(copies):,} copies")
+    said = [f"{state} ({_numbered(numbers) if others else every})"]
+    phrases: dict[str, list[int]] = {}
+    for other, those in others:
+        phrases.setdefault(_STATE_OF_COPY[other], []).extend(those)
+    said += [_of_copies(those, phrase) for phrase, those in phrases.items()]
+    first_at = min(one.first_at for one in copies if one.first_at is not None)
+    last_at = max(one.last_at for one in copies if one.last_at is not None)
+    return Verdict(state, "; ".join(said), first_at, last_at, tuple(copies))
+
+
+def _of_copies(numbers: Sequence[int], phrase: str) -> str:
+    """Return "copy 1 is parked", "copies 1 and 3 are parked"."""
+    if numbers[1:]:
+        phrase = phrase.replace("is ", "are ", 1).replace("was ", "were ", 1)
+    return f"{_numbered(sorted(numbers))} {phrase}"
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    """Return "copy 2", "copies 1 and 3", "copies 1, 2 and 5"; of very many the first."""
+    if not numbers[1:]:
+        return f"copy {numbers[0]}"
+    shown = [f"{number:,}" for number in numbers[:_MOST_NUMBERED]]
+    last = f"{len(numbers) - len(shown):,} more" if numbers[_MOST_NUMBERED:] else shown.pop()
+    return f"copies {', '.join(shown)} and {last}"
 
 
 def _deciding(stops: Sequence[Trace]) -> tuple[Trace, str]:

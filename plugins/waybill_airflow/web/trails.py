@@ -108,7 +108,7 @@ class StopOut(BaseModel):
     at: str = Field(description="When its trace was written.")
     shown_at: str | None = Field(
         None,
-        description="By when it had happened; over the stops of a trail it never runs backwards.",
+        description="By when it had happened; over the stops of a copy it never runs backwards.",
     )
     late: bool = Field(
         default=False, description="The trace was written after what this stop caused."
@@ -121,7 +121,12 @@ class StopOut(BaseModel):
         description="Which taking in of the event it belongs to: 1, 2, …; 0: there was one, or it "
         "is not known.",
     )
-    after_s: float | None = Field(description="Since the stop before, as shown.")
+    copies: list[int] = Field(
+        [],
+        description="All copies that the trace stands for: a replay's may be of several, and is a "
+        "stop of each.",
+    )
+    after_s: float | None = Field(description="Since the copy's stop before, as shown.")
     leg: int = Field(description="0: the first way; each replay begins another.")
     place: str = Field(description="Destination, topic/partition@offset, object.")
     host: str
@@ -147,6 +152,16 @@ class StopOut(BaseModel):
     )
 
 
+class CopyOut(BaseModel):
+    """Where one copy of an event is that was taken in more than once."""
+
+    copy_number: int = Field(description="1 was taken in first.")
+    state: str = Field(description="As of a trail.")
+    said: str
+    first_at: str | None
+    last_at: str | None
+
+
 class TrailOut(BaseModel):
     """Where an event was, step by step."""
 
@@ -159,10 +174,15 @@ class TrailOut(BaseModel):
         description="delivered, parked, replaying, discarded, quarantined, filtered, superseded, "
         "duplicate, split, in flight, unknown."
     )
-    said: str = Field(description="The same in a sentence.")
+    said: str = Field(description="The same in a sentence; of several copies what is true of each.")
     first_at: str | None
     last_at: str | None
-    stops: list[StopOut]
+    copies: list[CopyOut] = Field(
+        [],
+        description="Of an event that was taken in more than once where each copy is; empty where "
+        "it is not known of every stop of which copy it is.",
+    )
+    stops: list[StopOut] = Field(description="Of several copies: those of each one together.")
     uncommitted: int = Field(description="Traces of batches that never committed, left out.")
     left_out: int = Field(description="Stops that are left out, as there are too many.")
     children: list[TrailOut] = Field(description="What a transformation made of it.")

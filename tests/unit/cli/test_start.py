@@ -10,7 +10,13 @@ LIST = "import waybill.cli.parked, waybill.services; waybill.services.opened_par
 OPEN = "from waybill.settings import S3Settings; from waybill.storage import open_objects"
 FLIGHTS = Path(__file__).resolve().parents[3] / "include" / "pipelines" / "flights"
 CHECK = f"from waybill.cli import app; app(['pipelines', 'check', {str(FLIGHTS)!r}], standalone_mode=False)"
-ARRAY = "from waybill.cli.arrow import leave_pandas_out; leave_pandas_out(); import pyarrow; pyarrow.array([''])"
+ARRAY = """
+from waybill.cli.arrow import pandas_left_out
+with pandas_left_out():
+    import duckdb, pyarrow.parquet, waybill.tracing.duckdb_traces
+    pyarrow.table({"a": [""]}).to_pylist()
+    duckdb.connect().execute("SELECT ?", [""]).to_arrow_table()
+"""
 SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; open_objects(S3Settings())"
 
 
@@ -23,7 +29,7 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
             {"pyarrow", "sqlalchemy", "waybill.processing.chain"},
         ),
         (CHECK, {"numpy", "pyarrow", "sqlalchemy"}),
-        (ARRAY, {"pandas"}),
+        (ARRAY, {"numpy", "pandas"}),
         (
             SERVICE,
             {
@@ -39,7 +45,7 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
     ids=["help", "pipelines new", "pipelines check", "trail", "parked list"],
 )
 def test_a_command_does_not_load_what_it_does_not_use(code, unused):
-    shown = f"import sys; {code}; print(*sys.modules)"
+    shown = f"import sys\n{code}\nprint(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
     assert set(run.stdout.split()) & unused == set()
 
@@ -54,3 +60,18 @@ def test_a_command_that_is_called_again_in_a_process_is_not_made_again():
     assert COMMANDS["pipelines"].load("pipelines") is made
     assert len(app.registered_commands) == members
     assert {"list", "deploy", "new"} <= made.commands.keys()
+
+
+def test_garbage_is_looked_for_less_often_while_a_command_runs_and_as_usual_after_it():
+    import gc
+
+    from waybill.cli.lazy import root
+
+    seen = []
+    group = root({})()
+    group.callback = lambda: seen.append(gc.get_threshold()[0])
+    group.invoke_without_command = True
+    usual = gc.get_threshold()
+    group.main([], standalone_mode=False)
+    assert seen == [10_000]
+    assert gc.get_threshold() == usual

@@ -19,10 +19,11 @@ def at(offset: int, phase: str, outcome: str, after_s: float, **more: object) ->
 
 
 def numbers(*stops: Trace, commits: dict[str, int] | None = None) -> dict[Trace, int]:
-    """Return the number of each stop that has one."""
+    """Return the number of each stop that is of one copy."""
     way = in_legs(stops)
     found = copies_of(way, commits or {})
-    return {stop: found[id(stop)] for _, stop in way if id(stop) in found}
+    of_stop = {stop: found.get(id(stop), ()) for _, stop in way}
+    return {stop: copies[0] for stop, copies in of_stop.items() if len(copies) == 1}
 
 
 def test_an_event_that_was_taken_in_once_has_no_numbers() -> None:

@@ -17,7 +17,7 @@ export function drawTrail(trail, small = false) {
       h("div", { class: "who" }, h("h2", { class: "mono" }, trail.event_id), h("p", { class: "muted" }, source(trail))),
       h("p", { class: "verdict" }, icon(ICONS[trail.state] ?? "info"), h("span", {}, sentence(trail.said))),
     ),
-    legs(trail).map((stops, index) => leg(stops, index, trail)),
+    copies(trail).map((stops) => way(stops, trail)),
     notes(trail),
     trail.children.length > 0 && h("section", { class: "children", "aria-label": "What was made of it" }, trail.children.map((child) => drawTrail(child, true))),
   );
@@ -32,10 +32,29 @@ function sentence(words) {
   return `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
 }
 
-function legs(trail) {
+/** Stops by what `of` returns of each, in their order. */
+function grouped(stops, of) {
   const found = new Map();
-  for (const stop of trail.stops) found.set(stop.leg, [...(found.get(stop.leg) ?? []), stop]);
+  for (const stop of stops) found.set(of(stop), [...(found.get(of(stop)) ?? []), stop]);
   return [...found.values()];
+}
+
+function copies(trail) {
+  return grouped(trail.stops, (stop) => stop.copy_number ?? 0);
+}
+
+/** The way of an event, or of one of its copies. */
+function way(stops, trail) {
+  const drawn = grouped(stops, (stop) => stop.leg).map((own, index) => leg(own, index, trail));
+  if (!trail.stops.some((stop) => stop.copy_number > 0)) return drawn;
+  const number = stops[0].copy_number;
+  const title = number > 0 ? `Copy ${count(number)}` : "Copy not known: a trace is missing, or not here yet";
+  const verdict = (trail.copies ?? []).find((one) => one.copy_number === number);
+  return h(
+    "div", { class: `copy-way ${kind(verdict?.state ?? "unknown")}`, role: "group", "aria-label": title },
+    h("h3", {}, title, verdict && h("span", { class: "muted" }, sentence(verdict.said))),
+    drawn,
+  );
 }
 
 function leg(stops, index, trail) {
@@ -63,7 +82,7 @@ function line(stop, isFirst, trail, isCoarse) {
     h("div", { class: "stop-time" }, h("strong", {}, clock.slice(11, stop.coarse ? 21 : 23), stop.late && h("span", { class: "late", title: LATE }, "~")), h("span", { class: "muted" }, clock.slice(0, 10))),
     h(
       "div", { class: "stop-body" },
-      h("p", { class: "what" }, h("strong", {}, stop.phase), h("span", { class: `verdict-chip ${kind(stop.outcome)}` }, stop.outcome), stop.copy_number > 0 && h("span", { class: "muted copy" }, `copy ${count(stop.copy_number)}`), stop.error_type && h("code", {}, stop.error_type)),
+      h("p", { class: "what" }, h("strong", {}, stop.phase), h("span", { class: `verdict-chip ${kind(stop.outcome)}` }, stop.outcome), stop.copies?.length > 1 && h("span", { class: "muted copy" }, `copies ${stop.copies.slice(0, 5).map(count).join(", ")}${stop.copies.length > 5 ? ", …" : ""} together`), stop.error_type && h("code", {}, stop.error_type)),
       places(stop),
       stop.late && h("p", { class: "places" }, h("span", {}, `mark written at ${day}${written.slice(11, 23)}`)),
       decision(stop),
@@ -113,7 +132,7 @@ function links(stop, trail) {
 function notes(trail) {
   const found = [
     trail.stops.some((stop) => stop.late) && LATE,
-    trail.stops.some((stop) => stop.copy_number > 0) && "It was taken in more than once: each stop says of which copy it is.",
+    trail.stops.some((stop) => stop.copy_number > 0) && "It was taken in more than once: each copy has a way of its own.",
     trail.left_out > 0 && `${many(trail.left_out, "stop")} left out, as there are too many.`,
     trail.uncommitted > 0 && `${many(trail.uncommitted, "trace")} of batches that did not commit left out.`,
     trail.more > 0 && `${many(trail.more, "more event")} made of it.`,
