@@ -117,13 +117,15 @@ def read_address(url: str) -> RestApi:
     if parts.scheme not in {"http", "https"} or not host or not path or is_odd or parts.fragment:
         also = ", and what follows it" if {"?", "#"} & set(url) else ""
         raise InputError(f"--rest-api: {wanted}; found {shown}{also}")
-    before, _, last = path.rpartition("/")
-    base = f"{parts.scheme}://{parts.netloc}/{before}{'/' if before else ''}"
+    before, slash, last = path.rstrip("/").rpartition("/")
+    base = f"{parts.scheme}://{parts.netloc}/{before}{slash}"
     name = re.sub("[^a-z0-9]+", "_", last.lower()).strip("_")[:_MOST_NAME]
     name = name if name[:1].isalpha() else f"records_{name}"[:_MOST_NAME].rstrip("_")
     at = port or {"http": 80, "https": 443}[parts.scheme]
     closed = f"{host}:{at}" if _is_closed(host) else ""
-    return RestApi(base, last, tuple(parse_qsl(parts.query, keep_blank_values=True)), name, closed)
+    end = "/" if parts.path.endswith("/") else ""
+    params = tuple(parse_qsl(parts.query, keep_blank_values=True))
+    return RestApi(base, last + end, params, name, closed)
 
 
 def _is_closed(host: str) -> bool:
@@ -147,7 +149,7 @@ def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterat
     yield "          endpoint:"
     yield f"            path: {_quoted(api.path)}"
     if names := dict.fromkeys(name for name, _ in api.params):
-        given = ", ".join(f"{_quoted(name)}: {json.dumps(_value(api, name))}" for name in names)
+        given = ", ".join(f"{_literal(name)}: {_value(api, name)}" for name in names)
         yield f"            params: {{ {given} }}"
     yield "            # where records stand in an answer, and how the next page is asked for, if"
     yield "            # dlt does not find it:"
@@ -155,12 +157,17 @@ def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterat
     yield "            # paginator: { type: cursor, cursor_path: next, cursor_param: cursor }"
 
 
-def _value(api: RestApi, name: str) -> str | list[str]:
-    """Return a parameter's value, or its values where it is there several times."""
+def _value(api: RestApi, name: str) -> str:
+    """Return a parameter's value, or its values where it is there several times, as YAML."""
     if name in api.secrets:
-        return f"${{connection.{api.secrets[name]}}}"
-    values = [value for one, value in api.params if one == name]
-    return values[0] if len(values) == 1 else values
+        return yaml_text(f"${{connection.{api.secrets[name]}}}")
+    values = [_literal(value) for one, value in api.params if one == name]
+    return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
+
+
+def _literal(text: str) -> str:
+    """Return a parameter's text as YAML; dlt takes what stands in single braces for its own."""
+    return yaml_text(text.replace("{", "{{").replace("}", "}}"))
 
 
 def _quoted(text: str) -> str:

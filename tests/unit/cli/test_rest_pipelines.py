@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import pytest
 import yaml
@@ -164,7 +164,7 @@ def test_an_address_goes_with_dlt_only(root: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "name", "path", "params"),
     [
-        ("https://example.com/My-Loans/", "my_loans", "My-Loans", None),
+        ("https://example.com/My-Loans/", "my_loans", "My-Loans/", None),
         ("https://example.com/v1/2024?a=b%20c&d=", "records_2024", "2024", {"a": "b c", "d": ""}),
         ("https://example.com/%22x", "22x", "%22x", None),
     ],
@@ -200,6 +200,19 @@ def test_a_secret_of_the_address_is_read_from_a_connection_and_written_nowhere(
     [resource] = source["options"]["rest_api"]["resources"]
     params = {"state": "all", name: "${connection.password}", "tag": ["a", "b"]}
     assert resource["endpoint"] == {"path": "loans", "params": params}
+
+
+def test_parameters_reach_the_server_as_the_address_has_them(
+    root: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Api, "seen", asked.append)
+    odd = {"filter": '{"state": {"is": "open"}}', "of": "${connection.password}", "smile": "😀"}
+    url = f"http://127.0.0.1:{port}/v1/loans/?{urlencode(odd)}"
+    assert run("new", "loans", "--connector", "dlt", "--rest-api", url).exit_code == 0
+    run("sources", "test", "loans")
+    assert urlsplit(asked[0]).path == "/v1/loans/"
+    assert dict(parse_qsl(urlsplit(asked[0]).query)) == odd
 
 
 def test_each_secret_of_the_address_has_a_place_in_the_connection_that_is_sent(
