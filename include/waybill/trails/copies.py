@@ -60,9 +60,26 @@ def copies_of(way: Sequence[tuple[int, Trace]], commits: Mapping[str, int]) -> d
     found: dict[int, Copies] = {id(one): (number,) for number, one in enumerate(taken, 1)}
     ended: dict[int, Trace] = {}
     for leg in sorted(legs):
-        begun = _sent(legs[leg], ended, found) if leg else list(range(1, len(taken) + 1))
+        if leg:
+            begun = _sent(legs[leg], ended, found)
+        else:
+            begun = _begun(legs[leg], taken)
         ended |= _followed(legs[leg], begun, commits, found)
     return found
+
+
+def _begun(stops: Sequence[Trace], taken: Sequence[Trace]) -> list[int]:
+    """Return which copies the records of the first leg are of, in their order.
+
+    While there are fewer records than copies, a record is the next copy's only if the one behind
+    that was not taken in yet: traces of an earlier one may be missing, or on their way.
+    """
+    first_at = sorted(min(one.at for one in those) for those in _records(stops).values())
+    begun = list(range(1, len(taken) + 1))
+    if len(first_at) >= len(begun):
+        return begun
+    are_told = all(at < after.at for at, after in zip(first_at, taken[1:], strict=False))
+    return begun if are_told else []
 
 
 def _sent(
@@ -113,6 +130,11 @@ def _records(stops: Iterable[Trace]) -> dict[_Record, list[Trace]]:
     return found
 
 
+def _order(record: _Record) -> tuple[int, _Record]:
+    """Return what sorts records as they were written: a topic's generation 10 is after its 9."""
+    return len(record[0]), record
+
+
 def _followed(
     stops: Sequence[Trace],
     begun: Sequence[int],
@@ -125,7 +147,7 @@ def _followed(
         return {}
     ended: dict[int, Trace] = {}
     passed: dict[int | None, list[int]] = defaultdict(list)
-    for number, place in zip(begun, sorted(records), strict=False):
+    for number, place in zip(begun, sorted(records, key=_order), strict=False):
         for stop in records[place]:
             found[id(stop)] = (number,)
         last = max(records[place], key=lambda stop: stop.order[1])

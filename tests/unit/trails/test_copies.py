@@ -45,6 +45,17 @@ def test_a_copy_that_is_on_its_way_is_the_one_that_came_last() -> None:
     assert numbers(FIRST, SECOND, mapped) == {FIRST: 1, SECOND: 2, mapped: 1}
 
 
+def test_a_record_that_may_be_of_any_copy_has_no_number() -> None:
+    parked = at(4, "mapping", "parked", 71, error_type="x", object_key="parked/x")
+    assert numbers(FIRST, SECOND, parked) == {FIRST: 1, SECOND: 2}
+
+
+def test_generations_of_a_topic_follow_each_other_by_number() -> None:
+    before = at(8, "mapping", "passed", 90, topic="events.t.w-g9")
+    after = at(1, "mapping", "passed", 91, topic="events.t.w-g10")
+    assert numbers(FIRST, SECOND, before, after) == {FIRST: 1, SECOND: 2, before: 1, after: 2}
+
+
 def test_of_two_copies_the_one_that_parked_is_the_one_that_is_replayed() -> None:
     passed = at(3, "mapping", "passed", 1)
     loaded = made("e", "destination", "delivered", 2, object_key="wh", kafka_offset=0)
