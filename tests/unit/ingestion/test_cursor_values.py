@@ -263,6 +263,12 @@ def test_a_word_is_a_value_of_a_column_of_words_of_which_one_is_a_day(tmp_path):
     assert rows(source, source.cursor_at("b", None)) == [1, 2]
 
 
+def test_a_column_of_numbers_and_texts_is_refused_before_later_numbers_are_left_out(tmp_path):
+    source = opened_times(tmp_path, "integer", [1, "soon"])
+    with pytest.raises(InputError, match=r"several types: 1 \(int\) and 'soon' \(str\)"):
+        list(source.read(None))
+
+
 @pytest.mark.parametrize(("before", "now"), [(5, "2026-01-05"), ("2026-01-05", 5)])
 def test_a_column_whose_type_was_changed_is_not_compared_with_where_the_last_run_stopped(
     tmp_path, before, now

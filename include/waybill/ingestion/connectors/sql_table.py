@@ -347,6 +347,22 @@ class SqlConnector:
                 " (`waybill ingest … --full`); if single rows are wrong, mend them"
             )
 
+    def _refuse_mixed(self, session: sa.Connection, reading: _Reading, end: Any) -> None:
+        """Refuse a column of SQLite with values of several types: it sorts numbers before texts.
+
+        A later number would lie behind the greatest text, and so before where the last run stopped.
+        """
+        if end is None or self._options.cursor is None or session.dialect.name != "sqlite":
+            return
+        least = session.execute(_outermost(reading.table.c[reading.order[0]], last=False)).scalar()
+        if not same_kind(least, end):
+            raise InputError(
+                f"source.options.cursor: column {self._options.cursor!r} has values of several"
+                f" types: {json_value(least)!r} ({type(least).__name__}) and {json_value(end)!r}"
+                f" ({type(end).__name__}). SQLite sorts texts behind all numbers, so later rows"
+                " would be left out: make them of one type"
+            )
+
     def _leaves_out(
         self, session: sa.Connection, reading: _Reading, stood: Any, value: Any
     ) -> bool:
@@ -430,6 +446,7 @@ class SqlConnector:
         end = self._end(session, reading)
         if stands is not None and end is not None:
             self._require_same_kind(stands.values[0], end)
+        self._refuse_mixed(session, reading, end)
         if stands is not None and not stands.whole:
             begin = _Begin(stands.values, ties=stands.ties)
             until = end if stands.until is None else stands.until
