@@ -87,3 +87,8 @@ def test_a_list_has_results_of_campaigns_that_go_on_or_ended_within_a_day(web, c
     assert web.get("ann", f"/api/campaigns/{own}")["result"]["sent"] == 0
     web.lot.sql(f"{ended.format(23)} WHERE id = {own} RETURNING id")
     assert all(one["result"] for one in web.get("ann", "/api/campaigns")["campaigns"])
+    web.lot.sql(f"UPDATE campaigns SET launched = 10001 WHERE id = {of_all}")
+    listed = {one["id"]: one["result"] for one in web.get("ann", "/api/campaigns")["campaigns"]}
+    assert listed[of_all] is None
+    assert listed[own]["sent"] == 0
+    assert web.get("ann", f"/api/campaigns/{of_all}")["result"]["sent"] == 0

