@@ -26,6 +26,7 @@ from waybill_airflow.operators.campaign import ReplayCampaignOperator
 from waybill_airflow.params import params_of
 
 OPTIONS = ("rate_per_s", "governed", "canary", "enter", "dry_run")
+OF_THE_CAMPAIGN = ("limit", "max_unfinished", "groups_per_run", "why", "who")
 FILTERS = ("pipeline", "event_name", "stage", "error_type", "since", "until")
 
 with DAG(
@@ -45,7 +46,7 @@ with DAG(
     params={
         **params_of(ParkedFilter, only=FILTERS, section="Filter"),
         **params_of(ReplayRequest, only=OPTIONS),
-        **params_of(CampaignRequest, only=("limit", "max_unfinished", "groups_per_run", "why")),
+        **params_of(CampaignRequest, only=OF_THE_CAMPAIGN),
     },
 ):
     ReplayCampaignOperator(task_id="campaign")

@@ -45,7 +45,8 @@ class Airflow:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def unpause(self, _dag_id: str) -> None: ...
+    def is_paused(self, _dag_id: str) -> bool:
+        return False
 
     def run_state(self, _dag_id: str, _run_id: str) -> str:
         return "success"

@@ -33,6 +33,7 @@ from waybill.replay import (
     pause_campaign,
     read_campaign,
     read_campaign_groups,
+    read_campaigns,
     read_open_campaigns,
     resume_campaign,
 )
@@ -636,6 +637,7 @@ class Door:
     tracker: ClassVar[TrackerStore]
     runs: ClassVar[list[tuple[str, dict[str, Any]]]]
     unpaused: ClassVar[list[str]]
+    paused: ClassVar[list[str]]
     fails: ClassVar[bool]
 
     def __init__(self, _settings: Any, _tell: Any) -> None: ...
@@ -645,8 +647,14 @@ class Door:
 
     def __exit__(self, *_: object) -> None: ...
 
+    def is_paused(self, dag_id: str) -> bool:
+        return dag_id in self.paused
+
     def unpause(self, dag_id: str) -> None:
         self.unpaused.append(dag_id)
+
+    def count_runs(self, _dag_id: str, _states: Any) -> int:
+        return 3
 
     def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
         assert dag_id == "replay_parked_partitions"
@@ -664,7 +672,7 @@ def start(tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch, stack_settings
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", tracker.dsn.get_secret_value())
     monkeypatch.setattr(airflow_client, "AirflowClient", Door)
-    for name, value in {"runs": [], "unpaused": [], "fails": False}.items():
+    for name, value in {"runs": [], "unpaused": [], "paused": [], "fails": False}.items():
         monkeypatch.setattr(Door, name, value, raising=False)
     return lambda *words, answer=None: CliRunner().invoke(
         app, ["campaigns", "start", *words], input=answer
@@ -696,13 +704,84 @@ def test_a_campaign_is_begun_from_the_command_line(tracker: TrackerStore, start:
     assert "1 left out: they never were events" in done.stderr
     assert "campaign 1 has begun: 3 groups: 3 waiting" in " ".join(done.stdout.split())
     assert "waybill campaigns show 1" in done.stdout
-    assert Door.unpaused == ["replay_parked_partitions", "replay"]
+    assert Door.unpaused == [], "nobody had paused them"
     [(_, conf)] = Door.runs
     assert (conf["rate_per_s"], conf["canary"], conf["governed"]) == (7, True, True)
     [(who, detail)] = sql(
         tracker, "SELECT who, detail FROM audit_log WHERE action = 'begin_campaign'"
     )
     assert (who, detail["why"], detail["groups"]) == ("ann", "a fix", 3)
+    assert detail["claimed_who"] == services.current_user()
+
+
+def test_who_a_campaign_is_begun_for_stands_beside_airflows_user_and_never_in_its_place(
+    tracker: TrackerStore, start: Any
+) -> None:
+    park(tracker, 2)
+    assert start("--all-pipelines", "--yes", "--who", "eve\x1b[2J").exit_code == 0
+    entry = "SELECT who, detail FROM audit_log WHERE action = 'begin_campaign' ORDER BY id DESC"
+    who, detail = sql(tracker, entry)[0]
+    assert who == "ann", "whom Airflow has signed in"
+    assert detail["claimed_who"].startswith("eve")
+    assert "who" not in detail["request"]
+    shown = CliRunner().invoke(app, ["campaigns", "show", "1"]).stdout
+    assert "asked by ann (for eve" in " ".join(shown.split())
+    assert "\x1b" not in shown
+    [found] = read_campaigns(tracker, limit=9)
+    assert found.asked_by.startswith("ann (for eve")
+    freeze_campaign(tracker, CampaignRequest(who=" ann "), None, who="ann", run_id="own")
+    freeze_campaign(tracker, CampaignRequest(who="\x00 "), None, who="ann", run_id="none")
+    assert [one.asked_by for one in read_campaigns(tracker, limit=2)] == ["ann", "ann"]
+    assert "claimed_who" not in sql(tracker, entry)[0][1]
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_a_campaign_whose_run_failed_has_not_begun_and_ends_with_2(
+    tracker: TrackerStore, start: Any, monkeypatch: pytest.MonkeyPatch, is_json: bool
+) -> None:
+    park(tracker, 2)
+    monkeypatch.setattr(Door, "run_state", lambda *_: "failed")
+    for wait in ((), ("--wait", "30")):
+        sql(tracker, "UPDATE campaigns SET state = 'cancelled', ended_at = now()")
+        done = start("--all-pipelines", "--yes", *wait, *(["--json"] if is_json else []))
+        assert done.exit_code == 2, done.output
+        assert "has begun" not in done.output
+        newest = read_campaigns(tracker, limit=1)[0].id
+        assert f"campaign {newest} was made, and its run failed" in done.stderr
+        if is_json:
+            told = json.loads(done.stdout)
+            assert (told["id"], told["state"]) == (newest, "failed")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--wait", "0")])
+def test_a_run_that_succeeded_without_a_campaign_in_this_tracker_ends_with_2(
+    tracker: TrackerStore, start: Any, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    park(tracker, 2)
+    monkeypatch.setattr(Door, "fails", True)
+    monkeypatch.setattr(Door, "run_state", lambda *_: "success")
+    done = start("--all-pipelines", "--yes", *more)
+    assert done.exit_code == 2, done.output
+    assert "no campaign of that run is in this tracker" in done.stderr
+
+
+@pytest.mark.parametrize("paused", [["replay"], ["replay_parked_partitions", "replay"]])
+def test_a_campaign_unpauses_no_dag_that_somebody_paused_unless_that_is_asked_for(
+    tracker: TrackerStore, start: Any, monkeypatch: pytest.MonkeyPatch, paused: list[str]
+) -> None:
+    park(tracker, 2)
+    monkeypatch.setattr(Door, "paused", paused)
+    refused = start("--all-pipelines", "--yes")
+    assert refused.exit_code == 1, refused.output
+    said = " ".join(refused.stderr.split())
+    for dag_id in paused:
+        assert f"the DAG {dag_id} is paused, with 3 unfinished runs" in said
+    assert "--unpause" in said
+    assert (Door.runs, Door.unpaused) == ([], [])
+    done = start("--all-pipelines", "--yes", "--unpause")
+    assert done.exit_code == 0, done.output
+    assert Door.unpaused == paused
+    assert "was paused, with 3 unfinished runs; it is unpaused now" in " ".join(done.stderr.split())
 
 
 def test_a_campaign_that_did_not_begin_ends_with_2_and_one_that_waits_is_said(

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from waybill.cli import app
 from waybill.events import CATALOGUE, DELIVERY_ERRORS, STAGES
+from waybill.services import current_user
 
 pytestmark = pytest.mark.serves
 airflow_app, web = web_app.airflow_app, web_app.web
@@ -108,4 +109,54 @@ def test_the_command_line_starts_a_campaign_through_airflows_own_api(web, parked
     assert conf == {
         **{"pipeline": "flights", "stage": "mapping", "since": "2013-01-01T00:00:00Z"},
         **{"governed": True, "max_unfinished": 8, "groups_per_run": 1, "why": "a fix"},
+        "who": current_user(),
     }
+
+
+@pytest.mark.parametrize("command", ["replay", "start"])
+def test_a_dag_that_somebody_paused_stays_so_unless_its_runs_are_to_begin(
+    web, parked, monkeypatch, command
+):
+    """By Airflow's own API: what waits there is counted, and begins only with --unpause."""
+    web.client.cookies.clear()
+    monkeypatch.setattr(httpx, "Client", lambda **_given: web.client)
+    monkeypatch.setattr(web.client, "close", lambda: None)
+    monkeypatch.setenv("WAYBILL_AIRFLOW__USER", "ann")
+    monkeypatch.setenv("WAYBILL_AIRFLOW__PASSWORD", "ann")
+    runs_of(web)
+    headers, path = {"authorization": f"Bearer {web.tokens['ann']}"}, "/api/v2/dags/{}"
+    partition_id = parked["mapping", "not_null_violation"]
+    web.ask("ann", "POST", f"/api/partitions/{partition_id}/replay", json={})
+    if command == "replay":
+        words = ["parked", "replay", "flights", "-e", "flight", "-s", "mapping", "--no-follow"]
+        words += ["-t", "not_null_violation"]
+    else:
+        words = ["campaigns", "start", "flights", "-s", "mapping", "--yes", "--wait", "0"]
+
+    def set_paused(is_paused):
+        answer = web.client.patch(
+            path.format("replay"), headers=headers, json={"is_paused": is_paused}
+        )
+        assert answer.status_code == 200, answer.text
+
+    def is_paused():
+        return web.client.get(path.format("replay"), headers=headers).json()["is_paused"]
+
+    set_paused(True)
+    try:
+        refused = CliRunner().invoke(app, words)
+        assert refused.exit_code == 1, refused.output
+        assert "the DAG replay is paused, with 1 unfinished run" in refused.stderr
+        assert is_paused()
+        done = CliRunner().invoke(app, [*words, "--unpause"])
+        assert done.exit_code == 0, done.output
+        assert "the DAG replay was paused, with 1 unfinished run" in done.stderr
+        assert not is_paused()
+    finally:
+        set_paused(False)
+    runs = path.format("replay_parked_partitions/dagRuns")
+    begun = web.client.get(runs, headers=headers).json()["dag_runs"]
+    for run in begun:
+        web.client.delete(f"{runs}/{run['dag_run_id']}", headers=headers)
+    assert len(begun) == (command == "start"), "none by what was refused"
+    assert len(runs_of(web)) == (1 if command == "start" else 2)

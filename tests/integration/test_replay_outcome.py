@@ -127,7 +127,8 @@ class Airflow:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def unpause(self, _dag_id: str) -> None: ...
+    def is_paused(self, _dag_id: str) -> bool:
+        return False
 
     def trigger(self, _dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
         self.runs.append(run_id)
@@ -248,6 +249,46 @@ def test_the_exit_code_is_0_only_where_all_passed(
     done = run(*WORDS, "--wait", wait)
     assert f"{10 - refused} passed" in done.stdout
     assert done.exit_code == code, done.output
+
+
+@pytest.mark.parametrize("wait", ["0", "9"])
+def test_a_run_that_had_nothing_left_to_send_ends_with_2(
+    run: Any, books: Books, monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    def trigger(_self: Any, _dag_id: str, run_id: str, _conf: Any) -> None:
+        for one in ("another", run_id):
+            run_replay(books.settings, **NAMES, who="ann", run_id=one)
+
+    monkeypatch.setattr(Airflow, "trigger", trigger)
+    done = run(*WORDS, "--wait", wait)
+    assert "nothing left to send: another run has taken or sent these events" in " ".join(
+        done.stdout.split()
+    )
+    assert done.exit_code == 2, done.output
+
+
+def test_a_deploy_while_the_run_is_followed_is_said(
+    run: Any, books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = books.settings.pipelines_dir / "orders"
+    trigger = Airflow.trigger
+
+    def deploy(self: Any, *given: Any) -> None:
+        trigger(self, *given)
+        with (home / "transformation.py").open("a") as code:
+            code.write("# a change\n")
+        services.run_deploy(books.settings, home, who="test")
+
+    assert json.loads(run(*WORDS, "--wait", "0", "--json").stdout)["deployed_meanwhile"] is None
+    books.park([parked(order(n, books.team)) for n in range(20, 30)], number=3)
+    monkeypatch.setattr(Airflow, "trigger", deploy)
+    done = run(*WORDS, "--wait", "0", "--json")
+    new, old = services.deploy_history(books.settings, "orders")
+    told = json.loads(done.stdout)
+    assert (told["version"], told["number"]) == (old.version, 1)
+    assert told["deployed_meanwhile"] == {"version": new.version, "number": 2}
+    said = f"deployed meanwhile: some events were processed by version {new.version} (number 2)"
+    assert said in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("command", ["replay", "dry-run"])

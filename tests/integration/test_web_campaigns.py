@@ -75,3 +75,20 @@ def test_decisions_are_audited_and_what_is_over_is_refused(web, campaigns):
     seen = {entry["action"] for entry in web.get("uma", "/api/audit")["entries"]}
     assert {"begin_campaign", "pause_campaign"} <= seen
     assert web.get("otto", "/api/audit")["entries"] == []
+
+
+def test_a_list_has_results_of_campaigns_that_go_on_or_ended_within_a_day(web, campaigns):
+    own, of_all = campaigns
+    ended = "UPDATE campaigns SET state = 'done', ended_at = now() - interval '{} hours'"
+    web.lot.sql(f"{ended.format(25)} WHERE id = {own} RETURNING id")
+    listed = {one["id"]: one["result"] for one in web.get("ann", "/api/campaigns")["campaigns"]}
+    assert listed[own] is None, "to read all of them took seconds, each 15 s"
+    assert listed[of_all]["sent"] == 0
+    assert web.get("ann", f"/api/campaigns/{own}")["result"]["sent"] == 0
+    web.lot.sql(f"{ended.format(23)} WHERE id = {own} RETURNING id")
+    assert all(one["result"] for one in web.get("ann", "/api/campaigns")["campaigns"])
+    web.lot.sql(f"UPDATE campaigns SET launched = 10001 WHERE id = {of_all}")
+    listed = {one["id"]: one["result"] for one in web.get("ann", "/api/campaigns")["campaigns"]}
+    assert listed[of_all] is None
+    assert listed[own]["sent"] == 0
+    assert web.get("ann", f"/api/campaigns/{of_all}")["result"]["sent"] == 0

@@ -28,7 +28,7 @@ from waybill.cli.options import (
 )
 from waybill.cli.output import counted, echo, print_folded, print_json, print_line
 from waybill.cli.pipeline_versions import tell_all_active
-from waybill.cli.promises import tell_hindrances
+from waybill.cli.promises import UNPAUSE, require_unpaused, tell_hindrances
 from waybill.cli.replays import print_good, print_verdict, require_dry_run
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 from waybill.errors import InputError
@@ -57,6 +57,7 @@ _NAMES = ("pipeline", "event_name", "stage", "error_type")
 _HOUR_S, _DAY_S = 3600, 86_400
 _DAG_ID = "replay_parked_partitions"
 _NOT_TAKEN = ("governed", "parked_since", "parked_until", "fingerprint")
+_OF_THE_COMMAND = ("proposed", "sample", "unpause")
 _INTERRUPTED = 130
 _LOOK_S = 0.5
 _BEGIN_S = 60.0
@@ -74,6 +75,7 @@ class _StartRequest(CampaignRequest):
         le=MOST_EVENTS,
         description="With --dry-run: try this many events of each group. Without it: all.",
     )
+    unpause: bool = Field(default=False, description=UNPAUSE)
 
 
 @app.command()
@@ -107,9 +109,13 @@ def start(
     It goes on without this command: `waybill campaigns show` says how far it is, and what became
     of its events. With --dry-run the groups are tried here and now, and nothing is begun.
 
-    Exit code 2: its run failed; with --wait also: events parked again, groups failed, or not all
-    is known when the time is over; with --dry-run: some events would park again.
+    A DAG of it that is paused stays so, and nothing is begun, without --unpause.
+
+    Exit code 2: its run failed, or made no campaign here; with --wait also: events parked again,
+    groups failed, or not all is known when the time is over; with --dry-run: some events would
+    park again.
     """
+    from waybill.services import current_user
     from waybill.settings import Settings
 
     require_scope(request.pipeline, all_pipelines=all_pipelines)
@@ -128,32 +134,58 @@ def start(
             f"Replay up to {counted(found.events, 'parked event')}, in {counted(groups, 'group')}?",
             as_json=as_json,
         )
-    conf = request.model_dump(mode="json", exclude={*_NOT_TAKEN, "proposed", "sample"}) | {
-        "governed": not ungoverned
+    conf = request.model_dump(mode="json", exclude={*_NOT_TAKEN, *_OF_THE_COMMAND}) | {
+        "governed": not ungoverned,
+        "who": request.who or current_user(),
     }
-    _begin(settings, conf, wait, as_json=as_json)
+    _begin(settings, conf, wait, unpause=request.unpause, as_json=as_json)
 
 
 def _begin(
-    settings: Settings, conf: dict[str, object], wait: float | None, *, as_json: bool
+    settings: Settings,
+    conf: dict[str, object],
+    wait: float | None,
+    *,
+    unpause: bool,
+    as_json: bool,
 ) -> None:
     """Start the run, say which campaign it is, and wait as long as is asked."""
     run_id = f"cli__{time.time_ns() // 1_000_000}__{secrets.token_hex(4)}"
     until_s = time.monotonic() + (wait or 0)
-    campaign, state = _begun(settings, run_id, conf, wait_s=_BEGIN_S if wait is None else wait)
-    if as_json and not (wait and campaign):
+    wait_s = _BEGIN_S if wait is None else wait
+    campaign, state = _begun(settings, run_id, conf, wait_s=wait_s, unpause=unpause)
+    problem = _problem(campaign, state)
+    if as_json and (problem or not (wait and campaign)):
         id_ = None if campaign is None else campaign.id
         print_json({"id": id_, "dag_id": _DAG_ID, "run_id": run_id, "state": state})
-    elif not as_json:
+    elif not (as_json or problem):
         _tell_begun(settings, campaign, run_id, state)
+    if problem:
+        echo(f"{problem}: {settings.airflow.url}/dags/{_DAG_ID}/runs/{run_id}", err=True)
+    if problem or (wait and campaign is None):
+        raise typer.Exit(ExitCode.FOUND)
     if wait and campaign:
         left_s = max(0.0, until_s - time.monotonic())
         _show(settings, campaign.id, _TROUBLED, _MOST_SHOWN, wait_s=left_s, as_json=as_json)
-    if campaign is None and state == "failed":
-        url = f"{settings.airflow.url}/dags/{_DAG_ID}/runs/{run_id}"
-        echo(f"the campaign did not begin: its run failed; see its log: {url}", err=True)
-    if campaign is None and (wait or state == "failed"):
-        raise typer.Exit(ExitCode.FOUND)
+
+
+def _problem(campaign: Campaign | None, state: str) -> str:
+    """Return why a campaign does not go on by itself; empty: it does, or is yet to begin."""
+    if state == "failed" and campaign is None:
+        return "the campaign did not begin: its run failed; see its log"
+    if state == "failed" and campaign is not None:
+        return (
+            f"campaign {campaign.id} was made, and its run failed: nothing more of it is launched "
+            f"until the run is cleared in Airflow; `waybill campaigns show {campaign.id}` says how "
+            "far it is, and the log of the run why it failed"
+        )
+    if state == "success" and campaign is None:
+        return (
+            "its run is said to have succeeded, and no campaign of that run is in this tracker: "
+            "somebody marked the run by hand, or the tasks of Airflow have another tracker than "
+            "this command (WAYBILL_TRACKER__DSN); see the run"
+        )
+    return ""
 
 
 def _require_dry_run(request: _StartRequest) -> None:
@@ -285,22 +317,21 @@ def _tell_begun(settings: Settings, campaign: Campaign | None, run_id: str, stat
                 "`cancel` take the same number",
             ]
         )
-    elif state != "failed":
+    else:
         print_folded([f"run {run_id} is {state}; `waybill campaigns list` shows it once it begins"])
         dags = [_DAG_ID, "replay"]
         tell_hindrances(settings, "the campaign waits", dags=dags, is_asked_for=True)
 
 
 def _begun(
-    settings: Settings, run_id: str, conf: dict[str, object], *, wait_s: float
+    settings: Settings, run_id: str, conf: dict[str, object], *, wait_s: float, unpause: bool
 ) -> tuple[Campaign | None, str]:
     """Start the run, and return (its campaign, None where it has not begun; the run's state)."""
     from waybill.services import campaign_of_run
     from waybill.services.airflow_client import END_STATES, AirflowClient
 
     with AirflowClient(settings.airflow, lambda words: echo(words, err=True)) as client:
-        for dag_id in (_DAG_ID, "replay"):
-            client.unpause(dag_id)
+        require_unpaused(client, (_DAG_ID, "replay"), unpause=unpause)
         client.trigger(_DAG_ID, run_id, conf)
         deadline = time.monotonic() + wait_s
         try:

@@ -168,6 +168,29 @@ def tell_active(settings: Settings, pipeline_id: str, done: str) -> DeployedVers
     return tell_all_active(settings, [pipeline_id], done).get(pipeline_id)
 
 
+def deployed_meanwhile(pipeline_id: str, before: DeployedVersion | None) -> DeployedVersion | None:
+    """Return the version that took the place of an active one since; standard error says so.
+
+    Args:
+        pipeline_id: the pipeline.
+        before: what was active; None: it is not compared.
+    """
+    if before is None:
+        return None
+    found = active_versions([])
+    if found.unknown:
+        print_folded([f"whether it was deployed meanwhile is not known: {found.unknown}"], err=True)
+    now = found.active[pipeline_id].active if pipeline_id in found.active else before
+    if now.number == before.number:
+        return None
+    words = (
+        f"deployed meanwhile: some events were processed by version {now.version} (number "
+        f"{now.number}), not by {before.version} (number {before.number})"
+    )
+    print_folded([words], err=True, style="yellow")
+    return now
+
+
 def tell_all_active(
     settings: Settings, pipeline_ids: Collection[str], done: str
 ) -> dict[str, DeployedVersion]:

@@ -13,6 +13,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
@@ -29,8 +30,8 @@ from waybill.cli.output import (
     screen_width,
     terminal,
 )
-from waybill.cli.pipeline_versions import tell_active
-from waybill.cli.promises import tell_hindrances
+from waybill.cli.pipeline_versions import deployed_meanwhile, tell_active
+from waybill.cli.promises import UNPAUSE, require_unpaused, tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, print_table
 from waybill.errors import InputError
 from waybill.nearest_name import shown_name
@@ -38,6 +39,7 @@ from waybill.parking import ParkedGroupRequest
 from waybill.replay import DryRunRequest, ReplayRequest
 
 if TYPE_CHECKING:
+    from waybill.deployment import DeployedVersion
     from waybill.parking import ParkedGroup
     from waybill.replay import DryRunReport, GoodReport, ReplayOutcome
     from waybill.settings import Settings
@@ -114,8 +116,17 @@ def _held_groups(given: Mapping[str, Any]) -> list[ParkedGroup]:
     return found
 
 
+class _ReplayCommand(ReplayRequest):
+    """A replay of a group, or its dry run."""
+
+    proposed: Path | None = Field(
+        None, description="With --dry-run: a folder with the pipeline as it would be deployed."
+    )
+    unpause: bool = Field(default=False, description=UNPAUSE)
+
+
 @takes(
-    ReplayRequest,
+    _ReplayCommand,
     flags={
         **PARTITION_FLAGS,
         "rate_per_s": ("--rate",),
@@ -125,12 +136,8 @@ def _held_groups(given: Mapping[str, Any]) -> list[ParkedGroup]:
     complete=_names_of_group,
 )
 def replay(
-    request: ReplayRequest,
+    request: _ReplayCommand,
     *,
-    proposed: Annotated[
-        Path | None,
-        typer.Option(help="With --dry-run: a folder with the pipeline as it would be deployed."),
-    ] = None,
     wait: Annotated[
         float,
         typer.Option(min=0, help="Seconds to wait, after the run, for what became of its events."),
@@ -145,33 +152,36 @@ def replay(
 
     Many groups, or all of a pipeline: `waybill campaigns start`.
 
+    The DAG `replay`, if it is paused, stays so, and nothing is sent, without --unpause.
+
     Exit code 0: all events passed, or were filtered. 2: some were parked again, were lost, or are
-    still on their way after --wait; with --wait 0, or --no-follow, nobody waits for that.
+    still on their way after --wait; with --wait 0, or --no-follow, nobody waits for that. 2 also
+    where nothing was left to send: another run had taken or sent these events.
     """
     from waybill.services import replayable
     from waybill.settings import Settings
 
     settings = Settings()
     request.conditions.check()
-    require_dry_run(proposed, is_dry_run=request.dry_run)
+    require_dry_run(request.proposed, is_dry_run=request.dry_run)
     if request.dry_run:
-        report_dry_run(settings, request.as_dry_run(proposed=proposed), as_json=as_json)
+        report_dry_run(settings, request.as_dry_run(proposed=request.proposed), as_json=as_json)
         return
     found = replayable(settings, request)
     active = tell_active(settings, found.pipeline_id, "replayed")
-    conf = request.model_dump(mode="json", exclude={"dry_run", "sample"})
+    conf = request.model_dump(mode="json", exclude={"dry_run", "sample", "proposed", "unpause"})
     conf["governed"] = not ungoverned
-    state, run_id, reason = _launch(settings, conf, follow=follow)
+    state, run_id, reason = _launch(settings, conf, follow=follow, unpause=request.unpause)
     if not (follow or as_json):
         tell_hindrances(settings, "the run waits", dags=["replay"], is_asked_for=True)
     if state == "success":
         _say_waiting(wait, as_json=as_json)
     outcome = _outcome(settings, found, run_id, state, wait_s=wait)
+    newer = deployed_meanwhile(found.pipeline_id, active)
     if as_json:
-        said: dict[str, object]
+        versions = {**_version(active), "deployed_meanwhile": newer and _version(newer)}
         said = {"dag_id": "replay", "run_id": run_id, "state": state, "reason": reason}
-        said |= {"version": active and active.version, "number": active and active.number}
-        print_json(said | {"outcome": outcome and outcome.to_json()})
+        print_json(said | versions | {"outcome": outcome and outcome.to_json()})
     else:
         _tell(settings, found, run_id, state, outcome)
     if state == "failed":
@@ -180,19 +190,25 @@ def replay(
         raise typer.Exit(ExitCode.FOUND)
 
 
+def _version(found: DeployedVersion | None) -> dict[str, object]:
+    return {"version": found and found.version, "number": found and found.number}
+
+
 def _has_not_all_passed(outcome: ReplayOutcome, waited_s: float) -> bool:
-    """Tell whether events were parked again or lost, or have not ended though waited for."""
-    if outcome.passed + outcome.in_flight < outcome.events:
+    """Tell whether events were parked again, lost or not there, or go on though waited for."""
+    if not outcome.events or outcome.passed + outcome.in_flight < outcome.events:
         return True
-    return bool(waited_s and outcome.events and outcome.waits_for)
+    return bool(waited_s and outcome.waits_for)
 
 
-def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str, str]:
+def _launch(
+    settings: Settings, conf: dict[str, Any], *, follow: bool, unpause: bool
+) -> tuple[str, str, str]:
     """Start the run and return (its state, its id, why it failed: empty if it did not)."""
     from waybill.services.airflow_client import AirflowClient
 
     with AirflowClient(settings.airflow, _warn) as client:
-        client.unpause("replay")
+        require_unpaused(client, ["replay"], unpause=unpause)
         run_id = f"cli__{conf['pipeline']}__{conf['error_type']}__{time.time_ns() // 1_000_000}"
         client.trigger("replay", run_id, conf)
         if not follow:

@@ -63,7 +63,14 @@ from waybill.replay.campaign_results import CampaignResult, parked_again, read_g
 from waybill.replay.request import MOST_GROUPS_PER_RUN, CampaignRequest
 from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import campaign_groups as groups
-from waybill.storage.tracker import campaigns, json_value, pipeline_holds, pipelines, replays
+from waybill.storage.tracker import (
+    campaigns,
+    json_value,
+    pipeline_holds,
+    pipelines,
+    replays,
+    text_value,
+)
 from waybill.storage.tracker import parked_partitions as partitions
 
 CampaignState = Literal["running", "paused", "cancelled", "done"]
@@ -131,6 +138,7 @@ class Campaign:
     run_id: str
     """Of the DAG run that asked for it, and that works on it."""
     asked_by: str
+    """Airflow's user; "x (for y)": who says that y asks."""
     asked_at: datetime
     request: dict[str, Any]
     """Fields of a ``CampaignRequest``."""
@@ -350,12 +358,15 @@ def freeze_campaign(
         tracker: the books.
         request: which groups, and how they are replayed.
         pipeline_id: of ``request.pipeline``.
-        who: asked.
+        who: asked, as Airflow knows them. ``request.who`` may name somebody else, unverified: it
+            is written beside this one, never in its place.
         run_id: of the DAG run that works on it.
 
     Cost: one statement; 2.4 s for 500,000 groups, none of them in this process.
     """
-    asked = request.model_dump(mode="json", exclude_none=True)
+    asked = request.model_dump(mode="json", exclude_none=True, exclude={"who"})
+    claimed = text_value((request.who or "").replace("\x00", "")).strip()
+    beside = {"claimed_who": claimed} if claimed not in {"", who} else {}
     with tracker.transaction(long_statements=True) as connection:
         AdvisoryLock.CAMPAIGN.take(connection)
         known = connection.execute(_select(campaigns.c.run_id == run_id)).first()
@@ -363,7 +374,7 @@ def freeze_campaign(
             return _to_campaign(known)
         made = campaigns.insert().values(
             run_id=run_id,
-            asked_by=who,
+            asked_by=f"{who} (for {claimed})" if beside else who,
             request=json_value(asked, deepest=_DEEPEST),
             max_unfinished=request.max_unfinished,
         )
@@ -384,6 +395,7 @@ def freeze_campaign(
             groups=made_now.groups,
             left_out=made_now.left_out,
             why=request.why or "",
+            **beside,
         )
         return made_now
 

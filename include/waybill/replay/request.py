@@ -118,6 +118,14 @@ class CampaignRequest(ReplayOptions, EntryRequest, ParkedFilter):
         None, max_length=2_000, title="Why", description="The reason, for the audit log."
     )
 
+    who: str | None = Field(
+        None,
+        max_length=200,
+        title="Who",
+        description="Your name, if not that of the user who runs it. Nobody verifies it: the audit "
+        "log has Airflow's user, and this name beside it.",
+    )
+
     def of_group(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the params of the DAG `replay` for one group, by its four names, as JSON."""
         own = self.model_dump(mode="json", include=_SHARED)

@@ -146,6 +146,12 @@ class AirflowClient:
         found = self._call("POST", _path("dags", "~", "dagRuns", "list"), body)["dag_runs"]
         return found[0] if found else None
 
+    def count_runs(self, dag_id: str, states: Sequence[str]) -> int:
+        """Return how many runs of a DAG are in one of these states."""
+        body = {"dag_ids": [dag_id], "page_limit": 1, "states": list(states)}
+        path = _path("dags", "~", "dagRuns", "list")
+        return int(self._call("POST", path, body)["total_entries"])
+
     def paused_upkeep(self) -> list[str]:
         """Return Waybill's DAGs that are paused, but for those that move data in and on.
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from waybill.errors import AwayError, InputError, RetryError
+from waybill.errors import AwayError, InputError, NotFoundError, RetryError
 from waybill.services import airflow_client
 from waybill.services.airflow_client import AirflowClient
 from waybill.settings import AirflowSettings
@@ -64,9 +64,12 @@ class Answers(BaseHTTPRequestHandler):
         self.answer({})
 
     def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path.endswith("/parse"):
             self.server.asked.append(self.path)
             self.answer({"asked_at": "2026-01-01T00:01:00Z", "interval_s": 300}, 202)
+        elif self.path.endswith("/dagRuns/list"):
+            self.answer({"dag_runs": [], "total_entries": 2})
         else:
             self.answer(self.server.token, self.server.token_status)
 
@@ -140,7 +143,15 @@ def test_a_failed_replay_says_why_on_the_command_line(
     given = AirflowSettings(url=url, user="admin", password=SecretStr("x"))
     settings = Settings().model_copy(update={"airflow": given})
     conf = {"pipeline": "orders", "error_type": "null_value"}
-    state, _, reason = replays._launch(settings, conf, follow=True)
+    airflow.parses = [""]
+    with pytest.raises(NotFoundError, match="no DAG replay"):
+        replays._launch(settings, conf, follow=True, unpause=True)
+    airflow.parses = ["2026-01-01T00:01:04Z"]
+    with pytest.raises(InputError, match="the DAG replay is paused, with 2 unfinished runs"):
+        replays._launch(settings, conf, follow=True, unpause=False)
+    assert airflow.patched == []
+    state, _, reason = replays._launch(settings, conf, follow=True, unpause=True)
+    assert airflow.patched == ["/api/v2/dags/replay"]
     assert (state, reason) == ("failed", "the canary stopped: of 10")
 
 

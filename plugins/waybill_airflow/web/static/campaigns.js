@@ -28,12 +28,12 @@ export async function showCampaigns(box, me) {
 
 function isShown(one) {
   if (!one.ended_at) return one.state !== "cancelled" || one.unfinished > 0;
-  return isTroubled(one) && Date.now() - Date.parse(one.ended_at) < DAY_MS;
+  return Date.now() - Date.parse(one.ended_at) < DAY_MS && isTroubled(one);
 }
 
 /** Tell whether groups failed, or events parked again or would. */
 function isTroubled(one) {
-  return one.failed > 0 || Object.keys(one.result.parked_again).length > 0 || one.result.would_park_again > 0;
+  return one.failed > 0 || Object.keys(one.result?.parked_again ?? {}).length > 0 || one.result?.would_park_again > 0;
 }
 
 function card(one, me, reload) {
@@ -62,7 +62,7 @@ function card(one, me, reload) {
 function progress(one) {
   const parts = [`${count(one.ended)} of ${count(one.groups)} groups ended`];
   if (one.failed) parts.push(`${count(one.failed)} of these failed`);
-  parts.push(...became(one.result));
+  parts.push(...became(one));
   if (one.unfinished) parts.push(`${many(one.unfinished, one.groups_per_run > 1 ? "launched group" : "run")} not ended`);
   if (one.rate_per_min) parts.push(`${one.rate_per_min} a minute`);
   if (one.eta_s !== null) parts.push(`${duration(one.eta_s)} left`);
@@ -70,7 +70,9 @@ function progress(one) {
 }
 
 /** Return what became of a campaign's events so far; of a dry run, what would. */
-function became({ sent, delivered, parked_again, tried, would_park_again }) {
+function became({ id, result }) {
+  if (!result) return [`\`waybill campaigns show ${id}\` says what became of its events`];
+  const { sent, delivered, parked_again, tried, would_park_again } = result;
   if (tried) return [`${count(would_park_again)} of ${many(tried, "event")} would park again`];
   if (!sent) return [];
   const again = Object.entries(parked_again).map(([stage, number]) => `${count(number)} parked again at ${stage}`);
