@@ -15,11 +15,11 @@ DAG = "/api/v2/dags/replay"
 
 @pytest.fixture(autouse=True)
 def no_runs(web):
-    """Begin without runs, with the DAG paused, as it is when Airflow first sees it."""
+    """Begin without runs."""
     headers = {"authorization": f"Bearer {web.tokens['ann']}"}
     for run in web.client.get(f"{DAG}/dagRuns", headers=headers).json()["dag_runs"]:
         assert web.client.delete(f"{DAG}/dagRuns/{run['dag_run_id']}", headers=headers).is_success
-    web.client.patch(DAG, json={"is_paused": True}, headers=headers)
+    web.client.patch(DAG, json={"is_paused": False}, headers=headers)
 
 
 def airflow(web, method, path, **given):
@@ -61,9 +61,18 @@ def test_a_double_click_is_one_run_of_the_one_who_clicked(web):
         "governed": True,
         "dry_run": False,
     }
-    assert airflow(web, "GET", "")["is_paused"] is False
     asks = [(who, action, detail["run_id"]) for who, action, _, detail in web.audit()]
     assert asks == [("uma", "ask_replay", first["run_id"])] * 2
+
+
+@pytest.mark.parametrize("door", ["replay", "dry-run"])
+def test_a_paused_dag_stays_paused_and_this_is_said(web, door):
+    own, _, _ = web.two_teams()
+    airflow(web, "PATCH", "", json={"is_paused": True})
+    said = web.post("uma", f"/api/partitions/{own}/{door}", {}, status=409)["detail"]
+    assert said.startswith("the DAG replay is paused, so nothing was begun")
+    assert airflow(web, "GET", "")["is_paused"] is True
+    assert (runs(web), web.audit()) == ([], [])
 
 
 def test_another_request_is_another_run(web):

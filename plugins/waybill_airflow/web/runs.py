@@ -98,9 +98,9 @@ def _conf(partition: ParkedGroup, asked: models.DryRunBody | models.ReplayBody) 
 
 async def _start(here: PartitionAccess, request: Request, conf: dict[str, Any]) -> models.Started:
     """Start the run of a request, or find it."""
-    run_id = await run_in_threadpool(_prepared, here, conf)
     async with _airflow(request) as client:
-        await _unpause(client)
+        await _require_unpaused(client)
+        run_id = await run_in_threadpool(_prepared, here, conf)
         body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
         answer = await client.post(f"/api/v2/dags/{REPLAY_DAG_ID}/dagRuns", json=body)
         already = answer.status_code == httpx.codes.CONFLICT
@@ -149,13 +149,16 @@ def _airflow(request: Request) -> httpx.AsyncClient:
     )
 
 
-async def _unpause(client: httpx.AsyncClient) -> None:
-    """Let the DAG's runs be scheduled: it is paused until its first replay."""
-    path = f"/api/v2/dags/{REPLAY_DAG_ID}"
-    answer = await client.get(path)
+async def _require_unpaused(client: httpx.AsyncClient) -> None:
+    """Refuse while the DAG is paused: to unpause it begins the runs of others that wait there."""
+    answer = await client.get(f"/api/v2/dags/{REPLAY_DAG_ID}")
     _pass_on(answer)
     if answer.json()["is_paused"]:
-        _pass_on(await client.patch(path, json={"is_paused": False}))
+        raise HTTPException(
+            status.HTTP_409_CONFLICT,
+            f"the DAG {REPLAY_DAG_ID} is paused, so nothing was begun; runs that wait there begin"
+            " when it is unpaused in Airflow",
+        )
 
 
 async def _resume(client: httpx.AsyncClient, run_id: str) -> None:
