@@ -21,7 +21,7 @@ PARAMS = {
     | {"campaign", "batch"},
     "replay_parked_partitions": PARTITION
     | {"since", "until", "rate_per_s", "governed", "canary", "dry_run", "limit"}
-    | {"max_unfinished", "groups_per_run", "why"},
+    | {"max_unfinished", "groups_per_run", "enter", "why", "who"},
     "upkeep": set(),
     "auto_replay": set(),
     "apply_retention": set(),
