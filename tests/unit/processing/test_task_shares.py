@@ -21,7 +21,7 @@ def events_of(share: Share) -> int:
 
 
 @given(RANGES, st.integers(1, 9))
-def test_of_several_topics_each_range_is_of_one_task(ranges, most_tasks: int) -> None:
+def test_of_several_topics_each_range_is_of_one_task(ranges, most_tasks):
     shares = shares_of(ranges, most_tasks)
     assert len(shares) <= most_tasks
     assert all(shares)
@@ -30,9 +30,7 @@ def test_of_several_topics_each_range_is_of_one_task(ranges, most_tasks: int) ->
 
 
 @given(PARTITIONS, st.integers(1, 9))
-def test_a_topic_with_fewer_tasks_than_partitions_gives_each_as_many_events(
-    ranges, most_tasks: int
-) -> None:
+def test_a_topic_with_fewer_tasks_than_partitions_gives_each_as_many_events(ranges, most_tasks):
     shares = shares_of({"t": ranges}, most_tasks)
     assert 0 < len(shares) <= min(most_tasks, len(ranges))
     if most_tasks < len(ranges):
@@ -40,7 +38,7 @@ def test_a_topic_with_fewer_tasks_than_partitions_gives_each_as_many_events(
 
 
 @given(PARTITIONS, st.integers(1, 9))
-def test_tasks_read_each_offset_of_a_topic_once(ranges, most_tasks: int) -> None:
+def test_tasks_read_each_offset_of_a_topic_once(ranges, most_tasks):
     """As the commit checks it, of what tasks tell."""
     told = [
         {"ranges": [[n, start, end - 1, end - start, 0, ""] for _, n, start, end in share]}
@@ -49,7 +47,7 @@ def test_tasks_read_each_offset_of_a_topic_once(ranges, most_tasks: int) -> None
     assert check_ranges_seen("t", ranges, ranges_seen(told), {}) == dict.fromkeys(ranges, 0)
 
 
-def test_three_cores_work_on_four_partitions_for_as_long() -> None:
+def test_three_cores_work_on_four_partitions_for_as_long():
     """Whole partitions would have one of them work on two, and the others wait."""
     shares = shares_of({"t": {n: (0, 30) for n in range(4)}}, 3)
     assert [[one[1:] for one in share] for share in shares] == [
