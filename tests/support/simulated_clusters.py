@@ -411,7 +411,10 @@ class Simulation:
         stack = ExitStack()
         stack.enter_context(self._at_work[query.cluster].batch(str(id(query))))
         most = min(len(pieces), self._most_tasks(query, parts[0][1]))
-        tasks = [self._costs.task_s + sum(pieces[n::most]) for n in range(most)]
+        shares = [sum(pieces[n::most]) for n in range(most)]
+        if len(parts) == 1 and most < len(pieces):  # as ``shares_of`` cuts partitions
+            shares = [sum(pieces) / most] * most
+        tasks = [self._costs.task_s + share for share in shares]
         return _Batch(query, now, parts, tasks, stack)
 
     def _most_tasks(self, query: _Query, events: int) -> int:
