@@ -270,7 +270,8 @@ def _way(stops: Iterable[Mapping[str, Any]], indent: str) -> Iterator[Text]:
             yield Text(f"{indent}{day} (UTC)", "bright_black")
         if stop["leg"] != leg:
             leg = stop["leg"]
-            yield Text(f"{indent}├─ {plain(_replay(stop))}", "cyan")
+            if leg:
+                yield Text(f"{indent}├─ {plain(_replay(stop))}", "cyan")
         shown = _Shown(at, is_coarse=bool(stop.get("coarse")))
         yield from _stop(stop, shown, _written(stop), before, indent)
         before = shown

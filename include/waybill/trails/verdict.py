@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -115,6 +115,24 @@ def verdict_of_copies(ways: Sequence[Sequence[Trace]], known: Known) -> Verdict:
     first_at = min(one.first_at for one in copies if one.first_at is not None)
     last_at = max(one.last_at for one in copies if one.last_at is not None)
     return Verdict(state, "; ".join(said), first_at, last_at, tuple(copies))
+
+
+def verdict_of_mixed(stops: Sequence[Trace], known: Known) -> Verdict:
+    """Return where an event is, of whose stops it is not known which copy's they are.
+
+    It was delivered if a copy was, whatever became of the others since: none is timed by another.
+
+    Args:
+        stops: of all copies, in order of time.
+        known: what the tracker knows of them.
+    """
+    verdict = verdict_of(stops, known)
+    delivered = [stop for stop in stops if stop.outcome == "delivered"]
+    if not delivered:
+        return verdict
+    last = delivered[-1]
+    said = f"delivered to {_destination(last)} at {_clock(last.at)}; it was taken in more than once"
+    return replace(verdict, state="delivered", said=said)
 
 
 def _of_copies(numbers: Sequence[int], phrase: str) -> str:
