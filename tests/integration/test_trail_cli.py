@@ -129,9 +129,7 @@ def test_times_on_a_terminal_never_run_backwards_and_late_marks_are_named(lot, r
     told.ship(spool, lot.settings["s3"])
 
 
-def test_no_shown_time_is_before_the_intake_stamp_and_names_stay_beside_their_host(
-    lot, run, spool, flights
-):
+def test_no_shown_time_is_before_the_intake_stamp_and_names_are_whole(lot, run, spool, flights):
     page, stamp_us = PageTraces(), told.NOON_US + 24_570_700
     page.add(ONE, "[1]", 1, 7, stamp_us)
     Recorder(spool).write(page.batches("pl-1", "flight", topic="events.a.warehouse", batch=""))
@@ -147,8 +145,7 @@ def test_no_shown_time_is_before_the_intake_stamp_and_names_stay_beside_their_ho
     assert mapped[1].endswith(":24.620"), mapped
     assert (mapped[2], mapped[3]) == ("+0.1", "s"), "a tenth is what is known"
     [beside] = [line for line in shown.splitlines() if "e827e4.wbs" in line]
-    assert "…" in beside
-    assert beside.endswith("  on vm")
+    assert beside.endswith(f" {name}"), "whole: it is copied from here"
     assert max(map(len, shown.splitlines())) <= 80
     [trail] = run("trail", ONE, "--json")["trails"]
     assert [(stop["coarse"], stop["object_key"]) for stop in trail["stops"]] == [
@@ -408,6 +405,15 @@ def test_a_copy_whose_taking_in_is_not_seen_yet_is_neither_timed_nor_judged_by_a
     assert trail["state"] == "delivered"
 
 
+def test_a_path_longer_than_the_terminal_is_one_line(lot, run, spool, flights):
+    name = f"staged/2026/11/28/{'2ee7b5d4-a' * 8}.wbs"
+    own = {"batch": told.commit(lot), "attempt": 0, "object_key": name, "host": "vm"}
+    told.write(spool, [ONE], "mapping", "passed", 1, kafka_offset=4, **LOG, **own)
+    lines = run("trail", ONE).splitlines()
+    assert name in lines
+    assert lines[lines.index(name) + 1].endswith("on vm")
+
+
 def test_stops_whose_copy_cannot_be_told_stand_apart(lot, run, spool, flights):
     """Three records of an event that was taken in twice: a trace of its taking in is missing."""
     for number in (1, 2):
@@ -505,7 +511,9 @@ def test_not_found_says_what_was_searched_and_what_is_near(lot, run, spool, flig
         assert inner not in flat(shown)
     searched = run("trail", f"{ONE}/7", "--json", exit_code=3)["searched"]
     assert searched["spool_files"] == 4
-    assert "it is the primary key of an event 'flight'" in run("trail", "4711", exit_code=3)
+    of_key = flat(run("trail", "4711", exit_code=3))
+    assert "it is the primary key of an event 'flight'" in of_key
+    assert "ask by key, `waybill trail --pipeline pl-1 --key 4711`" in of_key
     assert "31 hex digits" in run("trail", ONE[:-1], exit_code=3)
     late = run("trail", ONE, "--since", "2030-01-01", exit_code=3)
     assert "seen outside of the time" in late
@@ -583,7 +591,7 @@ def test_a_process_of_its_own_reads_spool_and_store_without_numpy_and_pandas(
 
 def test_what_cannot_be_asked_is_refused_with_words(lot, run, flights, tmp_path):
     for words, said in (
-        ((), "no event id was given"),
+        ((), "no event was named: give its id, `waybill trail ID`"),
         (("--pipeline", "flights"), "--pipeline says nothing alone"),
         (("a", "--pipeline", "flights", "--key", "1"), "not both"),
         (("--pipeline", "nope", "--key", "1"), "there is no pipeline 'nope'"),

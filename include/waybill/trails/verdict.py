@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from shlex import quote
 from typing import Any, Literal
 
 from waybill.events import key_id
@@ -374,7 +375,7 @@ class Near:
         for near, meaning in self._of.get(one, {}).items():
             lines = [line for line in found.get(near, ()) if may_tell(line.pipeline_id)]
             if lines:
-                said.append(_known(near, meaning, lines))
+                said.append(_known(one, near, meaning, lines))
         return [*dict.fromkeys(said), *_hints(one)]
 
 
@@ -394,14 +395,15 @@ def _keys(one: str, names: Names) -> Iterator[tuple[str, str]]:
                 yield key_id(pipeline_id, name, key), "key"
 
 
-def _known(near: str, meaning: str, lines: Sequence[Trace]) -> str:
+def _known(asked: str, near: str, meaning: str, lines: Sequence[Trace]) -> str:
     first, last = lines[0], lines[-1]
     if meaning == "key":
         count = len({line.refers_to for line in lines})
         events = "an event" if count == 1 else f"{count:,} events"
         return (
             f"it is the primary key of {events} {first.event_name!r} of pipeline "
-            f"{first.pipeline_id!r}: ask by key"
+            f"{first.pipeline_id!r}: ask by key, "
+            f"`waybill trail --pipeline {quote(first.pipeline_id)} --key {quote(asked)}`"
         )
     span = f"{first.at:%Y-%m-%d %H:%M:%S} to {last.at:%H:%M:%S} UTC"
     if meaning == "outside":
