@@ -11,12 +11,14 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 from tests.support import told_traces as told
+from tests.support.books import nothing_parked
 from tests.unit.tracing.samples import ids
 from typer.testing import CliRunner
 
 from waybill.access import Decision
 from waybill.cli import app
 from waybill.ingestion import PageTraces
+from waybill.ledger import Refusal, commit_refusal
 from waybill.parking import ParkedGroupFilter
 from waybill.tracing import Recorder
 
@@ -127,9 +129,7 @@ def test_times_on_a_terminal_never_run_backwards_and_late_marks_are_named(lot, r
     told.ship(spool, lot.settings["s3"])
 
 
-def test_no_shown_time_is_before_the_intake_stamp_and_names_stay_beside_their_host(
-    lot, run, spool, flights
-):
+def test_no_shown_time_is_before_the_intake_stamp_and_names_are_whole(lot, run, spool, flights):
     page, stamp_us = PageTraces(), told.NOON_US + 24_570_700
     page.add(ONE, "[1]", 1, 7, stamp_us)
     Recorder(spool).write(page.batches("pl-1", "flight", topic="events.a.warehouse", batch=""))
@@ -145,8 +145,7 @@ def test_no_shown_time_is_before_the_intake_stamp_and_names_stay_beside_their_ho
     assert mapped[1].endswith(":24.620"), mapped
     assert (mapped[2], mapped[3]) == ("+0.1", "s"), "a tenth is what is known"
     [beside] = [line for line in shown.splitlines() if "e827e4.wbs" in line]
-    assert "…" in beside
-    assert beside.endswith("  on vm")
+    assert beside.endswith(f" {name}"), "whole: it is copied from here"
     assert max(map(len, shown.splitlines())) <= 80
     [trail] = run("trail", ONE, "--json")["trails"]
     assert [(stop["coarse"], stop["object_key"]) for stop in trail["stops"]] == [
@@ -291,6 +290,130 @@ def test_a_discard_of_both_copies_is_a_stop_of_each(lot, run, spool, flights):
     assert [stop["copy_number"] for stop in trail["stops"] if stop["phase"] == "discard"] == [1, 2]
 
 
+def accepted(spool, number, after_s):
+    told.write(spool, [ONE], "ingestion", "accepted", after_s, kafka_offset=number, batch="")
+
+
+def parked(lot, spool, offset, after_s, *, attempt=0):
+    """Park a copy; returns its object's key and the parked group's id."""
+    key = lot.park([make_event()])
+    own = {"kafka_offset": offset, "attempt": attempt, "batch": told.commit(lot)}
+    own |= {"error_type": "null_value", "object_key": key}
+    told.write(spool, [ONE], "transformation", "parked", after_s, **LOG, **own)
+    return key, lot.sql("SELECT max(id) FROM parked_partitions")[0][0]
+
+
+def mapped(lot, spool, offset, after_s, *, attempt=0):
+    """Map a copy; returns the number of its commit."""
+    own = {"kafka_offset": offset, "attempt": attempt, "batch": told.commit(lot)}
+    told.write(spool, [ONE], "mapping", "passed", after_s, object_key="staged/x", **LOG, **own)
+    return lot.sql("SELECT max(commit_number) FROM batches")[0][0]
+
+
+def loaded(spool, commit, outcome, after_s, *, replay_id=None):
+    own = {"commit_number": commit, "kafka_offset": 0}
+    own |= {"replay_id": replay_id} if replay_id else {}
+    told.write(spool, [ONE], "destination", outcome, after_s, object_key="warehouse", **own)
+
+
+def by_copies(trail):
+    """Return {copy: [(phase, outcome, seconds since noon as shown)]}."""
+    ways = {}
+    for stop in trail["stops"]:
+        at = datetime.fromisoformat(stop["shown_at"]).timestamp() - told.NOON_US / 1_000_000
+        ways.setdefault(stop["copy_number"], []).append((stop["phase"], stop["outcome"], at))
+    return ways
+
+
+def test_of_three_copies_the_one_delivered_counts_though_the_parked_ones_are_discarded(
+    lot, run, spool, flights
+):
+    accepted(spool, 1, 0)
+    parked(lot, spool, 10, 1)
+    accepted(spool, 2, 100)
+    parked(lot, spool, 11, 101)
+    accepted(spool, 3, 200)
+    loaded(spool, mapped(lot, spool, 12, 201), "delivered", 202)
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert trail["said"] == "delivered (copy 3); copies 1 and 2 are parked"
+    lot.parking.discard(ParkedGroupFilter(event_name="flight"), Decision("root", "mended"))
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert trail["said"] == "delivered (copy 3); copies 1 and 2 were discarded"
+    assert by_copies(trail)[3] == [
+        ("ingestion", "accepted", 200.0), ("mapping", "passed", 201.0), ("destination", "delivered", 202.0),
+    ]  # fmt: skip
+    said = flat(run("trail", ONE))
+    assert "copy 1: discarded by root" in said
+    assert "copy 3: delivered to warehouse" in said
+
+
+def test_a_copy_that_is_loaded_while_another_is_replayed_is_no_stop_of_the_replay(
+    lot, run, spool, flights
+):
+    accepted(spool, 1, 0)
+    key, group = parked(lot, spool, 10, 1)
+    accepted(spool, 2, 100)
+    second = mapped(lot, spool, 11, 101)
+    replay = str(lot.parking.begin_replay(group, who="ann", run_id="run-1").id)
+    told.write(spool, [ONE], "replay", "replayed", 102, object_key=key, replay_id=replay)
+    loaded(spool, second, "delivered", 103)
+    first = mapped(lot, spool, 20, 104, attempt=1)
+    loaded(spool, first, "duplicate", 105, replay_id=replay)
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert by_copies(trail) == {
+        1: [("ingestion", "accepted", 0.0), ("transformation", "parked", 1.0),
+            ("replay", "replayed", 102.0), ("mapping", "passed", 104.0), ("destination", "duplicate", 105.0)],
+        2: [("ingestion", "accepted", 100.0), ("mapping", "passed", 101.0), ("destination", "delivered", 103.0)],
+    }  # fmt: skip
+    assert trail["said"] == "delivered (copy 2); copy 1 changed nothing"
+
+
+def test_a_copy_that_kafka_refused_is_no_other_copy_and_not_the_one_that_went_on(
+    lot, run, spool, flights
+):
+    accepted(spool, 1, 0)
+    own = {"error_type": "null_value", "object_key": lot.park([make_event()])}
+    refusal = Refusal("w", 1, "aviation:pl-1", own["object_key"], ())
+    commit_refusal(lot.tracker, refusal, nothing_parked)
+    told.write(spool, [ONE], "ingestion", "parked", 1, attempt=0, batch="refused:w:1", **own)
+    accepted(spool, 2, 100)
+    loaded(spool, mapped(lot, spool, 11, 101), "delivered", 102)
+    accepted(spool, 3, 200)
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert {copy: [stop[1] for stop in way] for copy, way in by_copies(trail).items()} == {
+        1: ["accepted", "parked"], 2: ["accepted", "passed", "delivered"], 3: ["accepted"],
+    }  # fmt: skip
+    assert trail["said"] == "delivered (copy 2); copy 1 is parked; copy 3 is in flight"
+
+
+def test_a_copy_whose_taking_in_is_not_seen_yet_is_neither_timed_nor_judged_by_another(
+    lot, run, spool, flights
+):
+    accepted(spool, 1, 0)
+    key, group = parked(lot, spool, 10, 1)
+    replay = str(lot.parking.begin_replay(group, who="ann", run_id="run-1").id)
+    told.write(spool, [ONE], "replay", "replayed", 30, object_key=key, replay_id=replay)
+    parked(lot, spool, 20, 31, attempt=1)
+    loaded(spool, mapped(lot, spool, 30, 75), "delivered", 76)
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert [stop[1:] for stop in by_copies(trail)[0]] == [
+        ("accepted", 0.0), ("parked", 1.0), ("replayed", 30.0), ("parked", 31.0), ("passed", 75.0), ("delivered", 76.0),
+    ]  # fmt: skip
+    assert trail["said"].startswith("delivered to warehouse at")
+    lot.parking.discard(ParkedGroupFilter(event_name="flight"), Decision("root", "mended"))
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert trail["state"] == "delivered"
+
+
+def test_a_path_longer_than_the_terminal_is_one_line(lot, run, spool, flights):
+    name = f"staged/2026/11/28/{'2ee7b5d4-a' * 8}.wbs"
+    own = {"batch": told.commit(lot), "attempt": 0, "object_key": name, "host": "vm"}
+    told.write(spool, [ONE], "mapping", "passed", 1, kafka_offset=4, **LOG, **own)
+    lines = run("trail", ONE).splitlines()
+    assert name in lines
+    assert lines[lines.index(name) + 1].endswith("on vm")
+
+
 def test_stops_whose_copy_cannot_be_told_stand_apart(lot, run, spool, flights):
     """Three records of an event that was taken in twice: a trace of its taking in is missing."""
     for number in (1, 2):
@@ -388,7 +511,9 @@ def test_not_found_says_what_was_searched_and_what_is_near(lot, run, spool, flig
         assert inner not in flat(shown)
     searched = run("trail", f"{ONE}/7", "--json", exit_code=3)["searched"]
     assert searched["spool_files"] == 4
-    assert "it is the primary key of an event 'flight'" in run("trail", "4711", exit_code=3)
+    of_key = flat(run("trail", "4711", exit_code=3))
+    assert "it is the primary key of an event 'flight'" in of_key
+    assert "ask by key, `waybill trail --pipeline pl-1 --key 4711`" in of_key
     assert "31 hex digits" in run("trail", ONE[:-1], exit_code=3)
     late = run("trail", ONE, "--since", "2030-01-01", exit_code=3)
     assert "seen outside of the time" in late
@@ -466,7 +591,7 @@ def test_a_process_of_its_own_reads_spool_and_store_without_numpy_and_pandas(
 
 def test_what_cannot_be_asked_is_refused_with_words(lot, run, flights, tmp_path):
     for words, said in (
-        ((), "no event id was given"),
+        ((), "no event was named: give its id, `waybill trail ID`"),
         (("--pipeline", "flights"), "--pipeline says nothing alone"),
         (("a", "--pipeline", "flights", "--key", "1"), "not both"),
         (("--pipeline", "nope", "--key", "1"), "there is no pipeline 'nope'"),

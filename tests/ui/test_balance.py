@@ -211,7 +211,7 @@ def test_a_breach_of_parked_events_leads_to_them_and_a_pipeline_to_the_other_pag
     expect(one.frame.get_by_label("Pipeline", exact=True)).to_have_value("pl-b-odd &id=8#%")
     expect(one.frame.get_by_label("Event name")).to_have_value(event)
     expect(one.frame.get_by_label("Stage")).to_have_value("mapping")
-    expect(one.frame.locator(".empty")).to_contain_text("No partition matches")
+    expect(one.frame.locator(".empty")).to_contain_text("No group matches")
     books.lot.sql("DELETE FROM breaches WHERE id = :id", id=number)
 
 

@@ -91,7 +91,7 @@ def test_a_window_on_parked_time_narrows_the_list_and_a_discard(
     one.frame.get_by_label("Window on").select_option("parked time")
     one.frame.get_by_label("From (UTC)").fill("2026-01-04T00:00")
     one.frame.get_by_label("From (UTC)").blur()
-    expect(one.frame.locator(".empty")).to_contain_text("No partition matches")
+    expect(one.frame.locator(".empty")).to_contain_text("No group matches")
     one.frame.get_by_label("From (UTC)").fill("2026-01-02T00:00")
     one.frame.get_by_label("From (UTC)").blur()
     expect(one.rows()).to_have_count(1)

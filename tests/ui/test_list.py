@@ -78,12 +78,12 @@ def test_a_window_on_event_time_shows_only_what_lies_in_it(parked, open_page):
     expect(one.rows().first).to_contain_text("refund")
     one.frame.get_by_label("To (UTC)").fill("2013-01-05T00:01")
     one.frame.get_by_label("To (UTC)").blur()
-    expect(one.frame.locator(".empty")).to_contain_text("No partition matches these filters")
+    expect(one.frame.locator(".empty")).to_contain_text("No group matches these filters")
 
 
 def test_pages_go_forth_and_back_and_show_each_partition_once(parked, open_page):
     one = open_page(hash_of(pipeline=MANY, limit=25, sort="name", descending="false"))
-    expect(one.frame.locator(".shown")).to_have_text("1 to 25 of 60 partitions")
+    expect(one.frame.locator(".shown")).to_have_text("1 to 25 of 60 groups")
     expect(one.frame.get_by_label("Rows")).to_have_value("25")
     seen = one.rows().locator("td:nth-child(2)").all_inner_texts()
     forth, back = (
@@ -91,10 +91,10 @@ def test_pages_go_forth_and_back_and_show_each_partition_once(parked, open_page)
     )
     expect(back).to_be_disabled()
     forth.click()
-    expect(one.frame.locator(".shown")).to_have_text("26 to 50 of 60 partitions")
+    expect(one.frame.locator(".shown")).to_have_text("26 to 50 of 60 groups")
     seen += one.rows().locator("td:nth-child(2)").all_inner_texts()
     forth.click()
-    expect(one.frame.locator(".shown")).to_have_text("51 to 60 of 60 partitions")
+    expect(one.frame.locator(".shown")).to_have_text("51 to 60 of 60 groups")
     seen += one.rows().locator("td:nth-child(2)").all_inner_texts()
     expect(forth).to_be_disabled()
     assert seen == [f"name-{n:02}" for n in range(60)]
@@ -177,7 +177,22 @@ def test_a_campaign_that_ended_says_what_parked_again(parked, web, open_page):
     expect(card).to_contain_text("is done: 1 of 1 groups ended")
     expect(card).to_contain_text("3 events sent back, 0 delivered, 2 parked again at mapping")
     expect(card.get_by_role("button")).to_have_count(0)
-    sql("UPDATE campaigns SET ended_at = now() - interval '2 days' WHERE id = :id", **own)
+    later = freeze_campaign(tracker, request, None, who="ann", run_id="manual__later").id
+    sql(
+        "UPDATE campaigns SET state = 'done', launched = 1, ended = 1, "
+        "ended_at = now() + interval '1 second' WHERE id = :id",
+        id=later,
+    )
+    one = open_page()
+    newest = one.frame.locator(f"[data-campaign='{later}']")
+    expect(newest).to_contain_text("is done: 1 of 1 groups ended")
+    expect(newest).to_contain_text("shown for a day, until another ends")
+    expect(card).to_have_count(0)
+    sql(
+        "UPDATE campaigns SET ended_at = now() - interval '2 days' WHERE id IN (:id, :later)",
+        later=later,
+        **own,
+    )
 
 
 def test_a_screen_reader_finds_nothing_wrong_in_the_list(parked, open_page):

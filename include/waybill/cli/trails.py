@@ -44,8 +44,6 @@ _COARSE_S = 0.1
 _SECONDS_IN_DIGITS = 10
 _NO_SCREEN = 10**6
 _MOST_NUMBERED = 5
-_LEAST_NAME = 24
-"""Characters of an object's name that are shown at least."""
 _INDENT = " " * 15
 _LATE = (
     "~ a late mark: it was written after what it caused (a replay's is, once Kafka has the event), "
@@ -79,6 +77,8 @@ def trail(
         if request.pipeline is None and not request.key:
             if request.event_name is not None:
                 raise _needs_key("--event-name")
+            if not ids and file is None:
+                raise _needs_id()
             question = _of_ids([*(ids or ()), *_read(file)], request)
         else:
             _refuse_both(ids, file)
@@ -159,6 +159,15 @@ def _read(file: str | None) -> list[str]:
         raise InputError(f"--file {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"--file {file}: it is not UTF-8 text") from error
+
+
+def _needs_id() -> Exception:
+    from waybill.errors import InputError
+
+    return InputError(
+        "no event was named: give its id, `waybill trail ID`; ids in a file, --file FILE; or its "
+        "primary key, `waybill trail --pipeline NAME --key VALUE`"
+    )
 
 
 def _needs_key(given: str) -> Exception:
@@ -270,7 +279,8 @@ def _way(stops: Iterable[Mapping[str, Any]], indent: str) -> Iterator[Text]:
             yield Text(f"{indent}{day} (UTC)", "bright_black")
         if stop["leg"] != leg:
             leg = stop["leg"]
-            yield Text(f"{indent}├─ {plain(_replay(stop))}", "cyan")
+            if leg:
+                yield Text(f"{indent}├─ {plain(_replay(stop))}", "cyan")
         shown = _Shown(at, is_coarse=bool(stop.get("coarse")))
         yield from _stop(stop, shown, _written(stop), before, indent)
         before = shown
@@ -317,7 +327,7 @@ def _stop(
     )
     room = (screen_width() or _NO_SCREEN) - len(indent) - 1 - len(_INDENT)
     for place in _places(plain(stop["place"]), plain(stop["host"]), room):
-        yield Text(f"{indent}│{_INDENT}{place}", "bright_black")
+        yield Text(f"{_set_in(place, room, indent)}{place}", "bright_black")
     if written > at:
         day = "" if written.date() == at.date() else f"{written:%Y-%m-%d} "
         yield Text(f"{indent}│{_INDENT}mark written at {day}{_clock(written)}", "bright_black")
@@ -346,27 +356,24 @@ def _clock(moment: datetime) -> str:
 def _places(place: str, host: str, room: int) -> list[str]:
     """Return the lines that say where a stop was: each place with its host, or whole on its own.
 
-    The middle of an object's name is left out where that makes it fit: --json has all of it.
+    A place that is longer than the room is whole nevertheless: the terminal breaks it, a copy has
+    all of it.
     """
     own = f"on {host}" if host else ""
     whole = "  ".join(part for part in (place, own) if part)
     if len(whole) <= room or not place:
         return [whole] if whole else []
     parts = place.split("  ")
-    lines = [_shortened(part, room) for part in parts[:-1]]
-    last = parts[-1]
-    beside = room - len(own) - 2
-    if own and beside >= _LEAST_NAME:
-        return [*lines, f"{_shortened(last, beside)}  {own}"]
-    return [*lines, _shortened(last, room), *([own] if own else [])]
+    if own and len(parts[-1]) + len(own) + 2 <= room:
+        return [*parts[:-1], f"{parts[-1]}  {own}"]
+    return [*parts, *([own] if own else [])]
 
 
-def _shortened(name: str, room: int) -> str:
-    """Return an object's name without its middle where it is longer than the room."""
-    if len(name) <= room or room < _LEAST_NAME or "/" not in name:
-        return name
-    tail = (room - 1) // 2
-    return f"{name[: room - 1 - tail]}…{name[-tail:]}"
+def _set_in(place: str, room: int, indent: str) -> str:
+    """Return what stands before a place: less of it where that keeps the place on one line."""
+    if len(place) <= room:
+        return f"{indent}│{_INDENT}"
+    return f"{indent}│ " if len(place) < room + len(_INDENT) else ""
 
 
 def _after(shown: _Shown, before: _Shown | None) -> str:

@@ -51,34 +51,63 @@ def copies_of(way: Sequence[tuple[int, Trace]], commits: Mapping[str, int]) -> d
     legs: dict[int, list[Trace]] = defaultdict(list)
     for leg, trace in way:
         legs[leg].append(trace)
-    taken = sorted(
-        (one for one in legs.get(0, ()) if one.phase == "ingestion"),
-        key=lambda one: (one.at, one.kafka_offset or 0),
-    )
-    if not taken[1:]:  # one is no copy of another
+    taken = dict(enumerate(_taken(legs.get(0, ())), 1))
+    if len(taken) <= 1:  # one is no copy of another
         return {}
-    found: dict[int, Copies] = {id(one): (number,) for number, one in enumerate(taken, 1)}
-    ended: dict[int, Trace] = {}
+    found: dict[int, Copies] = {id(one): (number,) for number, one in taken.items()}
+    ended = _refused(legs[0], taken)
+    found |= {id(one): (number,) for number, one in ended.items()}
     for leg in sorted(legs):
         if leg:
             begun = _sent(legs[leg], ended, found)
         else:
-            begun = _begun(legs[leg], taken)
-        ended |= _followed(legs[leg], begun, commits, found)
+            begun = _begun(legs[leg], {n: one for n, one in taken.items() if n not in ended})
+        if leg and len(begun) == 1:
+            found |= dict.fromkeys(map(id, legs[leg]), (begun[0],))
+            ended[begun[0]] = legs[leg][-1]
+        else:
+            ended |= _followed(legs[leg], begun, commits, found)
     return found
 
 
-def _begun(stops: Sequence[Trace], taken: Sequence[Trace]) -> list[int]:
+def has_untold_copy(way: Sequence[tuple[int, Trace]]) -> bool:
+    """Tell whether more records than takings in were seen: a copy's first trace is missing."""
+    first = [trace for leg, trace in way if not leg]
+    return len(_records(first)) > max(1, len(_taken(first)))
+
+
+def _taken(stops: Iterable[Trace]) -> list[Trace]:
+    """Return the takings in, in their order."""
+    taken = (one for one in stops if (one.phase, one.outcome) == ("ingestion", "accepted"))
+    return sorted(taken, key=lambda one: (one.at, one.kafka_offset or 0))
+
+
+def _refused(stops: Iterable[Trace], taken: Mapping[int, Trace]) -> dict[int, Trace]:
+    """Return the copies that Kafka did not take: they parked at the ingestion.
+
+    Their batch, ``refused:<log>:<lsn>``, ends with the copy's number in the write-ahead log.
+    """
+    found: dict[int, Trace] = {}
+    for stop in stops:
+        if (stop.phase, stop.outcome) == ("ingestion", "parked"):
+            lsn = stop.batch.rpartition(":")[2]
+            own = [n for n, one in taken.items() if str(one.kafka_offset) == lsn]
+            found |= dict.fromkeys(own[-1:], stop)
+    return found
+
+
+def _begun(stops: Sequence[Trace], taken: Mapping[int, Trace]) -> list[int]:
     """Return which copies the records of the first leg are of, in their order.
 
     While there are fewer records than copies, a record is the next copy's only if the one behind
     that was not taken in yet: traces of an earlier one may be missing, or on their way.
     """
     first_at = sorted(min(one.at for one in those) for those in _records(stops).values())
-    begun = list(range(1, len(taken) + 1))
+    begun = list(taken)
     if len(first_at) >= len(begun):
         return begun
-    are_told = all(at < after.at for at, after in zip(first_at, taken[1:], strict=False))
+    later = list(taken.values())[1:]
+    are_told = all(at < after.at for at, after in zip(first_at, later, strict=False))
     return begun if are_told else []
 
 

@@ -10,7 +10,8 @@ its leg, whatever its time; all others by time, and where their times are near b
 What is shown of a stop is the time by which it had happened: the earliest of its own and of all
 that come after it. So times never run backwards, and a *late mark* is a stop whose trace was
 written after that. An event that was taken in more than once has a way for each copy, one after the
-other: what one copy did was not caused by another, so this holds for the stops of a copy.
+other: what one copy did was not caused by another, so this holds for the stops of a copy. Stops of
+which it is not known which copy's they are have the times that were written, in their order.
 
 A discard names events by the million and leaves no traces. It is a stop nevertheless, behind the
 one that parked, made of what the audit log says: so it is there as soon as the discard is.
@@ -27,9 +28,9 @@ from typing import Any
 
 from waybill.storage import TrackerStore
 from waybill.tracing import Trace
-from waybill.trails.copies import Copies, ways_of_copies
+from waybill.trails.copies import Copies, has_untold_copy, ways_of_copies
 from waybill.trails.tracker_facts import Known, WhereParked, place_of, read_known
-from waybill.trails.verdict import Verdict, verdict_of, verdict_of_copies
+from waybill.trails.verdict import Verdict, verdict_of, verdict_of_copies, verdict_of_mixed
 
 MOST_CHILDREN = 100
 MOST_STOPS = 200
@@ -238,7 +239,14 @@ def _trail(event_id: str, found: list[Trace], counted: set[str], known: Known) -
     way = in_legs(kept)
     commits = {batch: row.commit_number for batch, row in known.batches.items()}
     ways = ways_of_copies(way, commits)
-    stops = [stop for copy, part in ways.items() for stop in _stops(copy, part, known)]
+    is_mixed = 0 in ways and (len(ways) > 1 or has_untold_copy(way))
+    if is_mixed:
+        ways[0].sort(key=lambda one: one[1].at)
+    stops = [
+        stop
+        for copy, part in ways.items()
+        for stop in _stops(copy, part, known, is_mixed=is_mixed and not copy)
+    ]
     shown = stops
     if len(stops) > MOST_STOPS:
         shown = stops[: MOST_STOPS // 2] + stops[-MOST_STOPS // 2 :]
@@ -248,7 +256,7 @@ def _trail(event_id: str, found: list[Trace], counted: set[str], known: Known) -
         way[-1][1].event_name if way else first.event_name,
         "" if pipeline is None else pipeline.name,
         "" if pipeline is None else pipeline.team,
-        _verdict(way, ways, known),
+        _verdict(way, ways, known, is_mixed=is_mixed),
         shown,
         len(found) - len(kept),
         len(stops) - len(shown),
@@ -256,16 +264,25 @@ def _trail(event_id: str, found: list[Trace], counted: set[str], known: Known) -
 
 
 def _verdict(
-    way: Sequence[tuple[int, Trace]], ways: Mapping[int, Sequence[_WayStop]], known: Known
+    way: Sequence[tuple[int, Trace]],
+    ways: Mapping[int, Sequence[_WayStop]],
+    known: Known,
+    *,
+    is_mixed: bool,
 ) -> Verdict:
     """Return the verdict: of each copy where all stops are known to be of one, else of the way."""
+    if is_mixed:
+        return verdict_of_mixed(sorted((trace for _, trace in way), key=lambda one: one.at), known)
     if 0 in ways or not ways:
         return verdict_of([trace for _, trace in way], known)
     return verdict_of_copies([[trace for _, trace, _ in part] for part in ways.values()], known)
 
 
-def _stops(copy: int, way: Sequence[_WayStop], known: Known) -> list[Stop]:
-    """Return the stops of a copy's way, with the decisions on what parked among them."""
+def _stops(copy: int, way: Sequence[_WayStop], known: Known, *, is_mixed: bool) -> list[Stop]:
+    """Return the stops of a copy's way, with the decisions on what parked among them.
+
+    ``is_mixed``: they are of several copies, so that none was caused by the next.
+    """
     decided = {
         id(trace): list(_decisions(trace, known))
         for trace in {place_of(one): one for _, one, _ in way if one.outcome == "parked"}.values()
@@ -275,7 +292,10 @@ def _stops(copy: int, way: Sequence[_WayStop], known: Known) -> list[Stop]:
         for leg, trace, copies in way
         for passed, beside in ((trace, _beside(trace, known)), *decided.pop(id(trace), ()))
     ]
-    times = shown_times([trace.at for _, trace, _, _ in whole])
+    if is_mixed:
+        whole.sort(key=lambda one: one[1].at)
+    written = [trace.at for _, trace, _, _ in whole]
+    times = written if is_mixed else shown_times(written)
     found: list[Stop] = []
     for (leg, trace, beside, copies), at in zip(whole, times, strict=True):
         after_s = (at - found[-1].shown_at).total_seconds() if found else None
@@ -343,8 +363,15 @@ def in_legs(stops: Iterable[Trace]) -> list[tuple[int, Trace]]:
     kept = sorted(_once(stops), key=lambda stop: stop.order)
     replays = _replays(kept)
     found: list[tuple[int, Trace]] = []
+    is_mapped = False
     for stop in kept:
-        found.append((_leg(stop, replays, found[-1][0] if found else 0), stop))
+        before = found[-1][0] if found else 0
+        if is_mapped and stop.phase == "destination" and not stop.replay_id:
+            leg = 0  # its row is of no replay, though one may be on its way with another copy
+        else:
+            leg = _leg(stop, replays, before)
+        is_mapped |= not leg and (stop.phase, stop.outcome) == ("mapping", "passed")
+        found.append((leg, stop))
     begins = {leg: stop for leg, stop in reversed(found) if stop.phase in _FIRST}
     way: list[tuple[int, Trace]] = []
     for leg in sorted({leg for leg, _ in found}):
@@ -367,7 +394,8 @@ def _by_cause(stops: Sequence[Trace]) -> Iterator[Trace]:
 
 def _stage(stop: Trace) -> tuple[int, int, int]:
     """Return the stage; of copies of one event at one stage, who was first in the log or commit."""
-    stage = -1 if stop.phase in _FIRST else stop.order[1]
+    is_first = stop.phase in _FIRST and stop.outcome != "parked"
+    stage = -1 if is_first else stop.order[1]
     return stage, stop.commit_number or 0, stop.kafka_offset or 0
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from shlex import quote
 from typing import Any, Literal
 
 from waybill.events import key_id
@@ -115,6 +116,24 @@ def verdict_of_copies(ways: Sequence[Sequence[Trace]], known: Known) -> Verdict:
     first_at = min(one.first_at for one in copies if one.first_at is not None)
     last_at = max(one.last_at for one in copies if one.last_at is not None)
     return Verdict(state, "; ".join(said), first_at, last_at, tuple(copies))
+
+
+def verdict_of_mixed(stops: Sequence[Trace], known: Known) -> Verdict:
+    """Return where an event is, of whose stops it is not known which copy's they are.
+
+    It was delivered if a copy was, whatever became of the others since: none is timed by another.
+
+    Args:
+        stops: of all copies, in order of time.
+        known: what the tracker knows of them.
+    """
+    verdict = verdict_of(stops, known)
+    delivered = [stop for stop in stops if stop.outcome == "delivered"]
+    if not delivered:
+        return verdict
+    last = delivered[-1]
+    said = f"delivered to {_destination(last)} at {_clock(last.at)}; it was taken in more than once"
+    return replace(verdict, state="delivered", said=said)
 
 
 def _of_copies(numbers: Sequence[int], phrase: str) -> str:
@@ -356,7 +375,7 @@ class Near:
         for near, meaning in self._of.get(one, {}).items():
             lines = [line for line in found.get(near, ()) if may_tell(line.pipeline_id)]
             if lines:
-                said.append(_known(near, meaning, lines))
+                said.append(_known(one, near, meaning, lines))
         return [*dict.fromkeys(said), *_hints(one)]
 
 
@@ -376,14 +395,15 @@ def _keys(one: str, names: Names) -> Iterator[tuple[str, str]]:
                 yield key_id(pipeline_id, name, key), "key"
 
 
-def _known(near: str, meaning: str, lines: Sequence[Trace]) -> str:
+def _known(asked: str, near: str, meaning: str, lines: Sequence[Trace]) -> str:
     first, last = lines[0], lines[-1]
     if meaning == "key":
         count = len({line.refers_to for line in lines})
         events = "an event" if count == 1 else f"{count:,} events"
         return (
             f"it is the primary key of {events} {first.event_name!r} of pipeline "
-            f"{first.pipeline_id!r}: ask by key"
+            f"{first.pipeline_id!r}: ask by key, "
+            f"`waybill trail --pipeline {quote(first.pipeline_id)} --key {quote(asked)}`"
         )
     span = f"{first.at:%Y-%m-%d %H:%M:%S} to {last.at:%H:%M:%S} UTC"
     if meaning == "outside":

@@ -1,12 +1,12 @@
-// Campaigns, above the list: those at work, how far each is; pause, resume, cancel. And those that ended
-// within a day of which groups failed or events parked again.
+// Campaigns, above the list: those at work, how far each is; pause, resume, cancel. And the one that ended
+// last, for a day: what became of its events. Those before it may be out of date.
 
 import { ask, change, offers } from "./client.js";
 import { openForm, textField } from "./dialogs.js";
 import { fill, h, icon } from "./dom.js";
 import { notice } from "./notices.js";
 import { refusal } from "./permissions.js";
-import { count, duration, many, plain } from "./words.js";
+import { ago, count, duration, many, plain } from "./words.js";
 
 const AGAIN_MS = 15_000;
 const DAY_MS = 86_400_000;
@@ -15,7 +15,7 @@ const DAY_MS = 86_400_000;
 export async function showCampaigns(box, me) {
   if (!offers("GET", "/campaigns")) return;
   try {
-    const found = (await ask("/campaigns")).campaigns.filter(isShown);
+    const found = shownOf((await ask("/campaigns")).campaigns);
     const focused = box.contains(document.activeElement) && document.activeElement.dataset.act;
     fill(box, found.map((one) => card(one, me, () => showCampaigns(box, me))));
     if (focused) box.querySelector(`[data-act="${focused}"]`)?.focus();
@@ -26,14 +26,11 @@ export async function showCampaigns(box, me) {
   box.again = setTimeout(() => box.isConnected && !document.hidden && showCampaigns(box, me), AGAIN_MS);
 }
 
-function isShown(one) {
-  if (!one.ended_at) return one.state !== "cancelled" || one.unfinished > 0;
-  return Date.now() - Date.parse(one.ended_at) < DAY_MS && isTroubled(one);
-}
-
-/** Tell whether groups failed, or events parked again or would. */
-function isTroubled(one) {
-  return one.failed > 0 || Object.keys(one.result?.parked_again ?? {}).length > 0 || one.result?.would_park_again > 0;
+/** Return those at work, and the one that ended last if that was within a day. */
+function shownOf(campaigns) {
+  const last = campaigns.filter((one) => one.ended_at).toSorted((a, b) => Date.parse(b.ended_at) - Date.parse(a.ended_at))[0];
+  const isRecent = last && Date.now() - Date.parse(last.ended_at) < DAY_MS;
+  return campaigns.filter((one) => (one.ended_at ? isRecent && one === last : one.state !== "cancelled" || one.unfinished > 0));
 }
 
 function card(one, me, reload) {
@@ -54,6 +51,7 @@ function card(one, me, reload) {
     h("div", {},
       h("strong", {}, `Campaign ${one.id}`), ` of ${one.asked_by} is ${one.state}: ${progress(one)}`,
       h("progress", { max: Math.max(one.groups, 1), value: one.ended, "aria-label": "Groups that have ended" }),
+      one.ended_at && h("span", { class: "sub" }, `Ended ${ago(one.ended_at)}; shown for a day, until another ends. \`waybill campaigns list\` has all`),
       notes.length > 0 && h("span", { class: "sub" }, notes.join("; "))),
     one.state !== "cancelled" && !one.ended_at && [toggle, button("cancel", "Cancel", "stop", () => cancel(one, reload))],
   );

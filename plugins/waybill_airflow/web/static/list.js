@@ -100,7 +100,7 @@ export class List {
   drawTotals(total) {
     redraw(this.totals, () => refill(
       this.totals,
-      tile(count(total.partitions), total.partitions === 1 ? "partition" : "partitions"),
+      tile(count(total.partitions), total.partitions === 1 ? "group" : "groups"),
       tile(count(total.parked), total.parked === 1 ? "parked event" : "parked events"),
       tile(size(total.bytes), "held"),
       h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => this.load() }, icon("refresh")),
@@ -117,7 +117,7 @@ export class List {
     );
     return h(
       "table", { class: "partitions" },
-      h("caption", { class: "sr-only" }, "Parked partitions"),
+      h("caption", { class: "sr-only" }, "Parked groups"),
       h("thead", {}, head),
       h("tbody", {}, rows.map((row) => this.row(row))),
     );
@@ -176,8 +176,8 @@ export class List {
   empty() {
     const filtered = narrows(this.view);
     const words = filtered
-      ? "No partition matches these filters."
-      : this.view.held === "true" ? "Nothing is parked: every event could go on." : "Nothing was ever parked.";
+      ? "No group matches these filters."
+      : this.view.held === "true" ? "Nothing is parked now: every event went on, or was replayed or discarded." : "Nothing was ever parked.";
     const more = filtered ? "Widen the window or clear a filter." : "What cannot go on will appear here, with its reason.";
     return h("div", { class: "empty" }, icon(filtered ? "info" : "check"), h("p", {}, words), h("p", { class: "muted" }, more));
   }
@@ -187,7 +187,7 @@ export class List {
     const rows = found.partitions.length;
     const pages = this.pager.pagesBefore(after);
     const start = (pages ?? 0) * Number(limit);
-    const words = pages === null ? `${many(rows, "partition")} of ${count(found.total.partitions)}` : `${count(start + 1)} to ${count(start + rows)} of ${many(found.total.partitions, "partition")}`;
+    const words = pages === null ? `${many(rows, "group")} of ${count(found.total.partitions)}` : `${count(start + 1)} to ${count(start + rows)} of ${many(found.total.partitions, "group")}`;
     fill(this.sizes, PAGE_SIZES.map((one) => h("option", { value: one, selected: one === limit }, one)));
     this.pager.draw({ words: rows ? words : "", after, next: found.next });
   }

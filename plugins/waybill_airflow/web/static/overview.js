@@ -13,7 +13,7 @@ const AGAIN_MS = 30_000;
 const STALE_MS = 5 * 60_000;
 const LATE_S = 60;
 const HELD_ERROR = "pipeline_held";
-const HEADS = [["Pipeline"], ["State"], ["In/s", "number", "Taken in, over five minutes"], ["Out/s", "number", "Delivered, over five minutes: what came in before, and replays, as well"], ["Last hour"], ["Lag", "number", "For how long the oldest unread event of its topic waits; pipelines of one team into one destination share a topic."], ["Parked", "number", "Those among them that are held"], ["Held", "number", "Parked as they came, while the pipeline is held"], ["Breaches", "number", "Open: what does not add up"], ["Last run", "", "Of its source, in Airflow"]];
+const HEADS = [["Pipeline"], ["State"], ["In/s", "number", "Taken in, over five minutes"], ["Out/s", "number", "Delivered, over five minutes: what came in before, and replays, as well. Not counted: copies and older versions of rows that the destination has, as of a source that is read again. They are not lost: the balance shows them"], ["Last hour"], ["Lag", "number", "For how long the oldest unread event of its topic waits; pipelines of one team into one destination share a topic."], ["Parked", "number", "Those among them that are held"], ["Held", "number", "Parked as they came, while the pipeline is held"], ["Breaches", "number", "Open: what does not add up"], ["Last run", "", "Of its source, in Airflow"]];
 const LOOKS = { running: "good", listening: "good", stopping: "warn", waiting: "warn", held: "warn", away: "warn", stopped: "bad-state", failed: "bad-state", silent: "bad-state" };
 const NAMES = { away: "destination away", stopped: "topic stopped" };
 const MEANINGS = {
@@ -41,7 +41,7 @@ function row(one) {
     cell("Out/s", "number", leading(balance, rate(one.delivered_per_s), "delivered a second: minute by minute")),
     cell("Last hour", "spark", drawing(one.sparkline)),
     cell("Lag", "number", lag(one)),
-    cell("Parked", "number parked-now", number(to("parked", { pipeline: one.name }), one.parked, "parked"), one.replaying > 0 && h("span", { class: "sub" }, `${count(one.replaying)} replaying`), lastError(one.last_error)),
+    cell("Parked", "number parked-now", number(to("parked", { pipeline: one.name }), one.parked, "parked"), one.replaying > 0 && h("span", { class: "sub" }, `${count(one.replaying)} replaying`), lastError(one)),
     cell("Held", "number", number(to("parked", { pipeline: one.name, error_type: HELD_ERROR }), one.held, "held")),
     cell("Breaches", `number ${one.breaches ? "bad" : ""}`, number(to("balance", { pipeline: one.id }), one.breaches, one.breaches === 1 ? "open breach" : "open breaches")),
     cell("Last run", "run", lastRun(one)));
@@ -72,9 +72,9 @@ function lag(one) {
   return [h("a", { href: to("clusters", { team: one.team }), class: one.lag_s > LATE_S ? "bad" : null }, span(one.lag_s), h("span", { class: "sr-only" }, ` lag: the work of team ${one.team}`)), isStale && h("span", { class: "sub" }, `as of ${ago(one.lag_at)}`)];
 }
 
-function lastError(error) {
+function lastError({ parked, last_error: error }) {
   if (error === null) return null;
-  return h("span", { class: "sub" }, "last ", h("a", { href: to("parked", { id: error.partition_id }), title: error.error_type }, titles.get(error.error_type) ?? error.error_type), ", ", h("time", { datetime: error.at, title: `${time(error.at)} UTC` }, ago(error.at)));
+  return h("span", { class: "sub" }, parked ? "last: " : "none now; the last: ", h("a", { href: to("parked", { id: error.partition_id }), title: error.error_type }, titles.get(error.error_type) ?? error.error_type), ", ", h("time", { datetime: error.at, title: `${time(error.at)} UTC` }, ago(error.at)));
 }
 
 function lastRun(one) {
