@@ -52,7 +52,9 @@ def test_where_no_sink_reaches_a_person_the_list_says_so(run, monkeypatch):
     said = " ".join(run("list").split())
     assert f"{reached}, so nothing is sent, and notices are only listed here" in said
     monkeypatch.setenv("WAYBILL_NOTICES__LOG", "true")
-    assert "only written to the log of the task that sends them" in " ".join(run("list").split())
+    assert "only written to the log of the task `shift` of the DAG upkeep" in " ".join(
+        run("list").split()
+    )
 
 
 def test_what_waits_is_listed_sent_and_gone(lot, webhook, run):

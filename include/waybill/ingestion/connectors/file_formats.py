@@ -376,8 +376,9 @@ class JsonLinesFormat(_TextFormat):
         missing = [name for name in self._wanted.fields if name not in there]
         if good and missing:
             raise InputError(
-                f"source file {self._name!r}: expected field {', '.join(map(repr, missing))}; its"
-                f" first {len(good)} records have {_listed(sorted(there))}"
+                f"source file {self._name!r}: expected field {', '.join(map(repr, missing))}; "
+                f"{'its first record has' if len(good) == 1 else f'its first {len(good)} records have'}"
+                f" {_listed(sorted(there))}"
             )
         return position if position.at else Position(self._text.position, 1)
 
