@@ -103,8 +103,9 @@ def close(breach_id: Number, why: Why, who: Who = None, *, as_json: AsJson = Fal
 def _show_round(report: dict[str, Any]) -> None:
     print_line(
         f"round {report['number']}: {counted(report['looked_at'], 'minute')} checked, "
-        f"{report['balanced']:,} in balance, {report['moving']:,} on the way, {report['breaches']:,} "
-        f"with a breach; {_breaches(report['explained'])} explained, {report['seconds']} s"
+        f"{report['balanced']:,} in balance, {report['moving']:,} on the way, "
+        f"{report['breaches']:,} with a breach; "
+        f"{_breaches(report['explained'])} explained, {report['seconds']} s"
     )
     for words in report["opened"]:
         print_line(f"  new: {words}")

@@ -332,8 +332,9 @@ def _settings(one: ClusterLine) -> list[str]:
     most = "" if cluster.max_consumers is None else f" of at most {cluster.max_consumers:,}"
     cores = "no limit of cores" if cluster.cores is None else counted(cluster.cores, "core")
     needs = "" if one.needed_cores is None else f", {one.needed_cores} needed"
+    topics = f"{counted(one.consumers, 'topic')}{most}"
     lines = [
-        f"{cluster.name}: {cluster.state}; {cores}{needs}; {counted(one.consumers, 'topic')}{most}; "
+        f"{cluster.name}: {cluster.state}; {cores}{needs}; {topics}; "
         f"lag {one.lag_s:.0f} s, objective {cluster.lag_objective_s:.0f} s"
     ]
     if cluster.memory_mb:

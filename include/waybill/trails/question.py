@@ -108,10 +108,7 @@ def ask_for_ids(
     """
     ids = tuple(dict.fromkeys(text for text in texts if text.strip(_AROUND)))
     if not ids:
-        raise InputError(
-            "no event was named: give its id, ids one a line in a file, or a primary key with "
-            "its pipeline: `waybill trail --pipeline NAME --key VALUE`"
-        )
+        raise InputError("no event id was given; paste ids, one a line")
     if len(ids) > MOST_IDS:
         raise InputError(f"{len(ids):,} ids were given; at most {MOST_IDS:,} can be asked at once")
     for one in ids:
