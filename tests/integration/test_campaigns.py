@@ -601,7 +601,7 @@ def test_the_command_line_shows_progress_and_decides(
     assert row[:7] == ["1", "running", "ann", "4", "3", "1", "1"]
     shown = " ".join(run("show", "1").split())
     assert "4 groups: 1 waiting, 3 launched, 1 ended, 1 of these failed" in shown
-    assert "1 left out: they never were events" in shown
+    assert "1 group left out: what the source gave could not be read" in shown
     assert "groups: failed" in shown
     assert "null_value" in "".join(run("show", "1", "--groups", "waiting").split())
     assert "paused" in run("pause", "1", "--why", "a look")
@@ -701,7 +701,7 @@ def test_a_campaign_is_begun_from_the_command_line(tracker: TrackerStore, start:
     done = start(*words, answer="y\n")
     assert done.exit_code == 0, done.output
     assert "Replay up to 15 parked events, in 3 groups? [y/N]" in done.stdout
-    assert "1 left out: they never were events" in done.stderr
+    assert "1 group left out: what the source gave could not be read" in done.stderr
     assert "campaign 1 has begun: 3 groups: 3 waiting" in " ".join(done.stdout.split())
     assert "waybill campaigns show 1" in done.stdout
     assert Door.unpaused == [], "nobody had paused them"

@@ -135,7 +135,10 @@ def test_applications_are_shown_stopped_started_and_replaced(tracker: TrackerSto
     assert as_json("show", "default")["history"][0]["needed_cores"] == 3
     shown = " ".join(run("show", "default").split())
     mine = f"pid {os.getpid()} on {socket.gethostname()}"
-    assert f"loading: at work; start 1 on process, Waybill {__version__}; {mine}; " in shown
+    assert (
+        f"loading: at work; start number 1, as a process of a worker's machine, Waybill {__version__}; {mine}; "
+        in shown
+    )
     [loading] = [
         one for one in as_json("show", "default")["clusters"][0]["applications"]
         if one["kind"] == "loading"
@@ -169,7 +172,7 @@ def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
     assert "hot: team red takes" in listed
     shown = run("show", "default")
     assert "4 cores" in shown
-    assert "red from nowhere to default" in " ".join(shown.split())
+    assert "red to default" in " ".join(shown.split())
 
 
 def test_what_an_application_does_not_serve_is_told_with_why(tracker: TrackerStore) -> None:
@@ -196,7 +199,7 @@ def test_what_an_application_does_not_serve_is_told_with_why(tracker: TrackerSto
     assert max(map(len, listed.splitlines())) <= 80
     lease.note_end("StopError: Spark has had no executor for 60 s")
     shown = run("show", "default")
-    assert "processing: ended; start 2 on process" in shown
+    assert "processing: ended; start number 2, as a process of a worker's machine" in shown
     assert "UTC: StopError: Spark has had no executor for 60 s" in " ".join(shown.split())
 
 

@@ -52,7 +52,9 @@ def test_where_no_sink_reaches_a_person_the_list_says_so(run, monkeypatch):
     said = " ".join(run("list").split())
     assert f"{reached}, so nothing is sent, and notices are only listed here" in said
     monkeypatch.setenv("WAYBILL_NOTICES__LOG", "true")
-    assert "only written to the log of the task that sends them" in " ".join(run("list").split())
+    assert "only written to the log of the task `shift` of the DAG upkeep" in " ".join(
+        run("list").split()
+    )
 
 
 def test_what_waits_is_listed_sent_and_gone(lot, webhook, run):
@@ -96,3 +98,17 @@ def test_a_test_message_says_which_way_works(webhook, run):
 def test_settings_that_could_not_send_are_refused(given, words):
     with pytest.raises(ValidationError, match=words):
         NoticeSettings(**given)
+
+
+def test_what_was_sent_is_listed_afterwards(lot, webhook, run):
+    assert "Nothing that is kept was sent." in run("list", "--sent")
+    declare(lot, "pl-1", "ann@example.org", "flights\x1b[2J")
+    lot.park([make_event(1), make_event(2, name="bag")], 1)
+    assert "Nothing that is kept was sent." in run("list", "--sent")
+    run("send")
+    [row] = run("list", "--sent", "--json")
+    assert (row["owner"], row["kind"], row["notices"]) == ("ann@example.org", "first", 2)
+    assert row["sinks"] == ["webhook"]
+    shown = run("list", "--sent")
+    assert "first in flights\\x1b[2J" in shown
+    assert "webhook" in shown

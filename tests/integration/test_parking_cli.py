@@ -221,8 +221,8 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
     [
         (("list", "fligths"), "did you mean 'flights'"),
         (("list", "--since", "soon"), "since: 'soon' is not a time"),
-        (("show", "-e", "nothing"), "no parked group exists for event_name=nothing"),
-        (("sample", "-e", "nothing"), "no parked group holds parked events"),
+        (("show", "-e", "nothing"), "nothing was ever parked of event name nothing"),
+        (("sample", "-e", "nothing"), "nothing is parked now of event name nothing"),
         (("discard", "--why", "x", "--yes"), "no pipeline was given"),
         (("discard", "--why", "x", "--yes", "--since", "2013-01-01"), "say --all-pipelines"),
         (("undo-discard", "--why", "x", "--yes", "-s", "mapping"), "say --all-pipelines"),

@@ -38,7 +38,7 @@ def test_what_is_shown_asked_and_trimmed(settings: Any, tmp_path: Path) -> None:
     assert rules["tables"].keys() == METADATA.tables.keys()
     assert rules["settings"]["log_days"] == 7
     words = runner.invoke(app, ["retention", "show"]).output
-    assert "WAYBILL_RETENTION__BOOKS_DAYS=90" in words
+    assert "rows of the tracker: 90 days (WAYBILL_RETENTION__BOOKS_DAYS)" in words
     refused = runner.invoke(app, ["retention", "run"], input="n\n")
     assert refused.exit_code == 1
     assert "deletes for good" in refused.output

@@ -76,6 +76,9 @@ def test_what_is_not_one_statement_that_reads_is_refused(statement: str, dsn: st
     assert done.exit_code == 1, done.output
     assert done.stdout == ""
     assert "refused the statement" in done.stderr
+    is_another = not statement.startswith(("SELECT id", "SELECT nope", "SELECT set_config", "WITH"))
+    is_another |= ";" in statement
+    assert ("`waybill sql` runs one SELECT" in done.stderr) == is_another, done.stderr
     with psycopg.connect(dsn) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
 

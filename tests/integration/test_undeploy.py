@@ -110,7 +110,7 @@ def test_a_pipeline_is_undeployed_and_deployed_again(folder, tmp_path):
         run("undeploy", "others", "--why", "x", code=3).stderr
     )
     asked = undeploy(code=1, given="n\n")
-    assert "shop.orders stay as they are" in flat(asked.stderr)
+    assert "will not be read any more; shop.orders stays as it is" in flat(asked.stderr)
     assert tracked("SELECT count(*) FROM undeployments") == [(0,)]
     done = json.loads(undeploy("--yes", "--json").stdout)
     assert done["is_done"]

@@ -404,7 +404,7 @@ def test_what_came_of_a_job_is_listed_in_words(tracker: TrackerStore) -> None:
     found = {"number": 4, "looked_at": 1_204, "balanced": 1, "moving": 0, "problem": "a word"}
     assert Shift(tracker, {"audit": lambda: found}, holder="x").run(0.01) == {"audit": 1}
     said = " ".join(called("list", code=2).split())
-    assert "round 4, 1,204 stages of minutes looked at, 1 in balance, problem: a word" in said
+    assert "round 4, 1,204 minutes checked, 1 in balance, problem: a word" in said
 
 
 def test_a_job_is_paused_resumed_and_listed_by_the_command_line(tracker: TrackerStore) -> None:

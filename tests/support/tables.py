@@ -54,7 +54,7 @@ from waybill.destinations import Finding, QueryResult
 from waybill.ledger import BalanceRow, LogLine, SourceLine, StageCounts
 from waybill.ledger.source_runs import RunFigures
 from waybill.loading import DestinationLine, Waiting
-from waybill.notices import WaitingNotice
+from waybill.notices import SentNotice, WaitingNotice
 from waybill.parking import ParkedGroup
 from waybill.pipelines import load_pipelines
 from waybill.reconciliation import BalanceReport, Breach, PipelineBalance
@@ -218,6 +218,10 @@ def _notices() -> list[WaitingNotice]:
             next_try_at=NOW,
         ),
     ]
+
+
+def _sent_notices() -> list[SentNotice]:
+    return [SentNotice(NOW, "data-platform@example.org", "flights", "first", 1_204, ("log",))]
 
 
 def _rows() -> QueryResult:
@@ -478,6 +482,7 @@ MADE = (
     Made("pipelines show", pipelines._column_table, ("event flight", _TABLE.columns, _TABLE.key)),
     Made("pipelines history", pipeline_versions._history_table, (versions(),)),
     Made("notices list", notices._notice_table, (_notices(),)),
+    Made("notices list --sent", notices._sent_table, (_sent_notices(),)),
     Made("sql", queries._row_table, (_rows(),)),
     Made("parked list", parked._group_table, (parked_groups(),)),
     Made("parked list, nothing replayed", parked._group_table, (parked_groups()[:1],)),

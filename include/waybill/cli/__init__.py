@@ -139,8 +139,20 @@ COMMANDS = {
     ),
 }
 
+PANELS = {
+    "Start here": ("up", "new", "test", "run", "ingest", "sql", "status", "down"),
+    "Pipelines and sources": ("pipelines", "sources", "mapping", "dev", "collector"),
+    "What failed": ("parked", "campaigns", "notices"),
+    "Check the books": ("trail", "balance", "audit", "queries"),
+    "Operate": (
+        *("doctor", "upkeep", "retention", "destination", "connect", "topics", "clusters"),
+        *("capacity", "logs", "files", "traces", "bucket", "demo"),
+    ),
+}
+"""The groups of commands in the help, in order: each command is in one."""
+
 app = typer.Typer(
-    cls=root(COMMANDS),
+    cls=root(COMMANDS, PANELS),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -9,7 +9,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import PIPELINE_FLAGS, AsJson, Who, Why, decision
-from waybill.cli.output import echo, print_json, print_line
+from waybill.cli.output import counted, echo, print_json, print_line
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
@@ -102,9 +102,10 @@ def close(breach_id: Number, why: Why, who: Who = None, *, as_json: AsJson = Fal
 
 def _show_round(report: dict[str, Any]) -> None:
     print_line(
-        f"round {report['number']}: {report['looked_at']:,} minutes looked at, "
-        f"{report['balanced']:,} in balance, {report['moving']:,} moving, {report['breaches']:,} "
-        f"with a breach; {report['explained']:,} breaches explained, {report['seconds']} s"
+        f"round {report['number']}: {counted(report['looked_at'], 'minute')} checked, "
+        f"{report['balanced']:,} in balance, {report['moving']:,} on the way, "
+        f"{report['breaches']:,} with a breach; "
+        f"{_breaches(report['explained'])} explained, {report['seconds']} s"
     )
     for words in report["opened"]:
         print_line(f"  new: {words}")
@@ -113,6 +114,10 @@ def _show_round(report: dict[str, Any]) -> None:
         print_line(f"  named: {named['stage']} of {named['event_name']}: {ids}")
     if problem := report.get("naming_problem"):
         print_line(f"  not named: {problem}")
+
+
+def _breaches(number: int) -> str:
+    return f"{number:,} {'breach' if number == 1 else 'breaches'}"
 
 
 def _breach_table(found: Sequence[Breach], *, everything: bool = False) -> Table:

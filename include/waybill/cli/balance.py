@@ -42,7 +42,7 @@ _ENDS = (
 )
 _ALWAYS = ("in_first", "passed", "parked")
 _ALARM = "bold red"
-_VERDICTS = ("balanced", "moving", "breach")
+_VERDICTS = {"balanced": "in balance", "moving": "on the way", "breach": "with a breach"}
 _MOST_BREACHES = 10
 
 
@@ -112,8 +112,8 @@ def _lost(report: BalanceReport) -> str:
 def _notes(report: BalanceReport) -> Iterator[str]:
     """Yield what is not in the sums: what moves, what was accounted for, what is open."""
     if report.verdicts:
-        said = [f"{report.verdicts.get(name, 0):,} {name}" for name in _VERDICTS]
-        yield f"stages of intake minutes: {', '.join(said)}"
+        said = [f"{report.verdicts.get(name, 0):,} {words}" for name, words in _VERDICTS.items()]
+        yield f"minutes by stage: {', '.join(said)}"
     for pipeline, why in report.settling.items():
         yield f"moving: {pipeline}: {why}"
     if report.accounted:

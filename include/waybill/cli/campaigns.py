@@ -98,7 +98,8 @@ def start(
         ),
     ] = None,
     ungoverned: Annotated[
-        bool, typer.Option(help="Do not throttle, even if live traffic has to wait.")
+        bool,
+        typer.Option("--ungoverned", help="Do not throttle, even if live traffic has to wait."),
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -602,7 +603,7 @@ def _lines(found: Campaign, result: CampaignResult) -> list[str]:
     lines = [
         f"campaign {found.id}: {found.state}{changed}{_verdict(found, result)}",
         f"  asked by {found.asked_by}, {clock(found.asked_at)} (UTC)",
-        f"  request: {', '.join(asked)}",
+        f"  asked for: {', '.join(asked)}",
         f"  {_progress(found)}",
     ]
     if found.groups_per_run > 1:

@@ -323,13 +323,18 @@ def _team_table(one: ClusterLine) -> Table:
     )
 
 
+_BACKENDS = {"process": "as a process of a worker's machine"}
+"""Where an application runs, in words; another backend is called by its name."""
+
+
 def _settings(one: ClusterLine) -> list[str]:
     cluster = one.cluster
-    consumers = "any number of" if cluster.max_consumers is None else cluster.max_consumers
+    most = "" if cluster.max_consumers is None else f" of at most {cluster.max_consumers:,}"
     cores = "no limit of cores" if cluster.cores is None else counted(cluster.cores, "core")
-    needs = "" if one.needed_cores is None else f", needs {one.needed_cores}"
+    needs = "" if one.needed_cores is None else f", {one.needed_cores} needed"
+    topics = f"{counted(one.consumers, 'topic')}{most}"
     lines = [
-        f"{cluster.name}: {cluster.state}; {cores}{needs}; {one.consumers} of {consumers} topics; "
+        f"{cluster.name}: {cluster.state}; {cores}{needs}; {topics}; "
         f"lag {one.lag_s:.0f} s, objective {cluster.lag_objective_s:.0f} s"
     ]
     if cluster.memory_mb:
@@ -353,7 +358,8 @@ def _application(one: Application) -> str:
     words = [f"{one.kind}: {application_state(one)}"]
     if one.epoch:
         version = f", Waybill {one.code_version}" if one.code_version else ""
-        words.append(f"start {one.epoch} on {one.backend or 'unknown'}{version}")
+        where = _BACKENDS.get(one.backend, one.backend or "an unknown place")
+        words.append(f"start number {one.epoch:,}, {where}{version}")
     if one.external_id and one.ended_s is None:
         words.append(process_place(one.external_id))
     if one.heartbeat_s is not None:
@@ -388,7 +394,7 @@ def _end_of(one: Application) -> list[str]:
     if end is None or (application_state(one) == "at work" and not one.failures):
         return []
     at = datetime.fromtimestamp(end.at_s, UTC)
-    return [f"{one.kind}: start {end.epoch} ended {clock(at)} UTC: {end.why}"]
+    return [f"{one.kind}: start number {end.epoch:,} ended {clock(at)} UTC: {end.why}"]
 
 
 def _print_hot(clusters: Sequence[ClusterLine]) -> None:
@@ -404,6 +410,6 @@ def _print_hot(clusters: Sequence[ClusterLine]) -> None:
 
 def _print_decisions(found: ClusterStatus) -> None:
     for one in found.decisions[:10]:
-        moved = f"{one.team} from {one.old or 'nowhere'} to {one.new}"
+        moved = f"{one.team} from {one.old} to {one.new}" if one.old else f"{one.team} to {one.new}"
         words = f"team {one.team}" if one.kind == "grow" else moved
         print_line(f"{clock(one.at)} UTC, {one.made_by}: {words}: {one.reason}")

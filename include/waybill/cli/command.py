@@ -8,6 +8,7 @@ for a few commands that have to be told.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any
@@ -31,6 +32,9 @@ NoColor = Annotated[
     ),
 ]
 _OPTION = "named_pipeline"
+_BRACED = re.compile(r"^\{(.*)\}")
+_LARGEST_SHOWN = 1_000_000_000
+"""Of a number's upper bound: what is larger is there for the machine."""
 
 
 class Command(TyperCommand):
@@ -46,6 +50,12 @@ class Command(TyperCommand):
             if self._subject.metavar != DESTINATION:
                 self.params.append(pipeline)
         self.params.append(no_color)
+        for param in self.params:
+            _show_plainly(param)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the usage line: ``NAME`` is needed, ``[NAME]`` may be left out."""
+        return [_BRACED.sub(r"\1", one) for one in super().collect_usage_pieces(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse; a pipeline that is given as an option takes the place of the argument."""
@@ -68,6 +78,17 @@ class Command(TyperCommand):
             only = only_choice(str(subject.metavar), is_taken=self.name not in _NAMED)
             ctx.params[subject.name] = subject.process_value(ctx, only)
         return rest
+
+
+def _show_plainly(param: Any) -> None:
+    """Name an argument in capitals, and leave a bound out of the help that is no one's limit.
+
+    The bound is checked all the same: by the parameter's type.
+    """
+    if param.param_type_name == "argument" and param.metavar is None:
+        param.metavar = str(param.name).upper()
+    if (getattr(param, "max", None) or 0) > _LARGEST_SHOWN:
+        param.max = None
 
 
 @cache

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -91,8 +91,8 @@ def _import(target: str) -> Any:
 class _UnloadedCommand(TyperCommand):
     """Shown in the help; imports the command when it is called."""
 
-    def __init__(self, name: str, later: LazyCommand) -> None:
-        super().__init__(name, help=later.help)
+    def __init__(self, name: str, later: LazyCommand, panel: str) -> None:
+        super().__init__(name, help=later.help, rich_help_panel=panel)
         self.later = later
 
     def make_context(  # typer's own types of what goes through here are private
@@ -196,8 +196,15 @@ def _usage_as_input() -> Iterator[None]:
         raise
 
 
-def root(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
-    """Return the class of a root group that has these commands besides its own."""
+def root(
+    commands: Mapping[str, LazyCommand], panels: Mapping[str, Sequence[str]]
+) -> type[TyperGroup]:
+    """Return the class of a root group that has these commands besides its own.
+
+    Args:
+        commands: by name.
+        panels: title -> the commands that the help has below it, in this order.
+    """
 
     class WithCommands(Root):
         """The root group with its table."""
@@ -205,7 +212,11 @@ def root(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
             self.commands = {
-                **{name: _UnloadedCommand(name, later) for name, later in commands.items()},
+                **{
+                    name: _UnloadedCommand(name, commands[name], panel)
+                    for panel, names in panels.items()
+                    for name in names
+                },
                 **self.commands,
             }
 

@@ -298,7 +298,8 @@ def _column_table(
 
 
 def _difference_lines(one: MappingDifference) -> Iterator[Text]:
-    head = f"event {plain(one.event)}: {one.before} to {one.after}"
+    before = "new" if one.before == "nothing" else f"{one.before} to"
+    head = f"event {plain(one.event)}: {before} {one.after}"
     if not one.differences:
         yield Text(f"{head}: nothing differs")
         return

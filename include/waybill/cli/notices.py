@@ -13,23 +13,33 @@ from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Table, print_table
 
 if TYPE_CHECKING:
-    from waybill.notices import WaitingNotice
+    from waybill.notices import SentNotice, WaitingNotice
     from waybill.settings import NoticeSettings, Settings
 
 app = typer.Typer(no_args_is_help=True, help="Notices to owners: list, send, test.")
 
 _MOST_SHOWN = 100
+_MOST_SENT = 1_000
 
 
 @app.command("list")
 def list_(
-    *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in full.")] = False
+    *,
+    sent: Annotated[bool, typer.Option("--sent", help="List what was sent instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in full.")] = False,
 ) -> None:
-    """List what owners have not been told yet: messages to send, and notices in none so far."""
-    from waybill.services import waiting_notices
+    """List what owners have not been told yet: messages to send, and notices in none so far.
+
+    With --sent: what they were told, the newest first, by minute, pipeline and kind, as long as it
+    is kept (WAYBILL_NOTICES__KEEP_SENT_DAYS).
+    """
+    from waybill.services import sent_notices, waiting_notices
     from waybill.settings import Settings
 
     settings = Settings()
+    if sent:
+        _show_sent(sent_notices(settings, _MOST_SENT), as_json=as_json)
+        return
     found = waiting_notices(settings)
     if as_json:
         print_json([item.to_json() for item in found])
@@ -87,18 +97,49 @@ def _show(found: list[WaitingNotice], settings: Settings) -> None:
     print_table(_notice_table(shown), notes)
 
 
+def _show_sent(found: list[SentNotice], *, as_json: bool) -> None:
+    if as_json:
+        print_json([one.to_json() for one in found])
+        return
+    more = len(found) == _MOST_SENT
+    print_table(_sent_table(found), [f"the newest {_MOST_SENT:,} lines"] if more else [])
+
+
+def _sent_table(found: list[SentNotice]) -> Table:
+    return Table(
+        (
+            Column("sent (UTC)"),
+            Column("owner"),
+            Column("what", "words", least=16),
+            Column("notices", "number"),
+            Column("by"),
+        ),
+        [
+            (
+                one.sent_at,
+                one.owner or "nobody",
+                f"{one.kind} in {one.pipeline}",
+                one.notices,
+                ", ".join(one.sinks) or None,
+            )
+            for one in found
+        ],
+        "Nothing that is kept was sent.",
+    )
+
+
 def _ways(settings: NoticeSettings) -> list[str]:
     """Return what is to be said where no message reaches a person: none, or the log only."""
     if settings.webhook_url is not None or settings.smtp_host:
         return []
     where = (
-        "messages are only written to the log of the task that sends them"
+        "messages are only written to the log of the task `shift` of the DAG upkeep"
         if settings.log
         else "nothing is sent, and notices are only listed here"
     )
     return [
         f"Neither a webhook nor a mail server is set, so {where}: WAYBILL_NOTICES__WEBHOOK_URL or "
-        "WAYBILL_NOTICES__SMTP_HOST."
+        "WAYBILL_NOTICES__SMTP_HOST. `waybill notices list --sent` lists what was sent."
     ]
 
 

@@ -174,6 +174,8 @@ def _parameter(
     if name == "pipeline":
         options |= {"metavar": DEPLOYED} if argument else {}
         flags = flags or (() if argument else PIPELINE_FLAGS)
+    if field.default is False and not flags and not argument:
+        flags = (f"--{name.replace('_', '-')}",)  # without it: the default, no option says so
     for limit in field.metadata:
         if isinstance(limit, Ge):
             options["min"] = limit.ge

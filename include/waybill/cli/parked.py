@@ -422,11 +422,14 @@ def _some(parking: Parking, wanted: ParkedGroupFilter) -> list[ParkedGroup]:
 
     found = parking.partitions(wanted)
     if not found:
-        given = ", ".join(f"{n}={v}" for n, v in wanted.to_json().items() if n != "held")
-        what = "holds parked events" if wanted.held else "exists"
+        given = ", ".join(
+            f"{name.removesuffix('_id').replace('_', ' ')} {value}"
+            for name, value in wanted.to_json().items()
+            if name != "held"
+        )
+        what = "nothing is parked now" if wanted.held else "nothing was ever parked"
         raise InputError(
-            f"no parked group {what} for {given or 'any pipeline'}; `waybill parked list --all` "
-            "shows what there is"
+            f"{what} of {given or 'any pipeline'}; `waybill parked list --all` shows what there was"
         )
     return found
 
@@ -491,9 +494,15 @@ def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
         if replayed
         else []
     )
+    if not (parked or apart):
+        sum_ = f"Nothing is parked now: {counted(len(found), 'group')} had events before."
+    else:
+        sum_ = (
+            f"{counted(parked, 'event')} parked in {counted(len(found), 'group')}{ways}. "
+            "`waybill parked show PIPELINE` says what to do."
+        )
     return [
-        f"{counted(parked, 'event')} parked in {counted(len(found), 'group')}{ways}. "
-        "`waybill parked show PIPELINE` says what to do.",
+        sum_,
         *before,
     ]
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from waybill.destinations import QueryResult
 
 _LARGEST = 2**63
+_OWN = "_waybill_"
+"""What the names of columns that Waybill adds to a table begin with."""
 
 
 def sql(
@@ -139,6 +141,8 @@ def _json(value: Any) -> Any:
 def _text(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, bytes | bytearray | memoryview):
         return f"\\x{bytes(value).hex()}"
     if isinstance(value, list | tuple | dict):
@@ -161,14 +165,26 @@ def _rows_in_words(result: QueryResult) -> str:
 
 
 def _row_table(result: QueryResult) -> Table:
-    """Return the rows as a table; values are whole, also where each has a line."""
+    """Return the rows as a table; values are whole, also where each has a line.
+
+    Waybill's own columns are the last; where a terminal has no room, they are left out first.
+    """
+    own = [name.startswith(_OWN) for name in result.columns]
+    order = sorted(range(len(own)), key=own.__getitem__)
     columns = [
-        Column(name, kind_of(row[place] for row in result.rows))
-        for place, name in enumerate(result.columns)
+        Column(
+            result.columns[place],
+            kind_of(row[place] for row in result.rows),
+            spare=0 if all(own) else own[place] * (place + 1),
+        )
+        for place in order
     ]
     null = Styled("null", "dim")
     return Table(
         columns,
-        [[null if value is None else _text(value) for value in row] for row in result.rows],
+        [
+            [null if row[place] is None else _text(row[place]) for place in order]
+            for row in result.rows
+        ],
         f"0 rows; the columns are {', '.join(result.columns)}",
     )

@@ -143,7 +143,8 @@ def replay(
         typer.Option(min=0, help="Seconds to wait, after the run, for what became of its events."),
     ] = 60.0,
     ungoverned: Annotated[
-        bool, typer.Option(help="Do not throttle, even if live traffic has to wait.")
+        bool,
+        typer.Option("--ungoverned", help="Do not throttle, even if live traffic has to wait."),
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
     as_json: AsJson = False,

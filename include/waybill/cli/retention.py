@@ -15,6 +15,14 @@ from waybill.cli.tables import Column, Table, print_table
 app = typer.Typer(
     no_args_is_help=True, help="Retention: show how long things are kept, and trim them."
 )
+_KEPT = {
+    "staged_days": "staged files that are loaded",
+    "log_days": "records in Kafka",
+    "payloads_days": "payloads",
+    "source_keys_days": "keys of sources that no pipeline compares with",
+    "traces_days": "traces",
+    "books_days": "rows of the tracker",
+}
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
@@ -30,7 +38,8 @@ def show(*, as_json: AsJson = False) -> None:
         print_json(rules)
         return
     for name, days in rules["settings"].items():
-        echo(f"WAYBILL_RETENTION__{name.upper()}={days:g}")
+        setting = f"WAYBILL_RETENTION__{name.upper()}"
+        echo(f"{_KEPT.get(name, name)}: {days:g} days ({setting})")
     echo("")
     print_table(_rule_table(rules["tables"]))
     tell_hindrances(settings, "nothing of this is deleted by itself", dags=["apply_retention"])

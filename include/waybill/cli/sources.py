@@ -83,7 +83,8 @@ def discover(
             }
         )
         return
-    print_table(_found_table(found))
+    if any(one.key or one.cursor or one.types for one in found.found) or not found.found:
+        print_table(_found_table(found))
     for proposal in found.proposals:
         print_folded([""])
         show_proposal(proposal, pasted=written is None)

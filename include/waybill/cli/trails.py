@@ -57,7 +57,7 @@ _Id = Annotated[str, typer.Argument(help="The question's id, or the beginning of
 def trail(
     request: TrailRequest,
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of events, up to 1,000.")
+        list[str] | None, typer.Argument(metavar="ID", help="Ids of events, up to 1,000.")
     ] = None,
     file: Annotated[
         str | None, typer.Option(metavar="FILE", help="A file of ids, one per line; -: stdin.")

@@ -101,7 +101,8 @@ def _confirm(name: str, tables: tuple[str, ...], *, as_json: bool) -> None:
 
     if as_json:
         raise InputError("--json asks no questions: add --yes")
-    said = f"{name} is not read any more; {', '.join(tables)} stay as they are"
+    stay = "stays as it is" if len(tables) == 1 else "stay as they are"
+    said = f"{name} will not be read any more; {', '.join(tables)} {stay}"
     print_folded([said], err=True)
     typer.confirm("Undeploy it?", abort=True, err=True)
 

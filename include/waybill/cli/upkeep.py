@@ -22,14 +22,44 @@ app = typer.Typer(no_args_is_help=True, help="The jobs that run each minute: lis
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Of `waybill upkeep list`.")]
 _WORDS = {
     ("audit", "number"): "round {}",
-    ("audit", "looked_at"): "stages of minutes looked at",
+    ("audit", "looked_at"): "minutes checked",
     ("audit", "balanced"): "in balance",
     ("audit", "moving"): "on the way",
+    ("audit", "breaches"): "with a breach",
     ("audit", "opened"): "breaches opened",
-    ("audit", "named"): "named",
-    ("tell_owners", "failed"): "not taken",
+    ("audit", "named"): "breaches with their events named",
+    ("tell_owners", "messages"): "messages sent",
+    ("tell_owners", "failed"): "messages not taken",
+    ("coordinate", "version"): "version {} of the assignment",
+    ("coordinate", "growths"): "topics grown",
+    ("measure_delays", "waiting"): "tasks waiting",
+    ("measure_delays", "running"): "tasks running",
+    ("measure_delays", "p95_s"): "95 % waited at most {} s",
+    ("measure_delays", "oldest_s"): "the longest {} s",
+    ("probe_held_pipelines", "held"): "pipelines held",
+    ("probe_held_pipelines", "to_replay"): "groups to replay",
+    ("scale_nodes", "version"): "version {} of the node counts",
+    ("scale_nodes", "removed"): "nodes removed",
+    ("auto_replay", "due"): "replays due",
 }
 """Of the numbers of a job's outcome; others are called by their names."""
+_COUNTED = {
+    plural: (plural.replace(many, single, 1).replace("their", "its"), plural)
+    for many, single, plurals in (
+        ("minutes", "minute", ("minutes checked",)),
+        ("breaches", "breach", ("breaches opened", "breaches with their events named")),
+        ("messages", "message", ("messages", "messages sent", "messages not taken")),
+        ("topics", "topic", ("topics grown",)),
+        ("tasks", "task", ("tasks waiting", "tasks running")),
+        ("pipelines", "pipeline", ("pipelines held",)),
+        ("groups", "group", ("groups to replay",)),
+        ("nodes", "node", ("nodes removed",)),
+        ("replays", "replay", ("replays due",)),
+        ("s", "", ("notices", "moves", "problems", "probes")),
+    )
+    for plural in plurals
+}
+"""Words of a number -> (of one, of more)."""
 _COLOURS = {"ok": "green", "running": "green", "failing": "bold red", "late": "bold red"}
 
 
@@ -122,6 +152,16 @@ def _outcome(one: JobRecord) -> Iterator[str]:
         if value is True:
             yield words
         elif isinstance(value, int | float) and value:
-            yield f"{value:,} {words}" if "{}" not in words else words.format(f"{value:,}")
+            yield _number(value, words)
         elif value:
             yield f"{words}: {value}"
+
+
+def _number(value: float, words: str) -> str:
+    """Return a number with what it is of: "1 notice", "2 notices", "round 4"."""
+    if "{}" in words:
+        return words.format(f"{value:,}")
+    if words in _COUNTED:
+        singular, plural = _COUNTED[words]
+        return f"{value:,} {singular if value == 1 else plural}"
+    return f"{value:,} {words}"

@@ -29,6 +29,12 @@ _UNREACHABLE = ("08", "57P")
 """Classes of SQLSTATE: the server is not there, or not now."""
 _TOO_LONG = "57014"
 _NO_TABLE = "42P01"
+_SYNTAX = "42601"
+_READING = re.compile(
+    r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*(?:[^*]|\*(?!/))*\*/)*(?:SELECT|WITH|VALUES|TABLE)\b[^;]*;?\s*$",
+    re.IGNORECASE,
+)
+_ONE_SELECT = "\n`waybill sql` runs one SELECT, and nothing that writes"
 _CURSOR = "waybill_sql"
 _DECLARE = f'DECLARE "{_CURSOR}" CURSOR FOR '
 """What psycopg puts before a statement: places in errors count from it."""
@@ -139,8 +145,14 @@ def _read_postgres(name: str, dsn: str, query: ReadQuery) -> QueryResult:
             raise AwayError(f"{where} did not answer: {said}", setting=setting) from error
         near = _near_tables(dsn, error) if error.sqlstate == _NO_TABLE else ""
         told = _in_own_words(error, query.statement) or said
+        near += _ONE_SELECT if error.sqlstate == _SYNTAX and _is_another(query.statement) else ""
         raise InputError(f"{where} refused the statement: {told}{near}") from error
     return QueryResult(columns, rows[: query.most], len(rows) > query.most)
+
+
+def _is_another(statement: str) -> bool:
+    """Tell whether a statement does not begin as one that reads, or more than one was given."""
+    return _READING.match(statement) is None
 
 
 def _in_own_words(error: psycopg.Error, statement: str) -> str:

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.notices.outbox import SentNotice as SentNotice
     from waybill.notices.outbox import WaitingNotice as WaitingNotice
+    from waybill.notices.outbox import sent_notices as sent_notices
     from waybill.notices.outbox import waiting_notices as waiting_notices
     from waybill.notices.rendering import Message as Message
     from waybill.notices.rendering import NamedCounts as NamedCounts
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "outbox": ["WaitingNotice", "waiting_notices"],
+        "outbox": ["SentNotice", "WaitingNotice", "sent_notices", "waiting_notices"],
         "rendering": ["Message", "NamedCounts", "one_line"],
         "sending": ["SendReport", "send_notices", "send_test"],
         "sinks": ["Sink", "SinkAwayError", "SinkError", "open_sinks"],

@@ -80,6 +80,12 @@ _MESSAGES = text("""
            next_try_at
     FROM notice_messages ORDER BY made_at, owner, sink
 """)
+_SENT = text("""
+    SELECT date_trunc('minute', sent_at) AS sent_at, pipeline_id, kind, reached,
+           count(*) AS notices
+    FROM notices WHERE sent_at IS NOT NULL
+    GROUP BY 1, 2, 3, 4 ORDER BY 1 DESC, 2, 3 LIMIT :most
+""")
 _LOOSE = text("""
     SELECT n.pipeline_id, n.kind, count(*) AS notices, min(n.made_at) AS made_at
     FROM notices n
@@ -126,6 +132,25 @@ class WaitingNotice:
         for name in ("since", "next_try_at"):
             found[name] = None if found[name] is None else found[name].isoformat()
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class SentNotice:
+    """Notices of one kind about one pipeline that all sinks took in the same minute."""
+
+    sent_at: datetime
+    """To the minute."""
+    owner: str
+    """Of the pipeline now."""
+    pipeline: str
+    kind: str
+    notices: int
+    sinks: tuple[str, ...]
+    """Those that took them; empty: none was set, or all were taken out meanwhile."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self) | {"sent_at": self.sent_at.isoformat()}
 
 
 def settle(tracker: TrackerStore, sinks: Sequence[str], *, keep_sent_s: float) -> None:
@@ -209,6 +234,28 @@ def put_off(connection: Connection, claimed: Claim, problem: str, *, wait_s: flo
     words = problem.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\0")
     values = {"owner": claimed.owner, "sink": claimed.sink, "id": claimed.id, "wait": wait_s}
     connection.execute(_PUT_OFF, {**values, "problem": words[:_LONGEST_PROBLEM]})
+
+
+def sent_notices(tracker: TrackerStore, most: int) -> list[SentNotice]:
+    """Return what was sent, the newest first; kept for ``notices.keep_sent_days``.
+
+    Args:
+        tracker: all.
+        most: lines at most. All that is kept is read and summed.
+    """
+    with tracker.transaction() as connection:
+        known = owners(connection)
+        return [
+            SentNotice(
+                row.sent_at,
+                known[row.pipeline_id].owner if row.pipeline_id in known else NOBODY,
+                known[row.pipeline_id].name if row.pipeline_id in known else row.pipeline_id,
+                row.kind,
+                row.notices,
+                tuple(row.reached),
+            )
+            for row in connection.execute(_SENT, {"most": most})
+        ]
 
 
 def waiting_notices(tracker: TrackerStore) -> list[WaitingNotice]:

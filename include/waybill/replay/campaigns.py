@@ -942,13 +942,19 @@ def left_out_words(left_out: Mapping[str, int]) -> list[str]:
     ordered: Collection[tuple[str, int]] = sorted(
         left_out.items(), key=lambda item: (-item[1], item[0])
     )
-    return [f"{number:,} left out: {reason_words(reason)}" for reason, number in ordered]
+    return [
+        f"{number:,} {'group' if number == 1 else 'groups'} left out: {reason_words(reason)}"
+        for reason, number in ordered
+    ]
 
 
 def reason_words(reason: str) -> str:
     """Return why a group is left out, and what to do."""
     known = {
-        NEVER_EVENTS: "they never were events; correct the source, then discard them",
+        NEVER_EVENTS: (
+            "what the source gave could not be read, so there is no event to replay; correct the "
+            "source, then discard it"
+        ),
         HELD: "their pipelines are held; run again after the release (`waybill pipelines holds`)",
         REPLAYING: "they are being replayed; run again when that has ended",
         OVER_LIMIT: "they are over the limit; run again for them",

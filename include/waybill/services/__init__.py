@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from waybill.services.parked_events import refresh_tracker as refresh_tracker
     from waybill.services.parked_events import send_notices as send_notices
     from waybill.services.parked_events import send_test_notice as send_test_notice
+    from waybill.services.parked_events import sent_notices as sent_notices
     from waybill.services.parked_events import set_auto_replay as set_auto_replay
     from waybill.services.parked_events import waiting_notices as waiting_notices
     from waybill.services.pipeline_trial import DeepCheck as DeepCheck
@@ -268,6 +269,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "send_notices",
             "send_test_notice",
             "set_auto_replay",
+            "sent_notices",
             "waiting_notices",
         ],
         "pipeline_trial": ["DeepCheck", "TrialFailedError", "deep_check"],

@@ -11,7 +11,7 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 
 if TYPE_CHECKING:
     from waybill.access import Decision
-    from waybill.notices import SendReport, WaitingNotice
+    from waybill.notices import SendReport, SentNotice, WaitingNotice
     from waybill.parking import (
         AutoReplay,
         CleanUpReport,
@@ -188,6 +188,14 @@ def send_notices(settings: Settings) -> SendReport:
 
     with open_tracker(settings.tracker) as tracker:
         return send(tracker, settings.notices)
+
+
+def sent_notices(settings: Settings, most: int) -> list[SentNotice]:
+    """Return what owners were told, the newest first: so many lines at most."""
+    from waybill.notices import sent_notices
+
+    with open_tracker(settings.tracker) as tracker:
+        return sent_notices(tracker, most)
 
 
 def waiting_notices(settings: Settings) -> list[WaitingNotice]:

@@ -119,7 +119,7 @@ def test_what_moves_what_was_explained_and_what_is_open_is_said(shown: Any) -> N
     said = shown(found, columns=200)
     assert "moving: flights: ingestion goes on" in said
     assert "3 explained or closed by name" in said
-    assert "stages of intake minutes: 1,200 balanced, 4 moving, 0 breach" in said
+    assert "minutes by stage: 1,200 in balance, 4 on the way, 0 with a breach" in said
     assert said.count("breach 4: flights / flight: 1 \\x1b[1mmissing") == 10
     assert "and 2 more: `waybill audit breaches`" in said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 from tests.support.commands import commands, flags, words
 from typer.testing import CliRunner
 
-from waybill.cli import app
+from waybill.cli import COMMANDS, PANELS, app
 from waybill.cli.command import DECLARED, DEPLOYED, DESTINATION
 from waybill.cli.exit_codes import ExitCode
 
@@ -161,3 +162,42 @@ def test_what_cannot_be_taken_back_is_told_which(
     given = words(EVERY[path], {"int": "1"}, other="something")
     done = run(*path.split(), *[one for one in given if one != "something"], *yes)
     assert (done.exit_code, trap.asked) == (ExitCode.INPUT, 0), done.output
+
+
+def help_of(monkeypatch: pytest.MonkeyPatch, *given: str) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run(*given, "--help")
+    assert done.exit_code == 0, done.output
+    return str(done.output)
+
+
+def test_the_help_has_each_command_in_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    grouped = [name for names in PANELS.values() for name in names]
+    assert sorted(grouped) == sorted(COMMANDS)
+    lines = help_of(monkeypatch).splitlines()
+    titles = [line.split()[1:3] for line in lines if line.startswith("╭─")]
+    assert titles[:3] == [["Options", titles[0][1]], ["Start", "here"], ["Pipelines", "and"]]
+    first = next(number for number, line in enumerate(lines) if "─ Start here" in line)
+    assert [line.split()[1] for line in lines[first + 1 : first + 4]] == ["up", "new", "test"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_help_names_arguments_alike_and_breaks_no_number(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = help_of(monkeypatch, *name.split())
+    usage = said.partition("Usage:")[2].partition("\n")[0].partition(f" {name} ")[2]
+    assert usage.startswith("[OPTIONS]")
+    assert usage == usage.upper()
+    assert not {"{", "}"} & set(usage)
+    for line in said.splitlines():
+        opened = re.search(r"\[[0-9x.]", line)
+        assert opened is None or "]" in line[opened.start() :], line
+        assert re.search(r"│ +[0-9.<=x]+\]", line) is None, line
+    assert not re.search(r"--(no-)?un\w+ +--no-un", said)
+
+
+def test_an_upper_bound_that_the_help_leaves_out_is_checked() -> None:
+    done = run("campaigns", "start", "--all-pipelines", "--limit", str(10**18))
+    assert done.exit_code == ExitCode.INPUT
+    assert "less than or equal to" in " ".join(done.stderr.split())

@@ -280,3 +280,20 @@ def test_half_a_surrogate_pair_is_written_out_in_every_form(
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[1].startswith(r"a\udcffb,")
     assert r"a\udcffb" in run("sql", "SELECT 1").stdout
+
+
+def test_columns_of_waybill_are_the_last_and_leave_a_narrow_table_first(file: Path) -> None:
+    own = ", ".join(f"repeat('{c}', 24) AS _waybill_{c}" for c in "ab")
+    statement = f"SELECT {own}, id, id = 1 AS late FROM t ORDER BY id"
+    lines = run("sql", statement).stdout.splitlines()
+    assert [line.split() for line in lines[2:4]] == [
+        ["1", "true", "a" * 24, "b" * 24],
+        ["2", "false", "a" * 24, "b" * 24],
+    ]
+    lines = run("sql", statement.replace("24", "40")).stdout.splitlines()
+    assert lines[0].split() == ["id", "late", "_waybill_a"]
+    assert "not in 80 columns: _waybill_b; --json has all" in lines
+    only = "SELECT repeat('x', 100) AS _waybill_a"
+    assert run("sql", only).stdout == f"_waybill_a:\n{'x' * 100}\n1 row\n"
+    assert run("sql", statement, "--csv").stdout.startswith("_waybill_a,_waybill_b,id,late\n")
+    assert run("sql", "SELECT true AS x", "--csv").stdout == "x\ntrue\n"

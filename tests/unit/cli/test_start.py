@@ -68,7 +68,7 @@ def test_garbage_is_looked_for_less_often_while_a_command_runs_and_as_usual_afte
     from waybill.cli.lazy import root
 
     seen = []
-    group = root({})()
+    group = root({}, {})()
     group.callback = lambda: seen.append(gc.get_threshold()[0])
     group.invoke_without_command = True
     usual = gc.get_threshold()

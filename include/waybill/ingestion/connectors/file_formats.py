@@ -375,9 +375,10 @@ class JsonLinesFormat(_TextFormat):
         there = set().union(*good)
         missing = [name for name in self._wanted.fields if name not in there]
         if good and missing:
+            first = "first record has" if len(good) == 1 else f"first {len(good)} records have"
             raise InputError(
                 f"source file {self._name!r}: expected field {', '.join(map(repr, missing))}; its"
-                f" first {len(good)} records have {_listed(sorted(there))}"
+                f" {first} {_listed(sorted(there))}"
             )
         return position if position.at else Position(self._text.position, 1)
 
