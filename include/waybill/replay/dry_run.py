@@ -24,6 +24,8 @@ from waybill.parking import (
     Drawn,
     EventSample,
     ParkedEvent,
+    ParkedEventsRequest,
+    ParkedGroup,
     Parking,
     Stratum,
     fingerprint_of,
@@ -41,7 +43,9 @@ from waybill.processing import (
 from waybill.replay.eligibility import find_replayable
 from waybill.replay.messages import (
     encode_again,
+    all_carry_sources,
     enters_earlier,
+    enters_with_sources,
     next_attempt,
     parent_of,
     refuse_without_source,
@@ -317,14 +321,33 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     good = None
     if request.proposed is not None and request.good:
         good = _good(runners, request, version, found.event_name, personal)
-    earlier = enters_earlier(request.enter, found.stage, active)
-    if earlier:
-        everything = parking.draw(found.id, request.conditions)
-        refuse_without_source(event for _, event in everything.events)
+    earlier = entry(parking, found, request, active)
     sample = parking.draw(found.id, request.conditions, n=request.sample, seed=request.seed)
     runner = runners.of(version)
     report = dry_run(version, runner, sample, good, personal=personal, earlier=earlier)
     return replace(report, quarantined=found.quarantined)
+
+
+def entry(
+    parking: Parking, group: ParkedGroup, request: ParkedEventsRequest, active: Pipeline
+) -> bool:
+    """Tell whether a replay of these events enters at the transformation.
+
+    Raises:
+        InputError: it cannot enter where it says; or some events carry a source, and it says not
+            where they enter.
+
+    Cost: where the pipeline keeps sources, a read of the events that parked at mapping.
+    """
+    asked = (request.enter, group.stage, active)
+    earlier, may_enter = enters_earlier(*asked), enters_with_sources(*asked)
+    if not (earlier or may_enter):
+        return False
+    events = (event for _, event in parking.draw(group.id, request.conditions).events)
+    if may_enter:
+        return all_carry_sources(events)
+    refuse_without_source(events)
+    return True
 
 
 def _proposed(folder: Path, active: Pipeline) -> Pipeline:

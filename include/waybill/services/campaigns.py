@@ -55,7 +55,7 @@ def foresee_campaign(settings: Settings, request: CampaignRequest) -> CampaignFo
     pipeline_id = _pipeline_id(settings, request)
     with open_tracker(settings.tracker) as tracker:
         found = replay.foresee_campaign(tracker, request, pipeline_id)
-        if request.enter:
+        if request.enter == "transformation":
             for one, is_mapping in found.pipelines.items():
                 stage = "mapping" if is_mapping else "transformation"
                 replay.enters_earlier(request.enter, stage, pipeline_of(tracker, one))
