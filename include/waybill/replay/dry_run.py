@@ -42,10 +42,12 @@ from waybill.processing import (
 )
 from waybill.replay.eligibility import find_replayable
 from waybill.replay.messages import (
-    encode_again,
+    MAPPING,
     all_carry_sources,
+    encode_again,
     enters_earlier,
     enters_with_sources,
+    mending_commands,
     next_attempt,
     parent_of,
     refuse_without_source,
@@ -96,6 +98,9 @@ class DryRunReport:
     """Events of the partition that were set apart before, as their objects are damaged or gone."""
     good: GoodReport = field(default_factory=GoodReport)
     """Nothing is tried unless another version than the active one is proposed."""
+
+    mend: tuple[str, ...] = ()
+    """Commands that deliver what would park at mapping again, once its transformation is mended."""
 
     @property
     def misses(self) -> bool:
@@ -325,7 +330,17 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     sample = parking.draw(found.id, request.conditions, n=request.sample, seed=request.seed)
     runner = runners.of(version)
     report = dry_run(version, runner, sample, good, personal=personal, earlier=earlier)
-    return replace(report, quarantined=found.quarantined)
+    return replace(
+        report, quarantined=found.quarantined, mend=_mend(report, found, earlier=earlier)
+    )
+
+
+def _mend(report: DryRunReport, group: ParkedGroup, *, earlier: bool) -> tuple[str, ...]:
+    """Return how to mend what would park again as the transformation made it."""
+    again = any(way.startswith(f"{MAPPING}/") for way in report.would_fail)
+    if earlier or group.stage != MAPPING or not again:
+        return ()
+    return mending_commands(group, carry_sources=False)
 
 
 def entry(

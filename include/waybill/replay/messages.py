@@ -14,6 +14,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import UTC, timedelta
 from functools import partial
 from shlex import quote
 from typing import Any
@@ -153,6 +154,33 @@ def mend_without_source(pipeline: str) -> str:
         "For those that are parked: deploy the mended pipeline, read the source again with "
         f"`waybill ingest {name} --full --why mended`, which delivers mended copies, then "
         f"`waybill parked discard {name} --stage mapping --why mended`"
+    )
+
+
+def mending_commands(group: ParkedGroup, *, carry_sources: bool) -> tuple[str, ...]:
+    """Return what delivers events that parked at mapping, once their transformation is mended.
+
+    A replay from mapping sends what the old transformation made. So they go back as what they were
+    made from; or, where they do not carry it, their source is read again, and what is parked up to
+    now is discarded: what parks again stays.
+
+    Args:
+        group: of stage mapping.
+        carry_sources: the events carry what they were made from.
+
+    Returns:
+        Commands to paste into a shell, in their order.
+    """
+    name = quote(group.pipeline)
+    which = f"{name} -e {quote(group.event_name)} -s {MAPPING} -t {quote(group.error_type)}"
+    deploy = f"waybill pipelines deploy {name}"
+    if carry_sources:
+        return deploy, f"waybill parked replay {which} --enter {TRANSFORMATION}"
+    until = group.last_parked_at.astimezone(UTC) + timedelta(seconds=1)
+    return (
+        deploy,
+        f"waybill ingest {name} --full --why mended --wait",
+        f"waybill parked discard {which} --parked-until {until:%Y-%m-%dT%H:%M:%SZ} --why mended",
     )
 
 
