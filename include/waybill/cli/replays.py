@@ -173,6 +173,7 @@ def replay(
         return
     found = replayable(settings, request)
     active = tell_active(settings, found.pipeline_id, "replayed")
+    _tell_entry(settings, found, request)
     conf = request.model_dump(mode="json", exclude={"dry_run", "sample", "proposed", "unpause"})
     conf["governed"] = not ungoverned
     state, run_id, reason = _launch(settings, conf, follow=follow, unpause=request.unpause)
@@ -192,6 +193,22 @@ def replay(
         echo(reason, err=True)
     if state == "failed" or (outcome is not None and _has_not_all_passed(outcome, wait)):
         raise typer.Exit(ExitCode.FOUND)
+
+
+def _tell_entry(settings: Settings, group: ParkedGroup, request: ReplayRequest) -> None:
+    """Say on standard error where the transformation may run again though nobody asked for it."""
+    from waybill.services import opened_parked_events
+
+    if request.enter or group.stage != "mapping":
+        return
+    with opened_parked_events(settings) as service:
+        if not service.can_enter_earlier(group):
+            return
+    line = (
+        "where all of these events carry what they were made from, that is sent, and the "
+        "transformation runs on it again; --enter mapping sends them as they parked"
+    )
+    print_folded([line], err=True)
 
 
 def _version(found: DeployedVersion | None) -> dict[str, object]:
