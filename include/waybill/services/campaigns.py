@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waybill import replay
-from waybill.deployment import deployed_id, pipeline_of
+from waybill.deployment import deployed_id, keeps_source, pipeline_of
 from waybill.errors import InputError
 from waybill.services.environment import opened_parking
 from waybill.services.replay import replay_outcome, run_dry_run
@@ -79,6 +79,8 @@ def entry_problems(settings: Settings, request: CampaignRequest) -> dict[str, st
         found = parking.partitions_of(replay.foresee_groups(tracker, request, pipeline_id))
         at_mapping = [one for one in found if one.stage == replay.MAPPING][:_MOST_LOOKED_AT]
         for group in at_mapping:
+            if not (request.enter or keeps_source(tracker, group.pipeline_id)):
+                continue
             names = {name: getattr(group, name) for name in ("event_name", "stage", "error_type")}
             conf = request.of_group({"pipeline": group.pipeline_id, **names})
             own = replay.ReplayRequest.of(conf)
