@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.integration import test_replay_outcome
@@ -212,10 +212,53 @@ def test_what_parked_at_mapping_enters_at_the_transformation_where_that_is_asked
     tried = run("start", "orders", "--dry-run", "--enter", "transformation")
     assert tried.exit_code == 2
     assert "cannot be tried" in said(tried), "they parked before sources were kept"
+    hopeless = run(*words, "-s", "mapping")
+    assert hopeless.exit_code == 1
+    refusal = " ".join(hopeless.stderr.split())
+    assert "no group can be replayed so; nothing was begun" in refusal
+    assert "3 of 3 parked events carry no source" in refusal
+    assert "`waybill parked replay --parked-since`" in refusal, "an option that exists"
+    assert services.replay_campaigns(books.settings, limit=9) == []
     assert Airflow.confs == []
     more = ("-s", "transformation", "--groups-per-run", groups_per_run)
     assert run(*words, *more).exit_code == 0
     assert [conf["enter"] for conf in Airflow.confs] == [None]
+
+
+def test_a_group_whose_run_failed_says_why_or_where_to_look(run: Any, books: Books) -> None:
+    park_at_mapping(books)
+    request, tracker = CampaignRequest(), books.tracker
+    found = freeze_campaign(tracker, request, "test-orders", who="ann", run_id="c1")
+
+    class Runs:
+        states: ClassVar[dict[str, str]] = {}
+
+        def start(self, run_id: str, _conf: Mapping[str, Any]) -> None:
+            self.states[run_id] = "running"
+
+        def state(self, run_id: str) -> str | None:
+            return self.states.get(run_id)
+
+    advance_campaign(tracker, found.id, Runs())
+    first, second = Runs.states
+    for reason in ("the first try", "Kafka refused it\x1b[2J"):
+        assert services.note_failed_replay(books.settings, first, reason)
+    assert not services.note_failed_replay(books.settings, "manual__1", "no campaign's")
+    Runs.states.update({first: "failed", second: "failed"})
+    advance_campaign(tracker, found.id, Runs())
+    shown = run("show", str(found.id))
+    assert "failed: Kafka refused it" in said(shown)
+    assert "the first try" not in said(shown)
+    assert "its run left no reason" in said(shown)
+    assert "\x1b" not in shown.stdout
+    again = freeze_campaign(tracker, request, "test-orders", who="ann", run_id="c2")
+    Runs.states.clear()
+    advance_campaign(tracker, again.id, Runs())
+    services.note_failed_replay(books.settings, next(iter(Runs.states)), "a try that failed")
+    Runs.states.update(dict.fromkeys(Runs.states, "success"))
+    advance_campaign(tracker, again.id, Runs())
+    listed = json.loads(run("show", str(again.id), "--groups", "ended", "--json").stdout)["listed"]
+    assert [one["report"] for one in listed] == [None, None], "the next try succeeded"
 
 
 def test_changes_of_the_folder_that_are_not_deployed_are_said_before_it_begins(

@@ -59,13 +59,13 @@ def flights(lot):
     lot.park([make_event(9, stage="mapping", code="not_null_violation")], 2)
 
 
-def declare(lot, personal=()):
+def declare(lot, personal=(), keep_source=False):
     """Write a deployed version with these personal fields."""
     event = {"personal": list(personal), "table": {"columns": [{"name": "n"}]}}
     lot.sql(
         "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
         "SELECT 'pl-1', count(*) + 1, 'v1', CAST(:declared AS jsonb), 'test' FROM pipeline_versions",
-        declared=json.dumps({"events": {"flight": event}}),
+        declared=json.dumps({"keep_source": keep_source, "events": {"flight": event}}),
     )
 
 
@@ -108,6 +108,70 @@ def test_show_says_what_to_do(run, flights):
     [row] = run("show", "-s", "mapping", "--json")
     assert row["error"]["transient"] is False
     assert row["parked"] == 1
+
+
+def test_show_says_how_to_mend_what_the_transformation_made_for_this_pipeline(run, flights, lot):
+    group = "flights -e flight -s mapping -t not_null_violation"
+    shown = run("show", "flights", "-s", "mapping")
+    assert "step 1: waybill pipelines deploy flights" in " ".join(shown.split())
+    assert "waybill ingest flights --full --why mended --wait" in shown
+    assert f"waybill parked discard {group} --parked-until 20" in shown
+    assert "--enter" not in shown
+    declare(lot, keep_source=True)
+    shown = run("show", "flights", "-s", "mapping")
+    assert f"waybill parked replay {group} --enter transformation" in shown
+    assert "--full" not in shown
+    assert "waybill ingest" not in run("show", "flights", "-s", "transformation")
+    [row] = run("show", "flights", "-s", "mapping", "--json")
+    assert [one.split()[:3] for one in row["mend"]] == [
+        ["waybill", "pipelines", "deploy"], ["waybill", "parked", "replay"]
+    ]  # fmt: skip
+
+
+def test_a_discard_can_be_tried(run, flights, lot):
+    told = run("discard", "flights", "--dry-run")
+    assert "flights/flight/transformation/null_value: 6 parked events" in told
+    assert "up to 7 events in 2 groups" in told
+    assert "nothing was written" in told
+    assert run("discard", "flights", "-s", "mapping", "--dry-run", "--json")["events"] == 1
+    assert (lot.states(), lot.sql("SELECT count(*) FROM audit_log")) == ({"parked": 7}, [(0,)])
+    missing = run("discard", "flights", "--yes", fails=True)
+    assert "--why is missing" in str(missing.exception)
+    run("discard", "flights", "-s", "mapping", "--why", "test", "--yes")
+    undone = run("undo-discard", "flights", "--dry-run")
+    assert "up to 1 event in 1 group" in undone
+
+
+def test_messages_in_waybills_own_words_are_shown_without_the_value(run, lot):
+    lot.sql("INSERT INTO pipelines (id, name, team) VALUES ('pl-1', 'flights', 'aviation')")
+    declare(lot, personal=["mail"])
+    kept = "column 'n' is decimal(8,2); got str "
+    learned = "column 'ann' is decimal(8,2); got str '7'"
+    broken = "expected an object of JSON in UTF-8; found no JSON"
+    cases = {
+        "type_mismatch": ("mapping", f"{kept}'ann@x.org'", '{"n":"ann@x.org","mail":"b@x.org"}'),
+        "number_out_of_range": ("mapping", learned, '{"ann":"7"}'),
+        "value_error": ("transformation", f"{kept}'ann@x.org'", '{"n":"ann@x.org"}'),
+        "source_row_malformed": ("ingestion", broken, '{"mail":"ann@x.org'),
+    }
+    for number, (code, (stage, message, value)) in enumerate(cases.items()):
+        event = make_event(number, stage=stage, code=code)
+        event.message, event.value = message, value.encode()
+        event.where = "rides.jsonl, line 7" if stage == "ingestion" else "n"
+        lot.park([event], number + 1)
+    listed = run("list", "--json")
+    assert {row["error_type"]: row["last_message"] for row in listed} == {
+        "type_mismatch": f"{kept}•••",
+        "number_out_of_range": "•••",
+        "value_error": "•••",
+        "source_row_malformed": broken,
+    }
+    assert "waybill parked sample PIPELINE --personal" in run("list")
+    sample = run("sample", "flights", "-t", "source_row_malformed")
+    assert f"{broken}  (rides.jsonl, line 7)" in sample
+    assert "ann" not in sample
+    assert "--personal" in sample
+    assert broken in run("show", "flights", "-t", "source_row_malformed")
 
 
 def test_a_sample_shows_events_next_to_their_errors(run, flights):

@@ -187,7 +187,8 @@ def test_parents_go_back_once_and_the_books_balance_at_each_step(world: World) -
     request = dry_run_request(*NAMES, enter="transformation")
     tried = services.run_dry_run(world.settings, request)
     assert (tried.tried, tried.would_pass) == (2 * ROWS, 2 * ROWS)
-    assert services.run_dry_run(world.settings, dry_run_request(*NAMES)).would_pass == 0
+    as_parked = dry_run_request(*NAMES, enter="mapping")
+    assert services.run_dry_run(world.settings, as_parked).would_pass == 0
 
     done = world.replay()
     assert (done.events, done.sent, done.refused) == (2 * ROWS, ROWS, 0)
@@ -273,8 +274,14 @@ def test_a_run_that_dies_at_a_mark_is_resumed_and_sends_no_parent_twice(
 
 def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world: World) -> None:
     parked_children(world, keep=False)
-    with pytest.raises(InputError, match="keeps no sources"):
+    with pytest.raises(InputError, match="keeps no sources.*`waybill ingest orders --full"):
         world.replay()
+    tried = services.run_dry_run(world.settings, dry_run_request(*NAMES))
+    group = "orders -e order -s mapping -t not_null_violation"
+    deploy, again, discard = tried.mend
+    assert (tried.would_pass, deploy) == (0, "waybill pipelines deploy orders")
+    assert again == "waybill ingest orders --full --why mended --wait"
+    assert discard.startswith(f"waybill parked discard {group} --parked-until 20")
     world.deploy(BROKEN)
     with pytest.raises(
         InputError, match=r"24 of 24 parked events carry no source.* Nothing was sent"
@@ -288,3 +295,35 @@ def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world
         world.replay("r3", enter="ingestion")
     world.parking.discard(ParkedGroupFilter(stage="mapping"), Decision("ann", "test"))
     world.books()
+
+
+def test_a_replay_without_enter_never_loses_what_a_later_transformation_could_mend(
+    world: World,
+) -> None:
+    parked_children(world)
+    assert world.replay(enter=None).sent == ROWS, "the parents go back, not the children"
+    world.process()
+    world.load()
+    assert world.books().parked == 2 * ROWS, "nothing was mended: all parked again"
+    world.deploy(MENDED)
+    tried = services.run_dry_run(world.settings, dry_run_request(*NAMES))
+    assert (tried.tried, tried.would_pass) == (2 * ROWS, 2 * ROWS)
+    world.replay("r2", enter=None)
+    world.process()
+    world.load()
+    assert world.books().parked == 0
+    assert world.warehouse_notes() == {"ok": ROWS, "mended": 2 * ROWS}
+
+
+def test_where_only_some_carry_a_source_it_has_to_be_said_where_they_enter(world: World) -> None:
+    parked_children(world)
+    assert world.replay(enter="mapping", max_events=1).sent == 1
+    world.process()
+    with pytest.raises(InputError, match="23 of 24 parked events carry what they were made from"):
+        world.replay("r2", enter=None)
+    with pytest.raises(InputError, match="--enter mapping"):
+        services.run_dry_run(world.settings, dry_run_request(*NAMES))
+    assert world.states()["parked"] == 2 * ROWS
+    assert world.replay("r3", enter="mapping").sent == 2 * ROWS
+    world.process()
+    assert world.replay("r4", enter=None).sent == 2 * ROWS, "none carries one: as they parked"

@@ -7,7 +7,7 @@ the events that a transformation makes, which keep the key of the one that they 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -104,9 +104,15 @@ class Personal:
     Args:
         events: pipeline ids, each with its event names and their declarations as JSON; the same
             name may come again, of another version.
+        columns: pipeline ids, each with the columns that its deployed versions name.
     """
 
-    def __init__(self, events: Iterable[tuple[str, dict[str, dict[str, Any]]]]) -> None:
+    def __init__(
+        self,
+        events: Iterable[tuple[str, dict[str, dict[str, Any]]]],
+        columns: Mapping[str, frozenset[str]] | None = None,
+    ) -> None:
+        self._columns = columns or {}
         self._declared: dict[str, dict[str, _Declared]] = {}
         for pipeline_id, declarations in events:
             known = self._declared.setdefault(pipeline_id, {})
@@ -127,6 +133,10 @@ class Personal:
         keys = {one for event in events.values() for one in event.key}
         own = any(_overlap(event.key, event.personal) for event in events.values())
         return tuple(sorted(found | {KEY} if own or _overlap(keys, found) else found))
+
+    def columns(self, pipeline_id: str) -> frozenset[str]:
+        """Return the columns that versions of a pipeline name, without those that were learned."""
+        return self._columns.get(pipeline_id, frozenset())
 
     def of(self, partition: Failed) -> tuple[str, ...] | None:
         """Return the personal fields of a partition's events, as of ``fields``."""
@@ -167,7 +177,13 @@ def personal_of(
         mappings = connection.execute(learned.order_by(mapped.number)).all()
     versions = [(row[0], row[1]) for row in rows]
     learned_of = [(row[0], {row[1]: row[2]}) for row in mappings]
-    return Personal([*versions, *learned_of, *proposed])
+    columns: dict[str, set[str]] = {}
+    for pipeline_id, events in versions:
+        named = columns.setdefault(pipeline_id, set())
+        for event in events.values():
+            named.update(column["name"] for column in event["table"]["columns"])
+    frozen = {pipeline_id: frozenset(names) for pipeline_id, names in columns.items()}
+    return Personal([*versions, *learned_of, *proposed], frozen)
 
 
 def proposed_by(version: Pipeline, mappings: Iterable[EventDeclaration]) -> list[Proposed]:

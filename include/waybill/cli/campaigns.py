@@ -59,6 +59,10 @@ _DAG_ID = "replay_parked_partitions"
 _NOT_TAKEN = ("governed", "parked_since", "parked_until", "fingerprint")
 _OF_THE_COMMAND = ("proposed", "sample", "unpause")
 _INTERRUPTED = 130
+_NO_REASON = {
+    "failed": "failed: its run left no reason (killed, or marked by hand); see the run's log",
+    "gone": "gone: its run was deleted in Airflow",
+}
 _LOOK_S = 0.5
 _BEGIN_S = 60.0
 
@@ -129,6 +133,7 @@ def start(
     if request.dry_run:
         _dry_run(settings, request, as_json=as_json)
         return
+    _refuse_hopeless(settings, request, found)
     if not yes:
         groups = min(found.groups, request.limit or found.groups)
         ask(
@@ -212,6 +217,23 @@ def _foreseen(settings: Settings, request: CampaignRequest) -> CampaignForecast:
         raise InputError("\n".join(["nothing that matches can be replayed", *left_out]))
     print_folded(left_out, err=True)
     return found
+
+
+def _refuse_hopeless(
+    settings: Settings, request: CampaignRequest, forecast: CampaignForecast
+) -> None:
+    """Say which groups cannot be replayed as it is asked.
+
+    Raises:
+        InputError: none can.
+    """
+    from waybill.services import entry_problems
+
+    problems = entry_problems(settings, request)
+    lines = [f"{name}: {why}" for name, why in problems.items()]
+    if lines and len(lines) >= min(forecast.groups, request.limit or forecast.groups):
+        raise InputError("\n".join(["no group can be replayed so; nothing was begun", *lines]))
+    print_folded([f"will fail: {line}" for line in lines], err=True, style="yellow")
 
 
 @dataclass(slots=True)
@@ -649,7 +671,7 @@ def _outcome(row: CampaignGroup, ways: Mapping[str, int]) -> str:
         found = ways or {f"at {stage}": number for stage, number in result.parked_again.items()}
         listed = ", ".join(f"{number:,} {way}" for way, number in _by_number(found))
         return f"{result.again:,} of {counted(result.sent, 'event')} parked again: {listed}"
-    return row.outcome
+    return _NO_REASON.get(row.outcome, row.outcome)
 
 
 def _group_table(

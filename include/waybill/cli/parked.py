@@ -6,7 +6,7 @@ Every command takes the same filters. With ``--json`` standard output is one JSO
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import timedelta
@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import orjson
 import typer
+from pydantic import Field
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import (
     PARTITION_FLAGS,
     AllPipelines,
     AsJson,
+    Reason,
     Who,
-    Why,
     Yes,
     ask,
     decision,
@@ -72,6 +73,7 @@ _FLAGS = {
     **PARTITION_FLAGS,
     "fingerprint": ("--fingerprint", "-f"),
 }
+_GROUP_NAMES = ("pipeline", "event_name", "stage", "error_type")
 _WINDOW = ("since", "until")
 _PARKED_WINDOW = ("parked_since", "parked_until")
 Unmasked = Annotated[
@@ -93,6 +95,7 @@ _EVER = {"replayed", "discarded"}
 """States whose numbers are left out where there is no room."""
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
+_STEPS_TO_MEND = ("step 1", "step 2", "step 3")
 _KEYS_SHOWN = 3
 """Objects of a partition that are shown."""
 
@@ -132,6 +135,7 @@ def list_partitions(
         print_json([partition.to_json() for partition in found])
     elif found:
         print_table(_group_table(found), _group_notes(found))
+        _tell_masked(partition.last_message for partition in found)
     else:
         _print_nothing(wanted, everything=everything)
 
@@ -154,13 +158,14 @@ def show(
         causes = service.causes(shown)
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
         keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
+        mend = {one.id: service.mending_commands(one) for one in shown}
     if as_json:
         print_json(
             [
                 partition.to_json()
                 | {"error": asdict(error_type(partition.error_type))}
                 | {"causes": [cause.to_json() for cause in causes[partition.id]]}
-                | {"objects": keys[partition.id]}
+                | {"objects": keys[partition.id], "mend": mend[partition.id]}
                 for partition in shown
             ]
         )
@@ -168,9 +173,14 @@ def show(
     for number, partition in enumerate(shown):
         if number:
             echo("")
-        _print_group(partition, causes[partition.id], keys[partition.id])
+        _print_group(partition, causes[partition.id], keys[partition.id], mend[partition.id])
     if len(found) > _MOST_SHOWN:
         echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
+    _tell_masked(
+        text
+        for partition in shown
+        for text in (partition.last_message, *(one.message for one in causes[partition.id]))
+    )
 
 
 @app.command()
@@ -205,7 +215,20 @@ def sample(
         for event in events:
             _print_event(event)
         _tell_rest(found, len(events), number, request.fingerprint)
+        _tell_masked(one.message + one.value.decode("utf-8", "replace") for one in events)
     _tell_damage(damage)
+
+
+def _tell_masked(texts: Iterable[str]) -> None:
+    """Say how what is masked in these texts can be seen; nothing where nothing is."""
+    from waybill.access import MASK
+
+    if any(MASK in text for text in texts):
+        line = (
+            f"{MASK} hides what may be personal: `waybill parked sample PIPELINE --personal` shows "
+            "it, and the audit log says who looked"
+        )
+        print_folded([line], style="dim")
 
 
 def _tell_rest(
@@ -340,15 +363,24 @@ def _tell_damage(damage: Damage) -> None:
         raise typer.Exit(ExitCode.FOUND)
 
 
+class _DecisionRequest(ParkedFilter):
+    """What is discarded or parked again, or the dry run of that."""
+
+    dry_run: bool = Field(
+        default=False, description="Say which groups it would take; change nothing."
+    )
+
+
 def _decision(
     verb: Literal["discard", "undo_discard"], question: str, done: str, left: str
 ) -> Callable[..., None]:
     """Return the command that decides on what matches, or takes the decision back."""
+    state: Literal["parked", "discarded"] = "parked" if verb == "discard" else "discarded"
 
-    @takes(ParkedFilter, flags=_FLAGS)
+    @takes(_DecisionRequest, flags=_FLAGS)
     def decide(
-        request: ParkedFilter,
-        why: Why,
+        request: _DecisionRequest,
+        why: Reason = "",
         who: Who = None,
         *,
         all_pipelines: AllPipelines = False,
@@ -357,28 +389,63 @@ def _decision(
     ) -> None:
 
         require_scope(request.pipeline, all_pipelines=all_pipelines)
+        if request.dry_run:
+            _foresee(request, state, as_json=as_json)
+            return
+        _require_why(why)
         with _opened_parking() as parking:
             wanted = _filter(parking, request)
             if not yes:
-                found = _some(parking, wanted)
-                number = sum(p.parked if verb == "discard" else p.discarded for p in found)
-                noun = "parked event" if verb == "discard" else "discarded event"
+                number = sum(getattr(one, state) for one in _some(parking, wanted))
                 if number or as_json:
-                    ask(question.format(counted(number, noun)), as_json=as_json)
+                    ask(question.format(counted(number, f"{state} event")), as_json=as_json)
             report = getattr(parking, verb)(wanted, decision(who, why))
         if as_json:
             print_json(report.to_json())
         else:
             _print_decided(report, done, left)
-            if verb == "discard" and report.events:
-                _tell_clean_up()
+            _tell_clean_up(verb, report)
 
     return decide
 
 
-def _tell_clean_up() -> None:
+def _foresee(
+    request: ParkedFilter, state: Literal["parked", "discarded"], *, as_json: bool
+) -> None:
+    """Say how many events of which groups are in a state, at most, of what matches."""
+    with _opened_parking() as parking:
+        found = _some(parking, _filter(parking, request))
+    rows = [(one, getattr(one, state)) for one in found if getattr(one, state)]
+    total = sum(number for _, number in rows)
+    if as_json:
+        groups = [
+            {name: getattr(one, name) for name in _GROUP_NAMES} | {"events": number}
+            for one, number in rows
+        ]
+        print_json({"groups": groups, "events": total, "dry_run": True})
+        return
+    for one, number in rows:
+        print_folded([f"{one.name}: {counted(number, f'{state} event')}"])
+    print_folded([f"up to {counted(total, 'event')} in {counted(len(rows), 'group')}"])
+    if any(getattr(request, name) for name in (*_WINDOW, *_PARKED_WINDOW, "fingerprint")):
+        line = "groups are counted whole here: the window or the fingerprint may take fewer"
+        print_folded([line], style="dim")
+    print_folded(["nothing was written"], style="dim")
+
+
+def _require_why(why: str) -> None:
+    from waybill.errors import InputError
+
+    if not why:
+        raise InputError("--why is missing: give the reason, for the audit log")
+
+
+def _tell_clean_up(verb: str, report: DiscardReport) -> None:
     """Say what keeps discarded events in the bucket, if anything does."""
     from waybill.settings import Settings
+
+    if verb != "discard" or not report.events:
+        return
 
     dags = ["clean_up_parked_files"]
     tell_hindrances(Settings(), "files of discarded events are not deleted", dags=dags)
@@ -508,14 +575,21 @@ def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
 
 
 def _print_group(
-    partition: ParkedGroup, causes: Sequence[FailureCause], keys: Sequence[str]
+    partition: ParkedGroup,
+    causes: Sequence[FailureCause],
+    keys: Sequence[str],
+    mend: Sequence[str],
 ) -> None:
-    """Print one partition with what its error means, its causes, and the objects it is in."""
+    """Print one partition with what its error means, its causes, and the objects it is in.
+
+    ``mend``: commands for what the transformation made wrong.
+    """
     meaning = error_type(partition.error_type)
     kind = "transient: may pass later by itself" if meaning.transient else "permanent"
     facts: list[tuple[str, Cell]] = [
         ("error", f"{meaning.title} ({kind})"),
         ("what to do", meaning.advice),
+        *_mending(mend),
         (
             "events now",
             f"{partition.parked:,} parked, {partition.replaying:,} replaying"
@@ -532,7 +606,14 @@ def _print_group(
     if partition.quarantined:
         words = f"their files are damaged or gone: {_WAY_OUT}"
         facts.append(("quarantined", Styled(words, "bold red")))
-    print_facts(facts, partition.name, whole=("object",))
+    print_facts(facts, partition.name, whole=("object", *_STEPS_TO_MEND))
+
+
+def _mending(mend: Sequence[str]) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact for each command that a mended transformation takes."""
+    if mend:
+        yield "or", "mend the transformation, which a replay does not run again by itself; then:"
+        yield from zip(_STEPS_TO_MEND, mend, strict=False)
 
 
 def _quarantined(partition: ParkedGroup) -> str:

@@ -51,6 +51,10 @@ _MOST_GROUPS = 12
 _MESSAGE_CHARS = 200
 _VALUE_CHARS = 60
 _ALL, _NONE = 1.0, 0.0
+_MEND = (
+    "these events are what the transformation made when they parked, and carry nothing that it "
+    "could be run on again. If it is what you mended, and not the mapping:"
+)
 _WAY_OUT = (
     "what to do: each minute the job `watch` makes what is gone again from Kafka, and what a "
     "replay found damaged; `waybill parked lost` says what stays lost; restore those files, then "
@@ -170,6 +174,7 @@ def replay(
         return
     found = replayable(settings, request)
     active = tell_active(settings, found.pipeline_id, "replayed")
+    _tell_entry(settings, found, request)
     conf = request.model_dump(mode="json", exclude={"dry_run", "sample", "proposed", "unpause"})
     conf["governed"] = not ungoverned
     state, run_id, reason = _launch(settings, conf, follow=follow, unpause=request.unpause)
@@ -189,6 +194,22 @@ def replay(
         echo(reason, err=True)
     if state == "failed" or (outcome is not None and _has_not_all_passed(outcome, wait)):
         raise typer.Exit(ExitCode.FOUND)
+
+
+def _tell_entry(settings: Settings, group: ParkedGroup, request: ReplayRequest) -> None:
+    """Say on standard error where the transformation may run again though nobody asked for it."""
+    from waybill.services import opened_parked_events
+
+    if request.enter or group.stage != "mapping":
+        return
+    with opened_parked_events(settings) as service:
+        if not service.can_enter_earlier(group):
+            return
+    line = (
+        "where all of these events carry what they were made from, that is sent, and the "
+        "transformation runs on it again; --enter mapping sends them as they parked"
+    )
+    print_folded([line], err=True)
 
 
 def _version(found: DeployedVersion | None) -> dict[str, object]:
@@ -395,6 +416,10 @@ def print_verdict(report: DryRunReport, request: DryRunRequest | ParkedGroup) ->
     _say(console, _verdict(report, request))
     for line in _ends(report, request.stage):
         _say(console, Text(line), indent=2)
+    if report.mend:
+        _say(console, Text(_MEND), indent=2)
+        for command in report.mend:
+            echo(f"    {plain(command)}")
 
 
 def print_good(good: GoodReport) -> None:

@@ -1,9 +1,10 @@
 """Error messages as a user may see them: of parked groups, of their causes, of holds.
 
 They quote values of events that are not at hand. So where an event may hold something personal, a
-message is hidden whole; or, for a user who may see it, the look is written to the audit log, once a
-look and team (see ``AccessLog``). Where one group is looked at, the event is fetched that said it
-(``HeldMessages``), and the message is masked as it is beside this event: as a sample shows it.
+message is hidden whole, but for what is in Waybill's own words (``own_words``); or, for a user who
+may see it, the look is written to the audit log, once a look and team (see ``AccessLog``). Where
+one group is looked at, the event is fetched that said it (``HeldMessages``), and the message is
+masked as it is beside this event: as a sample shows it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from waybill.parking import (
     ParkedGroup,
     Parking,
     masked_event,
+    own_words,
     summary,
 )
 from waybill.storage import TrackerStore
@@ -133,15 +135,20 @@ class Messages:
             return causes
         read = causes[:_MOST_CAUSES]
         masked = [self._masked(partition, one.message, one.fingerprint or None) for one in read]
-        masked += [MASK] * (len(causes) - len(read))
+        masked += [self._own_words(partition, one.message) for one in causes[len(read) :]]
         return [replace(one, message=text) for one, text in zip(causes, masked, strict=True)]
 
     def _masked(self, partition: ParkedGroup, message: str, fingerprint: str | None = None) -> str:
-        if self._held is None or not message:
-            return MASK
-        return self._held.masked(
-            partition, message, self._personal.of(partition), fingerprint=fingerprint
-        )
+        if self._held is not None and message:
+            personal = self._personal.of(partition)
+            masked = self._held.masked(partition, message, personal, fingerprint=fingerprint)
+            if masked != MASK:
+                return masked
+        return self._own_words(partition, message)
+
+    def _own_words(self, partition: ParkedGroup, message: str) -> str:
+        columns = self._personal.columns(partition.pipeline_id)
+        return own_words(partition.stage, message, columns)
 
     def hold(self, hold: Hold, team: str) -> Hold:
         """Return a hold; any event name of the pipeline may be the one that its message quotes."""

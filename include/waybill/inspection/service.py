@@ -356,6 +356,21 @@ class ParkedEventsService:
         """Tell whether a partition's events can enter before the stage that parked them."""
         return partition.stage == "mapping" and keeps_source(self._tracker, partition.pipeline_id)
 
+    def mending_commands(self, partition: ParkedGroup) -> tuple[str, ...]:
+        """Return commands that deliver its events once their transformation is mended.
+
+        Nothing for what another stage parked, which runs the transformation again or is past it,
+        and where the pipeline is not deployed.
+        """
+        from waybill.replay import mending_commands
+
+        if partition.stage != "mapping":
+            return ()
+        if self.active_version(partition.pipeline_id) is None:
+            return ()
+        carry = keeps_source(self._tracker, partition.pipeline_id)
+        return mending_commands(partition, carry_sources=carry)
+
     def mark(self, partition: ParkedGroup, *, on_change: str, who: str) -> AutoReplay:
         """Mark a partition to be replayed when its cause changes; asks its destination now.
 

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from waybill.parking.locations import whereabouts as whereabouts
     from waybill.parking.masking import masked_event as masked_event
     from waybill.parking.masking import masked_words as masked_words
+    from waybill.parking.masking import own_words as own_words
     from waybill.parking.model import CleanUpReport as CleanUpReport
     from waybill.parking.model import DiscardReport as DiscardReport
     from waybill.parking.model import FailureCause as FailureCause
@@ -160,7 +161,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unpack_ids",
         ],
         "locations": ["Decided", "ParkedPlace", "Whereabouts", "whereabouts"],
-        "masking": ["masked_event", "masked_words"],
+        "masking": ["masked_event", "masked_words", "own_words"],
         "model": [
             "CleanUpReport",
             "DiscardReport",

@@ -11,7 +11,7 @@ personal object's own field names are values too: they are looked for in message
 
 What cannot be taken apart is masked whole: bytes that are not JSON, a payload sent as bytes,
 values without a field name. So are the messages about it, and about a payload that is in the object
-store: nobody knows what they quote.
+store: nobody knows what they quote; but for those in Waybill's own words (``own_words``).
 
 How else a value may be written, and so what a message is searched for:
 
@@ -49,7 +49,7 @@ import json
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import UTC, date, datetime, timedelta
@@ -408,6 +408,37 @@ _ATTRIBUTES = _WAYBILLS | _SOURCES
 _NAMELESS = "*"
 
 
+_KINDS = "bool|bytes|date|datetime|Decimal|dict|float|int|list|NoneType|str|time|tuple"
+_own_row_message = re.compile(
+    rf"expected an object of JSON in UTF-8; found (?:no JSON|{_KINDS})"
+).fullmatch
+_own_place = re.compile(r"(?:[^\n]{1,400}, )?line [0-9]{1,15}").fullmatch
+_own_column_message = re.compile(
+    r"column '(?P<column>\w{1,128})' is [a-z][a-z0-9_(), ]{0,40}"
+    rf"(?: and takes no null|; got (?:{_KINDS}) (?P<value>.*))",
+    re.DOTALL,
+).fullmatch
+
+
+def own_words(stage: str, message: str, columns: Collection[str] = ()) -> str:
+    """Return a message that is in Waybill's own words, without the value in it; else ``MASK``.
+
+    Its words are known whole, and no user code writes messages at these stages; so nothing of an
+    event is in what is left.
+
+    Args:
+        stage: that parked.
+        message: as parked.
+        columns: names that the pipeline declares; those that were learned of payloads are values.
+    """
+    if stage == "ingestion" and _own_row_message(message):
+        return message
+    match = _own_column_message(message) if stage == "mapping" else None
+    if match is None or match["column"] not in columns:
+        return MASK
+    return message if match["value"] is None else f"{message[: match.start('value')]}{MASK}"
+
+
 def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any:
     """Return what is said of an event, texts however deep, without its personal values.
 
@@ -449,11 +480,11 @@ def masked_event(
     try:
         value = dumps(masking.document(loads(event.value)))
     except (ValueError, TypeError, RecursionError):
-        hidden = {name: _hidden(text) for name, text in _said(event).items()}
+        hidden = _hidden_of(event)
         return replace(event, value=dumps(MASK), source=b"", **hidden), (_NAMELESS,)
     masked = tuple(sorted(masking.found))
     if masking.opaque:
-        said = {name: _hidden(text) for name, text in _said(event).items()}
+        said = _hidden_of(event)
     else:
         quoted = QuotedValues(masking.values)
         said = {name: quoted.masked_within(text) for name, text in _said(event).items()}
@@ -465,6 +496,15 @@ def _said(event: ParkedEvent) -> dict[str, Any]:
     return {
         field.name: getattr(event, field.name) for field in fields(event) if field.name in _SAID
     }
+
+
+def _hidden_of(event: ParkedEvent) -> dict[str, Any]:
+    """Return the same fields, hidden, but for what is in Waybill's own words, and its place."""
+    hidden = {name: _hidden(text) for name, text in _said(event).items()}
+    message = own_words(event.stage, event.message)
+    if message == event.message and _own_place(event.where):
+        hidden["where"] = event.where
+    return hidden | {"message": message}
 
 
 def _hidden(value: Any) -> Any:

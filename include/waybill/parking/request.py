@@ -131,8 +131,9 @@ class EntryRequest(Request):
         None,
         title="Enter at",
         description="`transformation`: send what the events parked at mapping were made "
-        "from, where the pipeline keeps sources. Empty: enter at the stage that parked them.",
-        json_schema_extra={"enum": [None, "transformation"]},
+        "from, where the pipeline keeps sources; `mapping`: send them as they parked, without "
+        "that. Empty: `transformation` where all of them carry it, else the stage that parked.",
+        json_schema_extra={"enum": [None, "transformation", "mapping"]},
     )
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from waybill.replay.campaigns import foresee_groups as foresee_groups
     from waybill.replay.campaigns import freeze_campaign as freeze_campaign
     from waybill.replay.campaigns import left_out_words as left_out_words
+    from waybill.replay.campaigns import note_failure as note_failure
     from waybill.replay.campaigns import pause_campaign as pause_campaign
     from waybill.replay.campaigns import proposal_words as proposal_words
     from waybill.replay.campaigns import read_campaign as read_campaign
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from waybill.replay.canary_steps import canary as canary
     from waybill.replay.dry_run import DryRunParts as DryRunParts
     from waybill.replay.dry_run import DryRunReport as DryRunReport
+    from waybill.replay.dry_run import entry as entry
     from waybill.replay.dry_run import try_out as try_out
     from waybill.replay.eligibility import are_events as are_events
     from waybill.replay.eligibility import find_replayable as find_replayable
@@ -68,7 +70,9 @@ if TYPE_CHECKING:
     from waybill.replay.launches import ReplayLauncher as ReplayLauncher
     from waybill.replay.launches import group_of as group_of
     from waybill.replay.launches import replay_run_id as replay_run_id
+    from waybill.replay.messages import MAPPING as MAPPING
     from waybill.replay.messages import enters_earlier as enters_earlier
+    from waybill.replay.messages import mending_commands as mending_commands
     from waybill.replay.outcome import AwaitedEnds as AwaitedEnds
     from waybill.replay.outcome import ReplayOutcome as ReplayOutcome
     from waybill.replay.outcome import ReplayWatch as ReplayWatch
@@ -115,6 +119,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "foresee_groups",
             "freeze_campaign",
             "left_out_words",
+            "note_failure",
             "pause_campaign",
             "proposal_words",
             "read_campaign",
@@ -134,7 +139,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "STEPS",
             "canary",
         ],
-        "dry_run": ["DryRunParts", "DryRunReport", "try_out"],
+        "dry_run": ["DryRunParts", "DryRunReport", "entry", "try_out"],
         "eligibility": [
             "are_events",
             "find_replayable",
@@ -144,7 +149,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "require_parked",
         ],
         "launches": ["Launches", "ReplayLauncher", "group_of", "replay_run_id"],
-        "messages": ["enters_earlier"],
+        "messages": ["MAPPING", "enters_earlier", "mending_commands"],
         "outcome": [
             "AwaitedEnds",
             "ReplayOutcome",

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -49,6 +50,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     not_,
+    null,
     or_,
     select,
     true,
@@ -88,6 +90,8 @@ _MANY_RUNS = 5_000
 """From here on batches are proposed: a run takes ten seconds of CPU before it sends anything."""
 _RATE_OVER = timedelta(minutes=15)
 _DEEPEST = 8
+_LONGEST_REASON = 2_000
+_is_run_of_a_group = re.compile(r"replay__([0-9]{1,18})__[0-9a-f]{12}").fullmatch
 _PIPELINE = func.coalesce(pipelines.c.name, partitions.c.pipeline_id)
 _NAME_KEYS = ("pipeline", "event_name", "stage", "error_type")
 _NAMES = (
@@ -235,7 +239,8 @@ class CampaignGroup:
     launched_at: datetime | None
     ended_at: datetime | None
     report: dict[str, Any] | None
-    """Of its replay or dry run, or ``{"error": …}``; ``None``: its run has it in Airflow."""
+    """Of its replay or dry run, or ``{"error": …}``; ``None``: its run, which did not fail, has it
+    in Airflow, or was killed before it could say why."""
     result: CampaignResult = field(default_factory=CampaignResult)
     """What became of its events so far."""
 
@@ -731,6 +736,38 @@ def run_id_of(campaign_run_id: str, partition_id: int) -> str:
     return f"replay__{partition_id}__{salt[:12]}"
 
 
+def note_failure(tracker: TrackerStore, run_id: str, reason: str) -> bool:
+    """Write why a campaign's run of one group failed; a success of a later try takes it away.
+
+    Args:
+        tracker: the books.
+        run_id: of any run of the DAG `replay`.
+        reason: of the error; 2,000 characters of it are kept.
+
+    Returns:
+        False: it is no such run.
+    """
+    match = _is_run_of_a_group(run_id)
+    if match is None:
+        return False
+    going_on = select(campaigns.c.id).where(
+        or_(campaigns.c.ended_at.is_(None), campaigns.c.ended_at > func.now() - timedelta(days=1))
+    )
+    report = json_value({"error": reason[:_LONGEST_REASON]}, deepest=_DEEPEST)
+    statement = (
+        update(groups)
+        .where(
+            groups.c.campaign_id.in_(going_on),
+            groups.c.partition_id == int(match[1]),
+            groups.c.run_id == run_id,
+            groups.c.outcome != SUCCESS,
+        )
+        .values(report=report)
+    )
+    with tracker.transaction() as connection:
+        return bool(connection.execute(statement).rowcount)
+
+
 def batch_run_id_of(campaign_run_id: str, batch: int) -> str:
     """Return the id of the run that replays a batch, counted from 0."""
     salt = hashlib.sha256(campaign_run_id.encode()).hexdigest()
@@ -760,7 +797,15 @@ def _write_ended(tracker: TrackerStore, campaign_id: int, ended: Mapping[str, st
             _LAUNCHED,
             groups.c.run_id == given.c.run_id,
         )
-        .values(state="ended", outcome=given.c.outcome, ended_at=func.clock_timestamp())
+        .values(
+            state="ended",
+            outcome=given.c.outcome,
+            ended_at=func.clock_timestamp(),
+            report=case(
+                (and_(given.c.outcome == SUCCESS, groups.c.report.op("?")("error")), null()),
+                else_=groups.c.report,
+            ),
+        )
         .returning(groups.c.outcome)
     )
     with tracker.transaction() as connection:

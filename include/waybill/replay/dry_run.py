@@ -24,6 +24,8 @@ from waybill.parking import (
     Drawn,
     EventSample,
     ParkedEvent,
+    ParkedEventsRequest,
+    ParkedGroup,
     Parking,
     Stratum,
     fingerprint_of,
@@ -40,8 +42,12 @@ from waybill.processing import (
 )
 from waybill.replay.eligibility import find_replayable
 from waybill.replay.messages import (
+    MAPPING,
+    all_carry_sources,
     encode_again,
     enters_earlier,
+    enters_with_sources,
+    mending_commands,
     next_attempt,
     parent_of,
     refuse_without_source,
@@ -92,6 +98,9 @@ class DryRunReport:
     """Events of the partition that were set apart before, as their objects are damaged or gone."""
     good: GoodReport = field(default_factory=GoodReport)
     """Nothing is tried unless another version than the active one is proposed."""
+
+    mend: tuple[str, ...] = ()
+    """Commands that deliver what would park at mapping again, once its transformation is mended."""
 
     @property
     def misses(self) -> bool:
@@ -317,14 +326,43 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     good = None
     if request.proposed is not None and request.good:
         good = _good(runners, request, version, found.event_name, personal)
-    earlier = enters_earlier(request.enter, found.stage, active)
-    if earlier:
-        everything = parking.draw(found.id, request.conditions)
-        refuse_without_source(event for _, event in everything.events)
+    earlier = entry(parking, found, request, active)
     sample = parking.draw(found.id, request.conditions, n=request.sample, seed=request.seed)
     runner = runners.of(version)
     report = dry_run(version, runner, sample, good, personal=personal, earlier=earlier)
-    return replace(report, quarantined=found.quarantined)
+    return replace(
+        report, quarantined=found.quarantined, mend=_mend(report, found, earlier=earlier)
+    )
+
+
+def _mend(report: DryRunReport, group: ParkedGroup, *, earlier: bool) -> tuple[str, ...]:
+    """Return how to mend what would park again as the transformation made it."""
+    again = any(way.startswith(f"{MAPPING}/") for way in report.would_fail)
+    if earlier or group.stage != MAPPING or not again:
+        return ()
+    return mending_commands(group, carry_sources=False)
+
+
+def entry(
+    parking: Parking, group: ParkedGroup, request: ParkedEventsRequest, active: Pipeline
+) -> bool:
+    """Tell whether a replay of these events enters at the transformation.
+
+    Raises:
+        InputError: it cannot enter where it says; or some events carry a source, and it says not
+            where they enter.
+
+    Cost: where the pipeline keeps sources, a read of the events that parked at mapping.
+    """
+    asked = (request.enter, group.stage, active)
+    earlier, may_enter = enters_earlier(*asked), enters_with_sources(*asked)
+    if not (earlier or may_enter):
+        return False
+    events = (event for _, event in parking.draw(group.id, request.conditions).events)
+    if may_enter:
+        return all_carry_sources(events)
+    refuse_without_source(events)
+    return True
 
 
 def _proposed(folder: Path, active: Pipeline) -> Pipeline:

@@ -143,6 +143,10 @@ class Marking:
             said = orjson.loads(payload)
             self._tell(_Mark(lsn, said), self._parking.replayed_group(UUID(said["replay"])))
 
+    def enter_as_parked(self) -> None:
+        """Say, before anything is sent, that the events enter where they parked, not earlier."""
+        self._parents = None
+
     def begin(self, replay_id: UUID, resumes: Callable[[], bool] = lambda: False) -> Self:
         """Say which replay it is that is sent now.
 

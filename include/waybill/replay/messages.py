@@ -14,7 +14,9 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from datetime import UTC, timedelta
 from functools import partial
+from shlex import quote
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +33,7 @@ from waybill.storage import LARGEST_MESSAGE_BYTES, ObjectStore, check_in
 _LAST_ATTEMPT = 2**31 - 1
 _LOG = logging.getLogger(__name__)
 TRANSFORMATION = "transformation"
+MAPPING = "mapping"
 
 
 def next_attempt(parked: ParkedEvent) -> int:
@@ -113,16 +116,24 @@ def encode_again(event: Event, came: bytes, *, objects: ObjectStore | None = Non
 
 
 def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
-    """Tell whether a replay enters before the stage that parked.
+    """Tell whether a replay is asked to enter before the stage that parked.
 
     Raises:
         InputError: it cannot: says why.
     """
-    if not enter or (enter == TRANSFORMATION and stage in {"ingestion", TRANSFORMATION}):
+    if not enter or enter == stage or (enter == TRANSFORMATION and stage == "ingestion"):
         return False
-    if enter != TRANSFORMATION:
-        raise InputError(f"enter: {enter!r} is not a stage to enter at; choose {TRANSFORMATION!r}")
-    if stage != "mapping":
+    if enter not in {TRANSFORMATION, MAPPING}:
+        raise InputError(
+            f"enter: {enter!r} is not a stage to enter at; choose {TRANSFORMATION!r}, or "
+            f"{MAPPING!r} for what parked there"
+        )
+    if enter == MAPPING:
+        raise InputError(
+            f"events parked at {stage} cannot enter at the mapping: leave `enter` out, and they "
+            "enter at the stage that parked them"
+        )
+    if stage != MAPPING:
         raise InputError(
             f"events parked at {stage} cannot enter at the transformation: staged rows keep no "
             "source. Replay them from the stage that parked them"
@@ -130,9 +141,76 @@ def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
     if not pipeline.keep_source:
         raise InputError(
             f"pipeline {pipeline.name!r} keeps no sources, so its events can only enter at the "
-            "stage that parked them; declare `keep_source: true` for events that park from then on"
+            "stage that parked them; declare `keep_source: true` for events that park from then "
+            f"on. {mend_without_source(pipeline.name)}"
         )
     return True
+
+
+def mend_without_source(pipeline: str) -> str:
+    """Return how to deliver what parked at mapping and carries no source, once it is mended."""
+    name = quote(pipeline)
+    return (
+        "For those that are parked: deploy the mended pipeline, read the source again with "
+        f"`waybill ingest {name} --full --why mended`, which delivers mended copies, then "
+        f"`waybill parked discard {name} --stage mapping --why mended`"
+    )
+
+
+def mending_commands(group: ParkedGroup, *, carry_sources: bool) -> tuple[str, ...]:
+    """Return what delivers events that parked at mapping, once their transformation is mended.
+
+    A replay from mapping sends what the old transformation made. So they go back as what they were
+    made from; or, where they do not carry it, their source is read again, and what is parked up to
+    now is discarded: what parks again stays.
+
+    Args:
+        group: of stage mapping.
+        carry_sources: the events carry what they were made from.
+
+    Returns:
+        Commands to paste into a shell, in their order.
+    """
+    name = quote(group.pipeline)
+    which = f"{name} -e {quote(group.event_name)} -s {MAPPING} -t {quote(group.error_type)}"
+    deploy = f"waybill pipelines deploy {name}"
+    if carry_sources:
+        return deploy, f"waybill parked replay {which} --enter {TRANSFORMATION}"
+    until = group.last_parked_at.astimezone(UTC) + timedelta(seconds=1)
+    return (
+        deploy,
+        f"waybill ingest {name} --full --why mended --wait",
+        f"waybill parked discard {which} --parked-until {until:%Y-%m-%dT%H:%M:%SZ} --why mended",
+    )
+
+
+def enters_with_sources(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
+    """Tell whether a replay that names no entry enters at the transformation if it can.
+
+    Kafka carries no source: an event that enters at the mapping and parks there again has lost
+    what a later transformation could mend it from.
+    """
+    return not enter and stage == MAPPING and pipeline.keep_source
+
+
+def all_carry_sources(events: Iterable[ParkedEvent]) -> bool:
+    """Tell whether all of these events carry a source, or none does. Cost: reads them.
+
+    Raises:
+        InputError: some do: where they enter has to be chosen.
+    """
+    total = with_source = 0
+    for event in events:
+        total += 1
+        with_source += bool(event.source)
+    if 0 < with_source < total:
+        raise InputError(
+            f"{with_source:,} of {total:,} parked events carry what they were made from, which "
+            "they would lose by entering at the mapping. Limit the replay to the time when these, "
+            "or the others, were parked (`waybill parked replay --parked-since`, "
+            "`--parked-until`); or send all as they parked, with `--enter mapping`"
+        )
+    return with_source > 0
 
 
 def parent_of(parked: ParkedEvent, *, replay_id: str | None) -> Event:
@@ -167,7 +245,8 @@ def refuse_without_source(events: Iterable[ParkedEvent], beforehand: str = "") -
         raise InputError(
             f"{without:,} of {total:,} parked events carry no source: they were parked before the "
             f"pipeline kept any, or when they were replayed from mapping.{beforehand} Replay them "
-            "from mapping, or limit the replay to the time when the others were parked"
+            "from mapping (`--enter mapping`), or limit the replay to the time when the others "
+            "were parked (`waybill parked replay --parked-since`, `--parked-until`)"
         )
 
 

@@ -29,8 +29,10 @@ from waybill.replay.eligibility import refuse_held, refuse_ingestion
 from waybill.replay.marking import Marking, MarkingLimits
 from waybill.replay.messages import (
     Parents,
+    all_carry_sources,
     encode_again,
     enters_earlier,
+    enters_with_sources,
     message_again,
     readable,
     refuse_without_source,
@@ -57,7 +59,8 @@ class ReplayRun:
     step: str = ""
     """Of a canary."""
     enter: str | None = None
-    """``transformation``: what parked at mapping goes back as the parents that it was made from."""
+    """``transformation``: what parked at mapping goes back as the parents that it was made from;
+    ``mapping``: as it parked. ``None``: as parents where all events carry them, else as parked."""
     governed: bool = True
     """Its rate follows the live lag, if the parts have a watch: see ``throttle``."""
 
@@ -160,7 +163,9 @@ class _Run:
         self._sent = self._resumed = 0
         shared = parts.undeliverable if parts.has_recovered else None
         self._refused_before = shared.parked if shared else 0
-        earlier = enters_earlier(run.enter, self._partition.stage, parts.pipeline)
+        asked = (run.enter, self._partition.stage, parts.pipeline)
+        self._may_enter = enters_with_sources(*asked)
+        earlier = enters_earlier(*asked) or self._may_enter
         self._parents = Parents(self._partition) if earlier else None
         self._marking = Marking(
             parts.parking,
@@ -220,10 +225,18 @@ class _Run:
         return undeliverable.parked - self._refused_before if undeliverable else 0
 
     def _ready(self, parents: Parents, begun: Replay) -> None:
-        """See that each event has a source, before any is sent; else the replay is cancelled."""
+        """See that each event has a source, before any is sent; else the replay is cancelled.
+
+        Where that was not asked for and none has one, they go back as they parked.
+        """
         parking = self._parts.parking
         try:
-            refuse_without_source(readable(parking, begun.id), " Nothing was sent.")
+            if not self._may_enter:
+                refuse_without_source(readable(parking, begun.id), " Nothing was sent.")
+            elif not all_carry_sources(readable(parking, begun.id)):
+                self._parents = None
+                self._marking.enter_as_parked()
+                return
         except InputError:
             parking.cancel_replay(begun.id, who=self._asked.who)
             raise

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from waybill.services.campaigns import campaign_results as campaign_results
     from waybill.services.campaigns import cancel_campaign as cancel_campaign
     from waybill.services.campaigns import dry_run_campaign as dry_run_campaign
+    from waybill.services.campaigns import entry_problems as entry_problems
     from waybill.services.campaigns import foresee_campaign as foresee_campaign
     from waybill.services.campaigns import freeze_campaign as freeze_campaign
     from waybill.services.campaigns import has_open_campaigns as has_open_campaigns
+    from waybill.services.campaigns import note_failed_replay as note_failed_replay
     from waybill.services.campaigns import pause_campaign as pause_campaign
     from waybill.services.campaigns import replay_campaign as replay_campaign
     from waybill.services.campaigns import replay_campaigns as replay_campaigns
@@ -184,8 +186,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "campaign_results",
             "cancel_campaign",
             "dry_run_campaign",
+            "entry_problems",
             "foresee_campaign",
             "freeze_campaign",
+            "note_failed_replay",
             "has_open_campaigns",
             "pause_campaign",
             "replay_campaign",

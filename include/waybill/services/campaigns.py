@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waybill import replay
-from waybill.deployment import deployed_id, pipeline_of
+from waybill.deployment import deployed_id, keeps_source, pipeline_of
 from waybill.errors import InputError
 from waybill.services.environment import opened_parking
 from waybill.services.replay import replay_outcome, run_dry_run
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
 
 _LOOK_S = 0.5
+_MOST_LOOKED_AT = 100
 
 
 def freeze_campaign(
@@ -55,11 +56,45 @@ def foresee_campaign(settings: Settings, request: CampaignRequest) -> CampaignFo
     pipeline_id = _pipeline_id(settings, request)
     with open_tracker(settings.tracker) as tracker:
         found = replay.foresee_campaign(tracker, request, pipeline_id)
-        if request.enter:
+        if request.enter not in {None, "", replay.MAPPING}:
             for one, is_mapping in found.pipelines.items():
                 stage = "mapping" if is_mapping else "transformation"
                 replay.enters_earlier(request.enter, stage, pipeline_of(tracker, one))
         return found
+
+
+def entry_problems(settings: Settings, request: CampaignRequest) -> dict[str, str]:
+    """Return groups that a campaign would have and that cannot enter, each with the reason.
+
+    Only the first 100 that parked at mapping are looked at.
+
+    Raises:
+        InputError, RetryError: as ``foresee_campaign``.
+
+    Cost: reads the events of these, where their pipeline keeps sources or it says where they enter.
+    """
+    pipeline_id = _pipeline_id(settings, request)
+    problems: dict[str, str] = {}
+    with opened_parking(settings) as parking, open_tracker(settings.tracker) as tracker:
+        found = parking.partitions_of(replay.foresee_groups(tracker, request, pipeline_id))
+        at_mapping = [one for one in found if one.stage == replay.MAPPING][:_MOST_LOOKED_AT]
+        for group in at_mapping:
+            if not (request.enter or keeps_source(tracker, group.pipeline_id)):
+                continue
+            names = {name: getattr(group, name) for name in ("event_name", "stage", "error_type")}
+            conf = request.of_group({"pipeline": group.pipeline_id, **names})
+            own = replay.ReplayRequest.of(conf)
+            try:
+                replay.entry(parking, group, own, pipeline_of(tracker, group.pipeline_id))
+            except InputError as error:
+                problems[group.name] = str(error)
+    return problems
+
+
+def note_failed_replay(settings: Settings, run_id: str, reason: str) -> bool:
+    """Write why a campaign's run of one group failed; False: it is none of a campaign."""
+    with open_tracker(settings.tracker) as tracker:
+        return replay.note_failure(tracker, run_id, reason)
 
 
 def dry_run_campaign(

@@ -14,7 +14,7 @@ from waybill_airflow.extra_links import ParkedGroupLink
 from waybill_airflow.failures import as_task_failures, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow.sdk import Context
 
@@ -86,7 +86,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self, context: Context, ends: Mapping[str, Any], step: str, until_s: float
     ) -> dict[str, Any]:
         """Replay, or defer until a step of a canary is known; ``until_s``: waits for it at most."""
-        with as_task_failures(), reason_told(context):
+        with as_task_failures(), reason_told(context, self._note):
             from waybill.replay import (
                 AwaitedEnds,
                 BatchRequest,
@@ -119,8 +119,19 @@ class ReplayParkedPartitionOperator(BaseOperator):
         if problem := getattr(report, "problem", ""):
             context["ti"].xcom_push(key="return_value", value=counts)  # the page shows it
             context["ti"].xcom_push(key=REASON, value=problem)
+            self._note(context, problem)
             raise AirflowFailException(problem)
         return counts
+
+    def _note(self, context: Context, reason: str) -> None:
+        """Leave the reason with the campaign that the run is of, if it is."""
+        from waybill.errors import WaybillError
+        from waybill.services import note_failed_replay
+
+        try:
+            note_failed_replay(read_settings(), context["run_id"], reason)
+        except WaybillError as error:
+            self.log.warning("why the run failed is not in its campaign: %s", error)
 
     def _wait(
         self, settings: Settings, error: CanaryWaitError, waits_until_s: float | None
@@ -149,14 +160,21 @@ class ReplayParkedPartitionOperator(BaseOperator):
 
 
 @contextmanager
-def reason_told(context: Context) -> Iterator[None]:
-    """Leave why the block failed where the page, the API and the command line find it."""
+def reason_told(
+    context: Context, note: Callable[[Context, str], None] | None = None
+) -> Iterator[None]:
+    """Leave why the block failed where the page, the API and the command line find it.
+
+    ``note`` leaves it in a further place.
+    """
     from waybill.errors import WaybillError
 
     try:
         yield
     except WaybillError as error:
         context["ti"].xcom_push(key=REASON, value=str(error))
+        if note is not None:
+            note(context, str(error))
         raise
 
 

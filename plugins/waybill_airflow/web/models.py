@@ -259,10 +259,11 @@ Limit = Annotated[
 
 
 Enter = Annotated[
-    Literal["transformation"] | None,
+    Literal["transformation", "mapping"] | None,
     Field(
         description="Enter earlier than where it parked, with what the events were made from; only "
-        "of mapping, and where the pipeline keeps sources. Null: where it parked."
+        "of mapping, and where the pipeline keeps sources. Null: so where all events carry that, "
+        "else where they parked; `mapping`: where they parked, without it."
     ),
 ]
 

@@ -10,7 +10,7 @@ from tests.support.parked_orders import order, parked
 
 from waybill.access.personal import KEY
 from waybill.parking import ParkedEvent
-from waybill.parking.masking import MASK, masked_event, masked_words
+from waybill.parking.masking import MASK, masked_event, masked_words, own_words
 
 
 def made(value, message="", where="") -> ParkedEvent:
@@ -303,3 +303,45 @@ def test_hostile_values_are_written_in_any_way_without_an_error():
         text = json.dumps({"secret": value})
         event, _ = masked_event(made(text.encode(), "nothing of it"), ("secret",))
         assert json.loads(event.value) == {"secret": MASK}
+
+
+NO_JSON = "expected an object of JSON in UTF-8; found no JSON"
+
+
+@pytest.mark.parametrize(
+    ("stage", "message", "shown"),
+    [
+        ("ingestion", NO_JSON, NO_JSON),
+        ("ingestion", f"{NO_JSON}: Ann", MASK),
+        ("ingestion", "expected an object of JSON in UTF-8; found Ann", MASK),
+        ("transformation", NO_JSON, MASK),
+        ("mapping", "column 'n' is text and takes no null", None),
+        ("mapping", "column 'n' is text; got str 'Ann'", "column 'n' is text; got str •••"),
+        (
+            "mapping",
+            "column 'n' is text; got str 'Ann'\n; got str",
+            "column 'n' is text; got str •••",
+        ),
+        ("mapping", "column 'n' is text; got Ann 'x'", MASK),
+        ("mapping", "column 'Ann' is text; got str 'x'", MASK),
+        ("mapping", "column 'n' is Ann and takes no null", MASK),
+        ("mapping", "Ann: column 'n' is text and takes no null", MASK),
+        ("mapping", "column 'n' is text and takes no null Ann", MASK),
+        ("transformation", "column 'n' is text; got str 'Ann'", MASK),
+    ],
+)
+def test_only_what_is_whole_in_waybills_own_words_is_shown(stage, message, shown):
+    assert own_words(stage, message, {"n"}) == (message if shown is None else shown)
+
+
+def test_the_place_of_a_line_that_is_no_json_is_shown_and_no_other_place():
+    for message, where, shown in (
+        (NO_JSON, "rides.jsonl, line 7", "rides.jsonl, line 7"),
+        (NO_JSON, "Ann", MASK),
+        ("found Ann", "rides.jsonl, line 7", MASK),
+    ):
+        event = made(b'{"name": "Ann', message, where)
+        event.stage = "ingestion"
+        masked, _ = masked_event(event, ("name",))
+        assert masked.where == shown
+        assert "Ann" not in str((masked.message, masked.where, masked.value))

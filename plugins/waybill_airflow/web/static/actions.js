@@ -58,7 +58,7 @@ function fieldsOf(path, made) {
 /** A switch to enter at the transformation, where the pipeline keeps what the events were made from. */
 function earlierField(partition) {
   if (!partition.enters_earlier) return null;
-  const note = "Sends what they were made from once more, which this pipeline keeps; off: they enter at the mapping, as they parked";
+  const note = "Sends what they were made from once more, which this pipeline keeps, and refuses events without; off: does so where all of them carry it, else they enter at the mapping";
   const { element, values } = tick("enter", "Enter at the transformation", { note });
   return { element, values: () => ({ enter: values().enter ? "transformation" : null }) };
 }
