@@ -16,7 +16,7 @@ from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
 def told(monkeypatch):
     said = []
     monkeypatch.setattr(
-        services, "tell_task_failed", lambda _, words, *, kind: said.append((kind, words))
+        services, "tell_task_failed", lambda _, words, *, kind, pipeline: said.append((kind, words))
     )
     return said
 
@@ -72,3 +72,5 @@ def test_a_sink_gets_a_message_that_says_in_its_subject_what_it_is(monkeypatch):
     [message] = sent
     assert message.subject == "Waybill: 1 task failed"
     assert "Kafka is away" in message.text
+    assert "more:" not in message.text
+    assert message.to_json()["more"] == 0

@@ -90,7 +90,7 @@ def test_upkeep_that_stands_still_is_told_once_and_not_each_minute(
     from waybill_airflow.notifiers.upkeep import UpkeepFailedNotifier
 
     words: list[str] = []
-    monkeypatch.setattr(services, "tell_task_failed", lambda _, said, kind: words.append(said))
+    monkeypatch.setattr(services, "tell_task_failed", lambda _, said, **given: words.append(said))
     run = None if before is None else SimpleNamespace(state=before)
     ti = SimpleNamespace(get_previous_dagrun=lambda: run)
     UpkeepFailedNotifier().notify({"ti": ti, "exception": RetryError("the tracker is away")})

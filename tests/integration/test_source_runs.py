@@ -339,3 +339,81 @@ def test_the_command_shows_sources_in_eighty_columns_and_stops_a_run(
         )
     [found] = json.loads(cli("status", NAME, "--json"))
     assert found["pipeline_id"] == ID, "a name goes before an id"
+
+
+FILES = """
+id: test-rides
+name: rides
+team: {team}
+owner: ops@bikes.example
+source:
+  connector: files
+  event: ride
+  options: {{path: "in/*.jsonl", settle_s: 60}}
+events:
+  ride: {{key: [number], version: ended, table: rides, columns: {{number: int64, ended: int64}}}}
+destination: {{name: warehouse, schema: shop}}
+"""
+
+
+@pytest.fixture
+def rides(settings: Settings, monkeypatch: Any) -> Any:
+    """A folder of files that are read by the deployed pipeline `rides`."""
+    home = settings.pipelines_dir / "rides"
+    (home / "in").mkdir(parents=True)
+    (home / "pipeline.yaml").write_text(FILES.format(team=orders.team_of(settings.pipelines_dir)))
+    (home / "transformation.py").write_text("def transform(event):\n    return event\n")
+    services.run_deploy(settings, home, who="test")
+    for name, value in settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    return home / "in"
+
+
+def test_a_file_that_waits_is_told_by_the_report_the_log_and_the_status(
+    settings: Settings, rides: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    (rides / "new.jsonl").write_text('{"number": 1, "ended": 1}\n')
+    report = services.run_ingest(settings, "rides")
+    assert report.read == 0
+    assert report.to_json()["waiting"].startswith("1 file waits for the next run")
+    assert report.waiting in caplog.messages
+    result = CliRunner().invoke(app, ["sources", "status", "rides"])
+    assert f"position: {report.waiting}" in " ".join(result.output.split())
+    assert "0 files left" not in result.output
+
+
+def test_a_failed_task_of_a_pipeline_is_told_to_its_owner(
+    settings: Settings, rides: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from types import SimpleNamespace
+
+    from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
+    from waybill_airflow.operators.ingest import IngestOperator
+
+    ti = SimpleNamespace(
+        dag_id="ingest_rides", task_id="ingest", run_id="cli__1", get_previous_dagrun=lambda: None
+    )
+    task = IngestOperator(task_id="ingest", pipeline="rides")
+    TaskFailedNotifier()({"ti": ti, "task": task, "exception": InputError("no field")})
+    [said] = [one for one in caplog.messages if "Waybill: 1 task failed in rides" in one]
+    assert said.startswith("to 'ops@bikes.example', message ")
+    assert "more:" not in said
+    assert "nobody" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rides", "--from", "yesterday"], "from: expected when a file was changed"),
+        (["rides", "--from", "2026-01-01", "--to", "now"], "to: expected when a file was changed"),
+        ([NAME, "--from", "3"], "no value of it can be given; --full reads the source"),
+    ],
+)
+def test_a_value_to_read_from_is_checked_before_a_run_is_started(
+    rides: Any, arguments: list[str], said: str
+) -> None:
+    """No Airflow is there: what is refused is refused before it is asked."""
+    result = CliRunner().invoke(app, ["ingest", *arguments, "--why", "test", "--yes"])
+    assert result.exit_code == 1, result.output
+    assert said in " ".join(result.output.split())

@@ -57,12 +57,13 @@ def ingest(
     have the same ids, so tables stay as they are; what they lack arrives. The cursor that stood
     there is kept: --put-back goes on from it. Each of these needs --why.
     """
-    from waybill.services import deployed_pipeline
+    from waybill.services import check_values, deployed_pipeline
     from waybill.services.airflow_client import AirflowClient
     from waybill.settings import Settings
 
     settings = Settings()
     known = deployed_pipeline(settings, pipeline)
+    check_values(known, request)
     asked = request.model_copy(update={"who": decision(who).who}) if request.moves_cursor else None
     if asked is not None and not yes:
         print_folded([_warning(known.name, request)], err=True)
@@ -217,6 +218,8 @@ def _say_ended(ended: dict[str, Any], *, as_json: bool) -> None:
             f" in, {report.get('parked', 0):,} parked at ingestion, in"
             f" {report.get('seconds', 0):,} s"
         ]
+        if waiting := report.get("waiting"):
+            lines.append(plain(waiting))
         if taken:
             lines.append(
                 "rows follow within a minute or so, or events park then:"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waybill.cli.command import DECLARED, DEPLOYED
+from waybill.cli.exit_codes import ExitCode
 from waybill.cli.mapping import proposal_json, show_proposal
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import counted, plain, print_folded, print_json
@@ -83,10 +84,12 @@ def discover(
             }
         )
         return
-    if any(one.key or one.cursor or one.types for one in found.found) or not found.found:
+    is_described = any(one.key or one.cursor or one.types for one in found.found)
+    if is_described or not found.found:
         print_table(_found_table(found))
-    for proposal in found.proposals:
-        print_folded([""])
+    for number, proposal in enumerate(found.proposals):
+        if number or is_described:
+            print_folded([""])
         show_proposal(proposal, pasted=written is None)
     print_folded(["", *_ending(found, None if written is None else str(written))])
 
@@ -167,7 +170,10 @@ def test(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Connect to a source and read its first page; take nothing in. Personal fields are masked."""
+    """Connect to a source and read its first page; take nothing in. Personal fields are masked.
+
+    Ends with 2 where a row of the page would park at ingestion.
+    """
     from waybill.services import try_source
     from waybill.settings import Settings
 
@@ -175,8 +181,10 @@ def test(
         trial = try_source(Settings(), existing_folder(pipeline), rows)
     if as_json:
         print_json(_trial_json(trial))
-        return
-    print_folded(_trial_lines(trial))
+    else:
+        print_folded(_trial_lines(trial))
+    if trial.parked:
+        raise typer.Exit(ExitCode.FOUND)
 
 
 def _trial_json(trial: SourceTrial) -> dict[str, Any]:
@@ -188,6 +196,7 @@ def _trial_json(trial: SourceTrial) -> dict[str, Any]:
             for (event, code), number in trial.parked.items()
             for example in [trial.reasons[event, code]]
         ],
+        "absent": trial.absent,
         "shown": [{"event": event, "row": row} for event, row in trial.shown],
         "notes": trial.notes,
     }
@@ -210,8 +219,11 @@ def _trial_lines(trial: SourceTrial) -> Iterator[str]:
         yield f"  {event}: {counted(number, 'row')}"
     for (event, code), number in trial.parked.items():
         reason = trial.reasons[event, code]
-        yield f"  {counted(number, 'row')} of {event} would park at ingestion: {code}: {reason}"
-    yield from (f"  {plain(note)}" for note in trial.notes)
+        yield (
+            f"  {counted(number, 'row')} of {plain(event)} would park at ingestion: {code}:"
+            f" {plain(reason)}"
+        )
+    yield from (f"  {plain(line)}" for line in (*trial.absent, *trial.notes))
     for event in sorted(trial.unshown):
         yield (
             f"rows of {event} are not shown: it is not declared, so nobody said what of them is"
@@ -310,9 +322,12 @@ def _status_lines(one: SourceLine) -> Iterator[str]:
         f"  {figures.read:,} rows read, {figures.settled:,} settled, {figures.parked:,} parked,"
         f" {figures.pages:,} pages, {figures.rate_per_s:,.1f} rows/s"
     )
-    yield f"  {one.rows_read:,}{total} rows by all runs since the source was begun"
+    yield (
+        f"  {one.rows_read:,}{total} rows by all runs since the source was begun, or begun again"
+        " by --full or --from"
+    )
     if figures.position:
-        yield plain(f"  at {figures.position}")
+        yield plain(f"  position: {figures.position}")
     if behind := _behind(figures):
         yield plain(f"  {behind} behind the source")
     yield f"  last success {ago(one.succeeded_at)}, next run {_at(due)}"

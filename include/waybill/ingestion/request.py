@@ -60,5 +60,8 @@ class IngestRequest(Request):
         if self.end is not None and not self.end.strip():
             raise InputError("to: it is empty; leave it out to read to the end of the source")
         if self.moves_cursor and not (self.why or "").strip():
-            raise InputError("why: it must be given where the cursor is moved: it is audited")
+            raise InputError(
+                "why: a reason must be given with full, from and put_back (on the command line:"
+                " --why): it goes into the audit log"
+            )
         return self

@@ -54,6 +54,7 @@ from waybill.ingestion.connectors import (
     Page,
     Record,
     Row,
+    waiting_in,
 )
 from waybill.ingestion.page_traces import TracesByName
 from waybill.ingestion.refused_messages import Undeliverable
@@ -278,6 +279,8 @@ class _Run:
         if not intake.drains:
             self._total = intake.connector.count()
         self._tell(last=True)
+        if words := waiting_in(intake.connector):
+            _LOG.info("%s", words)
         note_run(intake.tracker, intake.pipeline.id)
         if leaves:
             raise self._turn_ended("share", "its team is over its share, and another team waits")
@@ -300,6 +303,7 @@ class _Run:
             pages=self._pages,
             seconds=round(seconds, 2),
             stopped=stopped,
+            waiting=waiting_in(intake.connector),
         )
         return report if self._before is None else report.after(self._before.report)
 

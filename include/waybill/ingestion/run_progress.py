@@ -18,7 +18,7 @@ from typing import Self
 from uuid import UUID, uuid4
 
 from waybill.errors import WaybillError
-from waybill.ingestion.connectors.base import Connector, Cursor, StandingConnector
+from waybill.ingestion.connectors.base import Connector, Cursor, StandingConnector, waiting_in
 from waybill.ingestion.turns import RunSoFar, TurnEndedError
 from waybill.ledger import (
     AskedOfRun,
@@ -130,6 +130,8 @@ class RunProgress:
 
     def look(self, connector: Connector, cursor: Cursor | None, *, last: bool = False) -> None:
         """Ask the source where a position stands, if it can say, and it was not asked lately."""
+        if cursor is None and last:
+            self._figures = replace(self._figures, position=waiting_in(connector))
         if cursor is None or not isinstance(connector, StandingConnector):
             return
         now = time.monotonic()

@@ -28,6 +28,8 @@ class IngestReport:
     """From where the run began to open source, Kafka and log, in all of its turns."""
     stopped: str = ""
     """Who had the run end at a page, before the source's end; empty: nobody."""
+    waiting: str = ""
+    """What the source left to the next run, and why, such as files that are being written."""
 
     @classmethod
     def nothing(cls, pipeline: str) -> Self:

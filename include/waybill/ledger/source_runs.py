@@ -92,7 +92,7 @@ class SourceLine:
     waits_for: str
     """A key of ``WAITS_FOR`` while it waits; else empty."""
     rows_read: int
-    """By all runs up to the committed position."""
+    """By all runs up to the committed position, since the source was begun, or begun again."""
     figures: RunFigures
     """Of the last run."""
 

@@ -85,8 +85,8 @@ class Message:
 
     @property
     def more(self) -> int:
-        """Return how many notices it only counts."""
-        return sum(self.counts.values()) - len(self.named)
+        """Return how many notices it only counts; 0 of a message that is words alone."""
+        return sum(self.counts.values()) - len(self.named) if self.named else 0
 
     @property
     def subject(self) -> str:

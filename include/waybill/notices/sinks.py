@@ -70,7 +70,7 @@ class LogSink:
     def send(self, message: Message) -> None:
         """Write one message to the log."""
         said = replace(message, named=tuple(item.without_messages() for item in message.named))
-        _LOG.warning("to %s, message %s:\n%s", _whom(message.owner), message.id, said.text)
+        _LOG.warning("to %s, message %s:\n%s", _whom(message), message.id, said.text)
 
 
 def open_sinks(settings: NoticeSettings) -> list[Sink]:
@@ -87,8 +87,12 @@ def open_sinks(settings: NoticeSettings) -> list[Sink]:
     return found
 
 
-def _whom(owner: str) -> str:
-    return ascii(owner) if owner else "nobody: the pipeline is not declared"
+def _whom(message: Message) -> str:
+    if message.owner:
+        return ascii(message.owner)
+    if message.words:
+        return "whoever runs Waybill"
+    return "nobody: the pipeline is not declared"
 
 
 class MailSink:

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from waybill.services.environment import opened_parking as opened_parking
     from waybill.services.ingestion import AskedRun as AskedRun
     from waybill.services.ingestion import IngestProgress as IngestProgress
+    from waybill.services.ingestion import check_values as check_values
     from waybill.services.ingestion import deployed_names as deployed_names
     from waybill.services.ingestion import deployed_pipeline as deployed_pipeline
     from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
@@ -236,6 +237,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "IngestProgress",
             "ingest_progress",
             "deployed_names",
+            "check_values",
             "deployed_pipeline",
             "deployed_pipelines",
             "run_ingest",

@@ -288,6 +288,36 @@ def _reset_of(
     )
 
 
+def check_values(pipeline: Pipeline, request: IngestRequest) -> None:
+    """Refuse values to read from or to that no run of a pipeline could take; opens nothing.
+
+    Whether a source of ``sql``, or one that a package brings, takes them only its run can tell.
+
+    Raises:
+        InputError: the form of a value is wrong, or this kind of source takes none.
+    """
+    from waybill.ingestion.connectors import FormCheckingConnector, connector_class
+    from waybill.pipelines import PUSHED
+
+    kind = pipeline.source.connector
+    own = None if request.begin is None or kind == PUSHED else connector_class(kind)
+    if request.begin is None or own is None:
+        return
+    if not hasattr(own, "cursor_at"):
+        raise _no_values(kind)
+    if isinstance(own, FormCheckingConnector):
+        own.check_value("from", request.begin)
+        if request.end is not None:
+            own.check_value("to", request.end)
+
+
+def _no_values(kind: str) -> InputError:
+    return InputError(
+        f"from: the cursor of connector {kind!r} is its source's own, and no value of it can be"
+        " given; --full reads the source from its beginning"
+    )
+
+
 def _cursor_of(
     connector: Connector, kind: str, request: IngestRequest, stands: Cursor | None
 ) -> dict[str, Any] | None:
@@ -298,10 +328,7 @@ def _cursor_of(
         return None
     if isinstance(connector, SeekingConnector):
         return connector.cursor_at(request.begin, stands)
-    raise InputError(
-        f"from: the cursor of connector {kind!r} is its source's own, and no value of it can be"
-        " given; --full reads the source from its beginning"
-    )
+    raise _no_values(kind)
 
 
 def _reread_of(

@@ -122,16 +122,26 @@ def close_breach(settings: Settings, breach_id: int, decision: Decision) -> Brea
         return close(tracker, breach_id, decision)
 
 
-def tell_task_failed(settings: Settings, words: str, *, kind: str = "task") -> dict[str, str]:
+def tell_task_failed(
+    settings: Settings, words: str, *, kind: str = "task", pipeline: str = ""
+) -> dict[str, str]:
     """Say by each configured sink that a task fails; returns {sink: problem, empty if none}.
 
-    It needs no tracker, which may be what is away; the mail goes to the fallback address.
+    Args:
+        settings: all.
+        words: what happened, in a sentence.
+        kind: "task" or "upkeep".
+        pipeline: name of the one whose task it is: its owner is told. Empty: it is of none, and a
+            mail goes to the fallback address; so it does where the tracker, which knows the owners,
+            is what is away.
     """
     from uuid import uuid4
 
-    from waybill.notices import Message, open_sinks
+    from waybill.notices import Message, NamedCounts, open_sinks
 
-    message = Message(uuid4(), "", (), {kind: 1}, words=words)
+    owner = _owner_of(settings, pipeline) if pipeline else ""
+    named = (NamedCounts(kind, pipeline, datetime.now(UTC), {}),) if pipeline else ()
+    message = Message(uuid4(), owner, named, {kind: 1}, words=words)
     found = {}
     for sink in open_sinks(settings.notices):
         try:
@@ -141,6 +151,18 @@ def tell_task_failed(settings: Settings, words: str, *, kind: str = "task") -> d
             _LOG.exception("%s did not take the word that a task failed", sink.name)
             found[sink.name] = str(error)
     return found
+
+
+def _owner_of(settings: Settings, pipeline: str) -> str:
+    """Return whom the active declaration names; empty: nobody, or the tracker does not say."""
+    from waybill.deployment import active_pipeline
+
+    try:
+        with open_tracker(settings.tracker) as tracker:
+            return active_pipeline(tracker, pipeline).owner
+    except WaybillError as error:
+        _LOG.warning("the owner of %r is not known here: %s", pipeline, error)
+        return ""
 
 
 def watch(settings: Settings, *, lookup: Callable[[str], str | None] | None = None) -> WatchReport:

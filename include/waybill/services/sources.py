@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from waybill.access import masked_fields
 from waybill.errors import InputError, NotFoundError, ParkError
+from waybill.events import encode_data, ordering_key, source_version
 from waybill.nearest_name import hint
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
     from waybill.access import Decision
-    from waybill.ingestion.connectors import Connector, Discovered, Page
+    from waybill.ingestion.connectors import Connector, Discovered, Page, Record
     from waybill.ledger import SourceLine
     from waybill.mapping_proposals import Draft, Proposal, Sample
+    from waybill.pipelines import EventDeclaration
 
 _MOST_NAMED = 63
 """Bytes of a name that a declaration takes."""
@@ -62,6 +64,8 @@ class SourceTrial:
     """One message for each."""
     shown: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """(event name, row): the first ones of declared events, their personal fields masked."""
+    absent: list[str] = field(default_factory=list)
+    """Declared fields that no row has, which each row needs, each in a sentence."""
     unshown: set[str] = field(default_factory=set)
     """Event names whose rows are not shown: nobody declared yet what of them is personal."""
     notes: list[str] = field(default_factory=list)
@@ -292,31 +296,59 @@ def _look(
     personal: Mapping[str, list[str]],
     number: int,
 ) -> None:
-    from waybill.events import encode_data, ordering_key
     from waybill.ingestion.connectors import Record
     from waybill.parking import masked_words
 
     pipeline = draft.pipeline
+    absent: dict[str, dict[str, str]] = {}
     for row in page.rows:
         record = row if isinstance(row, Record) else Record(row)
         event = record.event or pipeline.source.event
         trial.rows[event] += 1
         if event not in personal:
             trial.unshown.add(event)
+            if personal:  # else nothing is declared yet
+                said = f"the pipeline declares no event {event!r}, only {', '.join(personal)}"
+                _note(trial, event, "event_undeclared", said)
             continue
+        needed = _needed(draft, event, record)
+        unseen = absent.get(event, needed)
+        absent[event] = {name: use for name, use in unseen.items() if name not in record.data}
         try:
-            if "key" not in draft.missing[event]:
-                ordering_key(record.data, pipeline.events[event].key)
-            encode_data(record.data)
+            _check(record, pipeline.events[event], needed)
         except ParkError as error:
-            _note(trial, event, error.code, error.message)
+            masked = masked_fields({error.where: error.message}, personal[event])
+            _note(trial, event, error.code, str(masked[error.where]))
         if sum(name == event for name, _ in trial.shown) < number:
             trial.shown.append((event, masked_fields(record.data, personal[event])))
+    trial.absent = [
+        f"no row has field {name!r}, which is declared as {use} of {event}"
+        for event, names in absent.items()
+        for name, use in names.items()
+    ]
     own = pipeline.source.event
     for bad in page.bad:
         trial.rows[own] += 1
         message = masked_words(bad.raw, bad.message, personal.get(own))
         _note(trial, own, bad.code, f"{bad.place}: {message}")
+
+
+def _needed(draft: Draft, event: str, record: Record) -> dict[str, str]:
+    """Return {field: "key" or "version"} of what an ingestion needs of a row, as declared."""
+    declared, missing = draft.pipeline.events[event], draft.missing[event]
+    needed = {} if "key" in missing else dict.fromkeys(declared.key, "key")
+    if declared.version is not None and record.version is None:
+        needed.setdefault(declared.version, "version")
+    return needed
+
+
+def _check(record: Record, declared: EventDeclaration, needed: Mapping[str, str]) -> None:
+    """Raise the ``ParkError`` that an ingestion would park a row of a declared event with."""
+    if record.version is None:
+        source_version(record.data, declared.version)
+    if "key" in needed.values():
+        ordering_key(record.data, declared.key)
+    encode_data(record.data)
 
 
 def _note(trial: SourceTrial, event: str, code: str, message: str) -> None:

@@ -529,7 +529,8 @@ class NoticeSettings(Section):
     smtp_timeout_s: float = Field(10.0, gt=0)
     """Longest that the mail server may take for one answer."""
     fallback_to: str | None = None
-    """Mail address for owners without one, and for pipelines that nobody declared."""
+    """Mail address for owners without one, for pipelines that nobody declared, and for failed tasks
+    that are of no one pipeline."""
     error_messages: bool = True
     """`false`: leave out error messages, which can hold values of events."""
     personal_messages: bool = False

@@ -14,7 +14,8 @@ class TaskFailedNotifier(BaseNotifier):
     """Say by the log, the webhook and mail, as the settings say, that a task failed for good.
 
     Once, when a scheduled run fails after one that did not: not each minute for as long as a server
-    is away. It needs no tracker, which may be what is away.
+    is away. A task of one pipeline is told to its owner, as far as the tracker says who that is;
+    every other task, and where the tracker is away, to the fallback address.
     """
 
     kind = "task"
@@ -31,7 +32,12 @@ class TaskFailedNotifier(BaseNotifier):
         from waybill_airflow.failures import read_settings
 
         settings = read_settings()  # its secrets are known to `redact` from here on
-        tell_task_failed(settings, str(redact(self.words(context))), kind=self.kind)
+        tell_task_failed(
+            settings,
+            str(redact(self.words(context))),
+            kind=self.kind,
+            pipeline=_pipeline_of(context),
+        )
 
     def words(self, context: Context) -> str:
         """Return what happened, in a sentence."""
@@ -40,6 +46,13 @@ class TaskFailedNotifier(BaseNotifier):
         ti = context["ti"]
         where = one_line(f"{ti.dag_id}.{ti.task_id} in run {ti.run_id}")
         return f"{where} failed after its last try: {reason(context)}"
+
+
+def _pipeline_of(context: Context) -> str:
+    """Return the name of the pipeline whose task it is; empty: it is of none, or of several."""
+    task = context.get("task") or getattr(context["ti"], "task", None)
+    name = getattr(task, "pipeline", None)
+    return name if isinstance(name, str) else ""
 
 
 def reason(context: Context) -> str:

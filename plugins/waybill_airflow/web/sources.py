@@ -62,7 +62,9 @@ class SourceOut(BaseModel):
     failed_at: str | None = Field(description="and when one failed last.")
     error: str = Field(description="Of the last failure; empty: none ever failed.")
     stop_asked_by: str
-    rows_read: int = Field(description="By all runs since the source was begun.")
+    rows_read: int = Field(
+        description="By all runs since the source was begun, or begun again from elsewhere."
+    )
     read: int = Field(description="Rows that the last run read,")
     settled: int = Field(description="events that it brought into Kafka,")
     parked: int = Field(description="and rows that it parked.")

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from waybill.cli import ingest
+from waybill.errors import InputError
+from waybill.ingestion import IngestRequest
 
 
 class Seen(NamedTuple):
@@ -62,3 +64,15 @@ def test_the_end_says_where_rows_parked_and_what_tells_of_the_rest(
     assert "`waybill balance loans`" in said
     ingest._say_ended({**ended, "report": {**report, "accepted": 0}}, as_json=False)
     assert "balance" not in capsys.readouterr().out
+
+
+def test_the_end_says_which_files_wait_for_the_next_run(capsys: pytest.CaptureFixture[str]) -> None:
+    report = {"read": 0, "accepted": 0, "parked": 0, "seconds": 1.0, "waiting": "1 file waits"}
+    ended = {"pipeline": "rides", "state": "success", "reason": None, "report": report}
+    ingest._say_ended(ended, as_json=False)
+    assert "1 file waits" in capsys.readouterr().out
+
+
+def test_a_missing_reason_is_asked_for_by_its_option() -> None:
+    with pytest.raises(InputError, match="why: a reason must be given .*--why"):
+        IngestRequest.of({"full": True})

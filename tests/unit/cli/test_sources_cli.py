@@ -65,7 +65,7 @@ def declare(folder: Path, events: str = "", head: str = HEAD) -> str:
 def sources(*arguments: str, code: int = 0) -> str:
     result = CliRunner().invoke(app, ["sources", *arguments])
     assert result.exit_code == code, (result.output, result.exception)
-    said = result.stdout if code == 0 else result.stderr
+    said = result.stdout if code in {0, 2} else result.stderr
     if code == 0 and not {"--json", "--write"} & set(arguments):
         assert max(map(len, said.splitlines())) <= 80
     return said
@@ -158,15 +158,56 @@ events:
 
 def test_a_test_shows_rows_with_personal_fields_masked_and_what_would_park(folder):
     declare(folder, DECLARED)
-    said = sources("test", str(folder), "--rows", "2")
+    said = sources("test", str(folder), "--rows", "2", code=2)
     assert "the source can be read: a first page of 40 rows" in said
+    assert "no row has field 'other', which is declared as key of orders" in said
+    assert "20 rows of others would park at ingestion: event_undeclared" in " ".join(said.split())
     assert "20 rows of orders would park at ingestion: key_missing" in said
     assert said.count("  note: •••") == 2
     assert "xxx" not in said
     assert "rows of others are not shown" in " ".join(said.split())
-    found: dict[str, Any] = json.loads(sources("test", str(folder), "--json", "--rows", "1"))
+    found: dict[str, Any] = json.loads(
+        sources("test", str(folder), "--json", "--rows", "1", code=2)
+    )
     assert found["rows"] == {"orders": 20, "others": 20}
     assert [one["row"]["note"] for one in found["shown"]] == ["•••"]
+
+
+RIDES = """\
+events:
+  ride:
+    key: [ride]
+    version: {version}
+    table: rides
+    personal: [{personal}]
+    columns: {{ride: int64, {personal}: string}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "personal", "said"),
+    [
+        ("endd_at", "name", "no row has field 'endd_at', which is declared as version of ride"),
+        ("ended_at", "name", "1 row of ride would park at ingestion: source_version_invalid: 'soon'"),
+        ("ended_at", "ended_at", "1 row of ride would park at ingestion: source_version_invalid: •"),
+    ],
+)  # fmt: skip
+def test_a_version_that_rows_do_not_have_is_found_by_the_test(folder, version, personal, said):
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: r.csv, event: ride}\n"
+    declare(folder, RIDES.format(version=version, personal=personal), head=head)
+    (folder / "r.csv").write_text(
+        "ride,name,ended_at\n1,a,2026-01-01T00:00:00Z\n2,b,soon\n3,c,2026-01-02T00:00:00Z\n"
+    )
+    output = " ".join(sources("test", str(folder), "--rows", "0", code=2).split())
+    assert said in output
+    assert ("soon" in output) == (personal == "name" and version == "ended_at")
+
+
+def test_a_table_of_what_a_source_says_of_itself_is_left_out_where_it_says_nothing(folder):
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    declare(folder, head=head)
+    (folder / "o.csv").write_text("id,n\n1,2\n")
+    assert "in the source" not in sources("discover", str(folder))
 
 
 def test_what_a_test_cannot_read_ends_with_what_to_do(folder):
@@ -274,10 +315,11 @@ def test_a_record_that_is_nested_deeply_is_shown_shortened(folder, levels):
     declare(folder, events, head=head)
     deep = nested(levels)
     (folder / "o.jsonl").write_text(f'{{"id": 1, "a": {deep}, "deep": {deep}}}\n{{"id": 2}}\n')
-    said = sources("test", str(folder))
+    said = sources("test", str(folder), code=2)
     assert "a first page of 2 rows" in said
+    assert "1 row of order would park at ingestion" in " ".join(said.split())
     assert "id: 2" in said
-    found = json.loads(sources("test", str(folder), "--json"))
+    found = json.loads(sources("test", str(folder), "--json", code=2))
     assert found["rows"] == {"order": 2}
     assert json.dumps(found["shown"][-1]["row"]) == '{"id": 2}'
     if len(found["shown"]) == 2:

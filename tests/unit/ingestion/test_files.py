@@ -85,7 +85,7 @@ REFUSED = [
     ("x.csv", "id,n\n" + "1,é\n" * 9, {"write": "latin-1"}, "found 9 of 9 lines"),
     ("x.csv", "1,2,3\n", {"names": ["id", "n"]}, "expected 2 columns; found '1', '2', '3'"),
     ("x.jsonl", "[1]\n[2]\n", {}, "expected an object of JSON on each line; found '.1.'"),
-    ("x.jsonl", '{"n": 1}\n', {}, "expected field 'id'; its first 1 records have 'n'"),
+    ("x.jsonl", '{"n": 1}\n', {}, "expected field 'id'; its first record has 'n'"),
     ("x.parquet", b"PAR1nothing", {}, "cannot be read as Parquet"),
     ("x.bin", "id\n", {}, "its name does not say its format"),
     ("x.csv.gz", gzip.compress(b"id\n" * 9999, mtime=0)[:-9], {}, "is damaged"),
@@ -153,8 +153,33 @@ def test_the_cursor_does_not_grow_without_end(opened, tmp_path, monkeypatch):
 
 def test_a_file_that_is_being_written_waits(opened, tmp_path):
     put(tmp_path, "x.csv", "id\n1\n", age_s=3600)
-    assert read(opened(settle_s=60))[0] == [], "its time was set back, but it is of now"
+    connector = opened(settle_s=60)
+    assert read(connector)[0] == [], "its time was set back, but it is of now"
+    assert connector.waiting().startswith("1 file waits for the next run: changed less than 60 s")
     assert read(opened(settle_s=0))[0] == [{"id": "1"}]
+
+
+def test_a_file_that_waits_is_told_beside_those_that_were_read(opened, tmp_path):
+    put(tmp_path, "old.csv", "id\n1\n")
+    _, _, cursor = read(opened(settle_s=0))
+    connector = opened(settle_s=60)
+    assert read(connector, cursor)[0] == []
+    assert connector.waiting() == "", "it is written anew, but was read as it is"
+    put(tmp_path, "new.csv", "id\n2\n")
+    read(connector, cursor)
+    standing = connector.standing(cursor)
+    assert standing.position == connector.waiting() != ""
+    assert standing.behind == len("id\n2\n")
+    read(opened(), cursor)
+    assert opened().standing(cursor).position == "all files are read"
+
+
+def test_a_file_that_cannot_be_read_says_how_to_leave_it_out(opened, tmp_path):
+    put(tmp_path, "x.jsonl", "[]\n")
+    with pytest.raises(InputError, match="To leave this file out, move it .* begins with a dot"):
+        read(opened())
+    (tmp_path / "in" / "x.jsonl").rename(tmp_path / "in" / ".x.jsonl")
+    assert read(opened())[0] == []
 
 
 def test_a_file_from_before_1970_is_read_once(opened, tmp_path):

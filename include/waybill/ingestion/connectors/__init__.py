@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import Cursor as Cursor
     from waybill.ingestion.connectors.base import Discovered as Discovered
     from waybill.ingestion.connectors.base import DiscoveringConnector as DiscoveringConnector
+    from waybill.ingestion.connectors.base import FormCheckingConnector as FormCheckingConnector
     from waybill.ingestion.connectors.base import HeldLog as HeldLog
     from waybill.ingestion.connectors.base import HoldingConnector as HoldingConnector
     from waybill.ingestion.connectors.base import KeyKeepingConnector as KeyKeepingConnector
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.base import SeekingConnector as SeekingConnector
     from waybill.ingestion.connectors.base import Standing as Standing
     from waybill.ingestion.connectors.base import StandingConnector as StandingConnector
+    from waybill.ingestion.connectors.base import WaitingConnector as WaitingConnector
     from waybill.ingestion.connectors.base import first_pages as first_pages
     from waybill.ingestion.connectors.base import reads_again as reads_again
+    from waybill.ingestion.connectors.base import waiting_in as waiting_in
     from waybill.ingestion.connectors.connections import Connection as Connection
     from waybill.ingestion.connectors.connections import Connections as Connections
     from waybill.ingestion.connectors.connections import Lookup as Lookup
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors.opening import Opening as Opening
     from waybill.ingestion.connectors.opening import Options as Options
     from waybill.ingestion.connectors.registry import closing_connector as closing_connector
+    from waybill.ingestion.connectors.registry import connector_class as connector_class
     from waybill.ingestion.connectors.registry import connector_of as connector_of
     from waybill.ingestion.connectors.registry import open_connector as open_connector
 
@@ -72,6 +76,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Cursor",
             "Discovered",
             "DiscoveringConnector",
+            "FormCheckingConnector",
             "HeldLog",
             "HoldingConnector",
             "KeyKeepingConnector",
@@ -85,8 +90,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "SeekingConnector",
             "Standing",
             "StandingConnector",
+            "WaitingConnector",
             "first_pages",
             "reads_again",
+            "waiting_in",
         ],
         "connections": ["Connection", "Connections", "Lookup"],
         "csv_file": ["CsvConnector"],
@@ -94,6 +101,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "http_source": ["HttpSource"],
         "known_keys": ["KEYS_PREFIX"],
         "opening": ["Opening", "Options"],
-        "registry": ["closing_connector", "connector_of", "open_connector"],
+        "registry": ["closing_connector", "connector_class", "connector_of", "open_connector"],
     },
 )

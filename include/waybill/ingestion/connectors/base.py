@@ -126,6 +126,20 @@ class StandingConnector(Protocol):
 
 
 @runtime_checkable
+class WaitingConnector(Protocol):
+    """A source that may leave something to the next run, such as files that are being written."""
+
+    def waiting(self) -> str:
+        """Return what the last ``read`` left to the next run, and why; empty: nothing."""
+        ...
+
+
+def waiting_in(connector: object) -> str:
+    """Return what a connector left to the next run; empty: nothing, or it never does."""
+    return connector.waiting() if isinstance(connector, WaitingConnector) else ""
+
+
+@runtime_checkable
 class KeyKeepingConnector(Protocol):
     """A source that keeps keys in the object store, to find those that are gone."""
 
@@ -150,6 +164,24 @@ class SeekingConnector(Protocol):
             InputError: the value is not of the cursor's type, or lies behind ``stands``; or this
                 source has no such place.
             RetryError: the source did not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class FormCheckingConnector(Protocol):
+    """A kind of source of whose values of ``SeekingConnector`` the form is known without it."""
+
+    @staticmethod
+    def check_value(name: str, value: str) -> None:
+        """Refuse a value that no source of this kind can be read from; nothing is opened.
+
+        Args:
+            name: what it was given as, ``from`` or ``to``.
+            value: as a person gives it.
+
+        Raises:
+            InputError: its form is wrong.
         """
         ...
 

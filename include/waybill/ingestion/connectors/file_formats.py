@@ -375,10 +375,9 @@ class JsonLinesFormat(_TextFormat):
         there = set().union(*good)
         missing = [name for name in self._wanted.fields if name not in there]
         if good and missing:
-            first = "first record has" if len(good) == 1 else f"first {len(good)} records have"
             raise InputError(
                 f"source file {self._name!r}: expected field {', '.join(map(repr, missing))}; its"
-                f" {first} {_listed(sorted(there))}"
+                f" first {_many(len(good))} {_listed(sorted(there))}"
             )
         return position if position.at else Position(self._text.position, 1)
 
@@ -396,6 +395,10 @@ class JsonLinesFormat(_TextFormat):
                 said = f"expected an object of JSON in UTF-8; found {found}"
                 bad.append(BadRow(raw, number, code, said, where))
         return rows, bad, places
+
+
+def _many(records: int) -> str:
+    return "record has" if records == 1 else f"{records:,} records have"
 
 
 def _parsed(line: bytes) -> Any:

@@ -70,6 +70,10 @@ class Place(Protocol):
         """
         ...
 
+    def waiting(self) -> list[FoundFile]:
+        """Return the files that ``files`` left out, as they were being written."""
+        ...
+
     def open(self, found: FoundFile) -> IO[bytes]:
         """Open a file; it can be sought in.
 
@@ -96,6 +100,7 @@ class Folder:
         fixed = next((n for n, part in enumerate(parts) if _WILD.search(part)), len(parts) - 1)
         self._base, self._rest = str(PurePosixPath(*parts[:fixed])), "/".join(parts[fixed:])
         self._folder, self._roots, self._settle_s = folder, roots, settle_s
+        self._waiting: list[FoundFile] = []
 
     def base(self) -> Path:
         """Return the folder that the pattern begins with; it need not be there.
@@ -111,8 +116,13 @@ class Folder:
         if not base.is_dir():
             raise InputError(f"source.options.path: there is no folder {str(base)!r}")
         now = time.time()
+        self._waiting = []
         found = [one for path in base.glob(self._rest) if (one := self._seen(path, now))]
         return sorted(found)
+
+    def waiting(self) -> list[FoundFile]:
+        """See ``Place``."""
+        return self._waiting
 
     def _seen(self, path: Path, now: float) -> FoundFile | None:
         """Return a file; None: it is none, is hidden, or is being written."""
@@ -125,9 +135,13 @@ class Folder:
         except OSError as error:
             raise RetryError(f"source file {str(path)!r} cannot be looked at: {error}") from error
         changed = max(status.st_ctime, min(status.st_mtime, now))
-        if not stat.S_ISREG(status.st_mode) or now - changed < self._settle_s:
+        if not stat.S_ISREG(status.st_mode):
             return None
-        return FoundFile(_changed_us(status), str(path), status.st_size)
+        found = FoundFile(_changed_us(status), str(path), status.st_size)
+        if now - changed < self._settle_s:
+            self._waiting.append(found)
+            return None
+        return found
 
     def open(self, found: FoundFile) -> IO[bytes]:
         """See ``Place``."""
@@ -190,6 +204,10 @@ class Bucket:
             return sorted(self._matching(pages))
         except (ClientError, BotoCoreError) as error:
             raise self._error(error, prefix) from None
+
+    def waiting(self) -> list[FoundFile]:
+        """See ``Place``; an object is there whole."""
+        return []
 
     def _matching(self, pages: Any) -> Iterator[FoundFile]:
         for page in pages:

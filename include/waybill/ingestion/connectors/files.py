@@ -14,7 +14,7 @@ cursor stays what it is.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
@@ -100,6 +100,8 @@ class FilesConnector:
         self._wanted = _wanted(opening, options)
         self._left: list[FoundFile] = []
         """Files of this run that are not read to their end."""
+        self._unsettled: list[FoundFile] = []
+        """New or changed files that wait for the next run."""
         if not self._remote:
             self._folder().base()
 
@@ -114,6 +116,8 @@ class FilesConnector:
         found = {file.digest: file for file in place.files()}
         state = _State.of(cursor)
         start = None if cursor is None else dict(cursor)
+        unsettled = {file.digest: file for file in place.waiting()}
+        self._unsettled = [unsettled[digest] for digest in state.to_read(unsettled)]
         waiting = state.to_read(found)
         if start is not None and start.get("rereads"):
             start = yield from self._read_again(place, found, start)
@@ -129,12 +133,24 @@ class FilesConnector:
 
     def _pieces(self, place: Place, file: FoundFile, position: Position) -> Iterator[Piece]:
         """Yield the pieces of a file from a position to its end; at least one."""
-        with closing(self._opened(place, file, position)) as opened:
+        with self._hinting(), closing(self._opened(place, file, position)) as opened:
             while True:
                 piece = opened.piece(self._opening.source.page_rows)
                 yield piece
                 if piece.last:
                     return
+
+    @contextmanager
+    def _hinting(self) -> Iterator[None]:
+        """Have errors about one file say how the run goes on without it."""
+        try:
+            yield
+        except InputError as error:
+            rename = "" if self._remote else ", or rename it so that its name begins with a dot"
+            raise InputError(
+                f"{error}. Files behind it wait. To leave this file out, move it to where"
+                f" source.options.path does not match it{rename}"
+            ) from error
 
     def _read_again(
         self, place: Place, found: Mapping[str, FoundFile], start: dict[str, Any]
@@ -166,6 +182,11 @@ class FilesConnector:
         """Return None: to count records is to read them."""
         return None
 
+    @staticmethod
+    def check_value(name: str, value: str) -> None:
+        """See ``FormCheckingConnector``: it is a time."""
+        _microseconds(name, value)
+
     def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
         """Return the cursor before the first file that was changed at a time, or later.
 
@@ -196,12 +217,25 @@ class FilesConnector:
     def standing(self, cursor: Cursor) -> Standing | None:
         """Return the file that is read, and how many bytes, as stored, this run has left of files.
 
-        One that is begun counts whole. What came since the run began is not among them.
+        One that is begun counts whole, and so do files that wait for ``settle_s``. What came since
+        the run began is not among them.
         """
         current = self._left[0].shown if _State.of(cursor).current and self._left else ""
-        many = f"{len(self._left):,} file{'' if len(self._left) == 1 else 's'} left"
-        words = f"{current}; {many}" if current else many
-        return Standing(words, sum(file.size for file in self._left), "bytes")
+        many = f"{_files(len(self._left))} left" if self._left else ""
+        words = "; ".join(part for part in (current, many, self.waiting()) if part)
+        left = sum(file.size for file in (*self._left, *self._unsettled))
+        return Standing(words or "all files are read", left, "bytes")
+
+    def waiting(self) -> str:
+        """Return how many files the last ``read`` left to the next run, and why; empty: none."""
+        number = len(self._unsettled)
+        if not number:
+            return ""
+        verb = "waits" if number == 1 else "wait"
+        return (
+            f"{_files(number)} {verb} for the next run: changed less than"
+            f" {self._options.settle_s:g} s before this one began (source.options.settle_s)"
+        )
 
     def _place(self) -> Place:
         if self._remote:
@@ -225,6 +259,10 @@ class FilesConnector:
         except BaseException:
             raw.close()
             raise
+
+
+def _files(number: int) -> str:
+    return f"{number:,} file{'' if number == 1 else 's'}"
 
 
 def _microseconds(name: str, value: str) -> int:

@@ -53,10 +53,8 @@ def open_connector(
 def connector_of(opening: Opening) -> Connector:
     """Return the connector of an opening: see ``open_connector``."""
     source = opening.source
-    place = CONNECTORS.get(source.connector)
-    if place is not None:
-        module, _, name = place.partition(":")
-        own: Opener = getattr(importlib.import_module(module), name)
+    own = connector_class(source.connector)
+    if own is not None:
         return own(opening)
     opener = _brought(source.connector)
     try:
@@ -67,6 +65,15 @@ def connector_of(opening: Opening) -> Connector:
         raise InputError(
             f"source.options: connector {source.connector!r} refuses them: {error!r}"
         ) from error
+
+
+def connector_class(kind: str) -> Opener | None:
+    """Return the class of one of Waybill's own connectors; None: a package brings it, or nobody."""
+    place = CONNECTORS.get(kind)
+    if place is None:
+        return None
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
 @contextmanager

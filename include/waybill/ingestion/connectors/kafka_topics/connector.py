@@ -120,6 +120,11 @@ class KafkaConnector:
         """Return None: a source without an end."""
         return None
 
+    @staticmethod
+    def check_value(name: str, value: str) -> None:
+        """See ``FormCheckingConnector``: it is a time."""
+        _milliseconds(name, value)
+
     def cursor_at(self, value: str, stands: Cursor | None) -> dict[str, Any]:
         """Return the cursor before the first message of each partition from a time on.
 
