@@ -12,8 +12,9 @@ from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.access import masked_fields
+from waybill.access import likely_personal, masked_fields
 from waybill.errors import InputError, NotFoundError, ParkError
+from waybill.mappings import encode_path
 from waybill.nearest_name import hint
 from waybill.settings import Settings
 from waybill.storage import open_tracker
@@ -62,6 +63,8 @@ class SourceTrial:
     """One message for each."""
     shown: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """(event name, row): the first ones of declared events, their personal fields masked."""
+    guessed: dict[str, list[str]] = field(default_factory=dict)
+    """By event name that does not say what is personal: fields masked for their names."""
     unshown: set[str] = field(default_factory=set)
     """Event names whose rows are not shown: nobody declared yet what of them is personal."""
     notes: list[str] = field(default_factory=list)
@@ -177,21 +180,21 @@ def discover_source(
             )
         rules = rules_for(draft.pipeline, settings.destinations)
         rules = replace(rules, longest=min(rules.longest, _MOST_NAMED))
+        personal = declared_personal(folder)
         proposals, unknown, samples = [], {}, {}
         for one in found:
             if not draft.missing.get(one.event, frozenset()) & {"key", "columns"}:
                 continue
-            own = connector.only(one.name) if says else connector
             sample = take_sample(
                 draft.pipeline,
-                own,
+                connector.only(one.name) if says else connector,
                 number,
                 code=shared_sandbox(settings),
-                personal=declared_personal(folder),
+                personal={name: fields or [] for name, fields in personal.items()},
             )
             samples[one.event] = sample
             try:
-                proposals.append(infer(draft, sample, one.event, rules))
+                proposals.append(infer(draft, sample, one.event, rules, personal.get(one.event)))
             except InputError as error:
                 unknown[one.event] = str(error)
         notes = _notes(connector) + _whole_tables(source.connector, found, proposals)
@@ -272,14 +275,17 @@ def _opened(settings: Settings, draft: Draft, lookup: Lookup | None) -> Iterator
         yield connector
 
 
-def declared_personal(folder: Path) -> dict[str, list[str]]:
-    """Return the personal fields of each event name that is declared, its columns or not."""
+def declared_personal(folder: Path) -> dict[str, list[str] | None]:
+    """Return the personal fields of each event name that is declared, its columns or not.
+
+    None: it does not say which are. An empty list says that none is.
+    """
     from waybill.pipelines import read_document
 
     value = read_document((folder / "pipeline.yaml").read_text("utf-8-sig")).value
     events = value.get("events") if isinstance(value, dict) else None
     return {
-        name: [str(one) for one in event.get("personal") or ()]
+        name: [str(one) for one in event.get("personal") or ()] if "personal" in event else None
         for name, event in (events or {}).items()
         if isinstance(event, dict)
     }
@@ -289,7 +295,7 @@ def _look(
     trial: SourceTrial,
     draft: Draft,
     page: Page,
-    personal: Mapping[str, list[str]],
+    personal: Mapping[str, list[str] | None],
     number: int,
 ) -> None:
     from waybill.events import encode_data, ordering_key
@@ -311,12 +317,24 @@ def _look(
         except ParkError as error:
             _note(trial, event, error.code, error.message)
         if sum(name == event for name, _ in trial.shown) < number:
-            trial.shown.append((event, masked_fields(record.data, personal[event])))
+            masked = personal[event]
+            if masked is None:
+                masked = _guessed(trial, event, record.data)
+            trial.shown.append((event, masked_fields(record.data, masked)))
     own = pipeline.source.event
+    shown_of = {name: fields or [] for name, fields in personal.items()}
     for bad in page.bad:
         trial.rows[own] += 1
-        message = masked_words(bad.raw, bad.message, personal.get(own))
+        message = masked_words(bad.raw, bad.message, shown_of.get(own))
         _note(trial, own, bad.code, f"{bad.place}: {message}")
+
+
+def _guessed(trial: SourceTrial, event: str, row: dict[str, Any]) -> list[str]:
+    """Return the fields of a row that are personal by their names, and note them."""
+    fields = [encode_path(path) for path in likely_personal([row])]
+    known = trial.guessed.setdefault(event, [])
+    known += [one for one in fields if one not in known]
+    return fields
 
 
 def _note(trial: SourceTrial, event: str, code: str, message: str) -> None:
