@@ -156,8 +156,9 @@ def example_lines(events: Sequence[str]) -> Iterator[str]:
     """Yield what is said of records of a source that became example events."""
     if events:
         yield (
-            f"events.jsonl has a record of {', '.join(events)} more, as an example; letters and"
-            " digits of fields that are personal by name are replaced: see that no others are"
+            f"an example event of {', '.join(events)} was added to events.jsonl: a record of the"
+            " source, letters and digits replaced in fields that are personal; see that nothing"
+            " else in it is"
         )
 
 
