@@ -46,7 +46,8 @@ def evolving(text: str) -> str:
     lines = [line for line in text.splitlines() if "policy:" not in line]
     place = next(n for n, line in enumerate(lines) if line.strip().startswith("table:"))
     indent = lines[place][: len(lines[place]) - len(lines[place].lstrip())]
-    return "\n".join([*lines[:place], f"{indent}policy: evolve", *lines[place:]]) + "\n"
+    more = [f"{indent}policy: evolve", f"{indent}personal: [amount]"]
+    return "\n".join([*lines[:place], *more, *lines[place:]]) + "\n"
 
 
 def called(*words: str, code: int = 0) -> str:
@@ -60,6 +61,8 @@ def test_what_is_in_force_and_what_was_before(folder: Path) -> None:
     assert max(map(len, said.splitlines())) <= 80
     assert "version 3 (in force)" in said
     assert "by task Größe: new column grosse" in said
+    assert "\npersonal: amount\n" in said
+    assert "\nversion: " in said
     line = next(line for line in said.splitlines() if "user_id" in line)
     assert line.split() == ["user_id", "int64", "yes", "userId", "learned"]
     earlier = called("show", "orders", "--version", "2")
@@ -68,6 +71,7 @@ def test_what_is_in_force_and_what_was_before(folder: Path) -> None:
     (shown,) = json.loads(called("show", "orders", "--event", "order", "--json"))
     origins = {column["name"]: column["origin"] for column in shown["columns"]}
     assert (shown["number"], shown["in_force"], shown["author"]) == (3, True, "task Größe")
+    assert shown["personal"] == ["amount"]
     assert origins["user_id"] == origins["grosse"] == "learned"
     assert {origin for name, origin in origins.items() if name in shown["key"]} == {"declared"}
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from waybill.access.personal import personal_of as personal_of
     from waybill.access.personal import proposed_by as proposed_by
     from waybill.access.personal import same_name as same_name
+    from waybill.access.personal_names import anonymous as anonymous
+    from waybill.access.personal_names import likely_personal as likely_personal
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -38,5 +40,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "proposed_by",
             "same_name",
         ],
+        "personal_names": ["anonymous", "likely_personal"],
     },
 )

@@ -16,11 +16,18 @@ from rich.text import Text
 from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.options import AsJson
 from waybill.cli.output import counted, echo, plain, print_folded, print_json, terminal
-from waybill.cli.pipelines import existing_folder
+from waybill.cli.pipelines import declaration_facts, existing_folder
+from waybill.cli.source_values import shown_value
 from waybill.cli.tables import Column, Styled, Table, print_table
 
 if TYPE_CHECKING:
-    from waybill.mapping_proposals import MappingDifference, Proposal, Sample, ShownMapping
+    from waybill.mapping_proposals import (
+        MappingDifference,
+        MixedColumn,
+        Proposal,
+        Sample,
+        ShownMapping,
+    )
     from waybill.mappings import Difference
     from waybill.pipelines import Column as DeclaredColumn
     from waybill.pipelines import EventDeclaration
@@ -34,6 +41,8 @@ _MOST_SAMPLE = 100_000
 _SHARE_HEAD = "in"
 _NAME_INDENT, _EVENT_INDENT = 2, 4
 _DECLARATION = "pipeline.yaml"
+_MOST_TIMES = 3
+"""Fields that are named where no version is proposed."""
 
 Event = Annotated[str | None, typer.Option("--event", "-e", help="Only this event name.")]
 Name = Annotated[str, typer.Argument(metavar=DEPLOYED, help="A deployed pipeline, by name or id.")]
@@ -55,12 +64,14 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Propose tables from a source's first events; columns and key need not be declared."""
-    from waybill.services import infer_mappings, write_mappings
+    from waybill.services import infer_mappings, write_examples, write_mappings
     from waybill.settings import Settings
 
     folder = existing_folder(pipeline)
     proposals, taken = infer_mappings(Settings(), folder, event, sample)
     written = write_mappings(folder, proposals) if write else None
+    samples = {one.event: taken for one in proposals}
+    examples = write_examples(Settings(), folder, proposals, samples) if write else []
     if as_json:
         print_json(
             {
@@ -78,7 +89,7 @@ def infer(
         echo("")
     print_folded(_sample_lines(taken), style="dim")
     if written is not None:
-        print_folded([f"written to {written}"])
+        print_folded([f"written to {written}", *example_lines(examples)])
 
 
 @app.command()
@@ -141,6 +152,16 @@ def diff(
             console.print(line, soft_wrap=True)
 
 
+def example_lines(events: Sequence[str]) -> Iterator[str]:
+    """Yield what is said of records of a source that became example events."""
+    if events:
+        yield (
+            f"an example event of {', '.join(events)} was added to events.jsonl: a record of the"
+            " source, letters and digits replaced in fields that are personal; see that nothing"
+            " else in it is"
+        )
+
+
 def proposal_json(proposal: Proposal) -> dict[str, Any]:
     """Return a proposal with its lines of YAML."""
     return {**proposal.to_json(), "yaml": "\n".join(_yaml(proposal))}
@@ -190,6 +211,59 @@ def _proposed_words(proposal: Proposal) -> Iterator[str]:
         yield f"version {found.version}: the cursor that the source is read by"
     elif "version" in proposal.missing and found.version is not None:
         yield f"version {found.version}: proposed, by its name; it must rise with each change"
+    elif "version" in proposal.missing:
+        yield from _no_version(proposal)
+    if proposal.personal:
+        yield from _personal(proposal)
+    for one in proposal.mixed:
+        yield _mixed(one, hidden=one.source in proposal.masked)
+
+
+def _no_version(proposal: Proposal) -> Iterator[str]:
+    yield "version: none found by name, as updated_at: of one key, what is taken in later wins"
+    times = [
+        column.source
+        for column in proposal.declaration.table.columns
+        if column.type == "timestamp" and proposal.present.get(column.source) == proposal.events
+    ]
+    some = f" ({', '.join(times[:_MOST_TIMES])}?)" if times else ""
+    yield f"  to declare: `version: <field>`, one that rises with each change{some}"
+
+
+def _personal(proposal: Proposal) -> Iterator[str]:
+    names = ", ".join(proposal.personal)
+    if "personal" in proposal.missing:
+        yield f"personal {names}: proposed, by name; masked wherever people look"
+        yield "  (take out of the declaration what is not personal)"
+    else:
+        yield f"personal by name, and not declared so: {names}"
+        yield "  (declare them with `personal: […]`, or say with `personal: []` that none is)"
+
+
+_KINDS = {"boolean": "true or false", "object": "objects or lists", "bytes": "bytes"}
+"""Kinds of values that are not counted in the plural of their name."""
+_EXAMPLE_CHARS = 40
+
+
+def _mixed(one: MixedColumn, *, hidden: bool) -> str:
+    """Return what a column holds beside the values of the type that most have."""
+    from waybill.access import MASK
+
+    counts = ", ".join(
+        f"{number:,} {_KINDS[kind]}" if kind in _KINDS else counted(number, kind)
+        for kind, number in one.counts.items()
+    )
+    example = MASK if hidden else _example_text(one.example)
+    said = f"{one.name}: {counts} (as {example}): {one.type}"
+    if one.parks:
+        return f"{said} is proposed, and would park {one.parks:,} of these"
+    return f"{said}, which takes all of them" + (" as they are" if one.type == "json" else "")
+
+
+def _example_text(value: object) -> str:
+    """Return a value as text of at most 40 characters, in quotes where it is text."""
+    text = repr(value) if isinstance(value, str) else shown_value(value)
+    return text if len(text) <= _EXAMPLE_CHARS else f"{text[: _EXAMPLE_CHARS - 1]}…"
 
 
 def _share(proposal: Proposal, column: DeclaredColumn) -> str:
@@ -241,12 +315,7 @@ def _facts(one: ShownMapping) -> Iterator[str]:
         yield f"version {one.number} ({state}), {when} by {one.author}: {one.reason}"
     else:
         yield "as declared; no version is kept yet"
-    declaration = one.declaration
-    words = [f"policy {declaration.policy}", f"objects: {declaration.nested}"]
-    words.append(f"arrays: {'tables' if declaration.arrays == 'child' else 'json'}")
-    words.append(f"deletes: {'soft' if declaration.table.soft_delete else 'hard'}")
-    yield "; ".join(words)
-    yield f"source version: {declaration.version or 'none'}"
+    yield from declaration_facts(one.declaration)
 
 
 def _print_columns(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from waybill.deployment import DeployReport
     from waybill.parking import Hold
     from waybill.pipelines import Column as DeclaredColumn
+    from waybill.pipelines import EventDeclaration
     from waybill.services import DeepCheck
 
 app = typer.Typer(no_args_is_help=True, help="Declared pipelines: from `new` to `deploy`.")
@@ -216,7 +217,8 @@ def show(
     for event in pipeline.events.values():
         print_folded([""])
         print_table(
-            _column_table(_title(pipeline, event.name), event.table.columns, event.table.key)
+            _column_table(_title(pipeline, event.name), event.table.columns, event.table.key),
+            declaration_facts(event),
         )
         for child in event.table.children:
             title = f"{event.table.schema_name}.{child.name}, of the items of {child.source!r}"
@@ -417,6 +419,16 @@ def _title(pipeline: Pipeline, name: str) -> str:
     event = pipeline.events[name]
     table = f"{event.table.schema_name}.{event.table.name}"
     return f"event {name} to {table}; fields without a column {_UNKNOWN[event.policy]}"
+
+
+def declaration_facts(event: EventDeclaration) -> Iterator[str]:
+    """Yield what an event's declaration says beside its columns, in lines."""
+    words = [f"policy {event.policy}", f"objects: {event.nested}"]
+    words.append(f"arrays: {'tables' if event.arrays == 'child' else 'json'}")
+    words.append(f"deletes: {'soft' if event.table.soft_delete else 'hard'}")
+    yield "; ".join(words)
+    yield f"version: {event.version or 'none'}"
+    yield f"personal: {', '.join(event.personal) or 'none is declared'}"
 
 
 def _few(names: list[str], most: int = 5) -> str:

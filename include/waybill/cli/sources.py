@@ -10,7 +10,7 @@ import typer
 
 from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.mapping import proposal_json, show_proposal
+from waybill.cli.mapping import example_lines, proposal_json, show_proposal
 from waybill.cli.options import AsJson, Reason, Who, decision
 from waybill.cli.output import counted, plain, print_folded, print_json
 from waybill.cli.pipelines import existing_folder
@@ -65,13 +65,16 @@ def discover(
     as_json: AsJson = False,
 ) -> None:
     """Show what a source has; propose event names, keys, cursor and columns."""
-    from waybill.services import discover_source, write_mappings
+    from waybill.services import discover_source, write_examples, write_mappings
     from waybill.settings import Settings
 
     folder = existing_folder(pipeline)
     with said_if_slow():
         found = discover_source(Settings(), folder, sample)
-    written = write_mappings(folder, found.proposals) if write and found.proposals else None
+    written, examples = None, []
+    if write and found.proposals:
+        written = write_mappings(folder, found.proposals)
+        examples = write_examples(Settings(), folder, found.proposals, found.samples)
     if as_json:
         print_json(
             {
@@ -91,7 +94,8 @@ def discover(
         if number or is_described:
             print_folded([""])
         show_proposal(proposal, pasted=written is None)
-    print_folded(["", *_ending(found, None if written is None else str(written))])
+    ending = _ending(found, None if written is None else str(written))
+    print_folded(["", *ending, *example_lines(examples)])
 
 
 def _found_json(one: Any) -> dict[str, Any]:
@@ -198,6 +202,7 @@ def _trial_json(trial: SourceTrial) -> dict[str, Any]:
         ],
         "absent": trial.absent,
         "shown": [{"event": event, "row": row} for event, row in trial.shown],
+        "masked_by_name": {event: fields for event, fields in trial.guessed.items() if fields},
         "notes": trial.notes,
     }
 
@@ -224,11 +229,22 @@ def _trial_lines(trial: SourceTrial) -> Iterator[str]:
             f" {plain(reason)}"
         )
     yield from (f"  {plain(line)}" for line in (*trial.absent, *trial.notes))
+    yield from _row_lines(trial)
+
+
+def _row_lines(trial: SourceTrial) -> Iterator[str]:
     for event in sorted(trial.unshown):
         yield (
             f"rows of {event} are not shown: it is not declared, so nobody said what of them is"
             " personal"
         )
+    for event, fields in trial.guessed.items():
+        if fields:
+            yield (
+                f"{', '.join(fields)} of {event}: masked for the name, as nobody said what is"
+                f" personal; say so with `personal: [{', '.join(fields)}]`, or with `personal: []`"
+                " that none is"
+            )
     for event, row in trial.shown:
         yield f"{event}:"
         for name, value in row.items():

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from waybill.mapping_proposals.inference import infer as infer
     from waybill.mapping_proposals.inference import load_draft as load_draft
     from waybill.mapping_proposals.inference import take_sample as take_sample
+    from waybill.mapping_proposals.mixed_columns import MixedColumn as MixedColumn
+    from waybill.mapping_proposals.yaml_file import append_line as append_line
     from waybill.mapping_proposals.yaml_file import event_block as event_block
     from waybill.mapping_proposals.yaml_file import event_lines as event_lines
     from waybill.mapping_proposals.yaml_file import write as write
@@ -28,6 +30,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "comparison": ["MappingDifference", "ShownMapping", "diff", "diff_folder", "show"],
         "inference": ["Draft", "Proposal", "Sample", "infer", "load_draft", "take_sample"],
-        "yaml_file": ["event_block", "event_lines", "write"],
+        "mixed_columns": ["MixedColumn"],
+        "yaml_file": ["append_line", "event_block", "event_lines", "write"],
     },
 )

@@ -52,6 +52,7 @@ class ShownMapping:
             "table": table.name,
             "key": list(table.key),
             "version": self.declaration.version,
+            "personal": list(self.declaration.personal),
             "policy": self.declaration.policy,
             "nested": self.declaration.nested,
             "arrays": self.declaration.arrays,

@@ -15,14 +15,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from waybill.access import likely_personal
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, encode, encode_data, loads
 from waybill.ingestion.connectors import Connector, Discovered, Record, first_pages
+from waybill.mapping_proposals.mixed_columns import MixedColumn, holds, settle_mixed
 from waybill.mappings import (
     NameRules,
     decode_path,
+    encode_path,
     key_names,
     learn,
     plain_name,
@@ -35,11 +36,13 @@ from waybill.mappings import (
     with_table,
 )
 from waybill.parking import masked_words
-from waybill.pipelines import Column, EventDeclaration, Pipeline, arrow_type, load_completed
-from waybill.processing import CodeRunner, Fault, Plan, convert, outcomes_of
+from waybill.pipelines import Column, EventDeclaration, Pipeline, load_completed
+from waybill.processing import CodeRunner, Fault, Plan, outcomes_of
 
 SAMPLE = 1_000
 _CHUNK = 512
+_MOST_RECORDS = 20
+"""Of an event name that are kept as the source gave them."""
 
 
 @dataclass(slots=True)
@@ -52,6 +55,8 @@ class Sample:
     filtered: int = 0
     payloads: dict[str, list[Any]] = field(default_factory=dict)
     """By event name; those of deletes are not here."""
+    records: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By event name: the first 20 as the source gave them, of those that came through."""
     own: int = 0
     """Rows of the source's own event name."""
     fields: Counter[str] = field(default_factory=Counter)
@@ -75,13 +80,19 @@ class Proposal:
     events: int
     """Of this name, in the sample."""
     missing: frozenset[str]
-    """Those of ``key``, ``version``, ``columns`` that the declaration does not say."""
+    """Those of ``key``, ``version``, ``personal``, ``columns`` that it does not declare."""
     present: dict[str, int]
     """Source of a column to the number of events in which it is not null."""
     declared: EventDeclaration | None
     """What is declared, if that has columns."""
     by_source: frozenset[str] = frozenset()
     """Those of ``key`` and ``version`` that the source itself says."""
+    mixed: tuple[MixedColumn, ...] = ()
+    """Columns whose values are of several kinds."""
+    personal: tuple[str, ...] = ()
+    """Fields that are personal by their names, where the declaration does not say which are."""
+    masked: frozenset[str] = frozenset()
+    """Sources of ``mixed`` whose values are not to be shown."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the proposal as JSON."""
@@ -91,6 +102,8 @@ class Proposal:
             "events": self.events,
             "proposed": sorted(self.missing),
             "present": self.present,
+            "mixed": [one.to_json() for one in self.mixed],
+            "likely_personal": list(self.personal),
         }
 
 
@@ -125,6 +138,7 @@ def take_sample(
         for event, outcome in zip(chunk, outcomes_of(chunk, results), strict=True):
             if not isinstance(outcome, Fault):
                 _note(outcome, sample)
+                _keep(event, outcome, sample)
             elif outcome.code == "code_invalid":
                 raise InputError(outcome.message)
             else:
@@ -200,12 +214,28 @@ def _note(outcome: Event | list[Event] | None, sample: Sample) -> None:
                 sample.payloads.setdefault(event.name, []).append(event.data)
 
 
-def infer(draft: Draft, sample: Sample, name: str, rules: NameRules) -> Proposal:
+def _keep(event: Event, outcome: Event | list[Event] | None, sample: Sample) -> None:
+    kept = sample.records.setdefault(event.name, [])
+    if outcome and event.op != "delete" and len(kept) < _MOST_RECORDS:
+        kept.append(event.data)
+
+
+def infer(
+    draft: Draft, sample: Sample, name: str, rules: NameRules, personal: Sequence[str] | None = None
+) -> Proposal:
     """Return what an event name would map to.
 
     What the declaration says stays; where it has columns, what `learn` adds to them is proposed.
     Key, version, types and nulls are those that the source's schema says, where the events that
     the transformation gave agree with it.
+
+    Args:
+        draft: the pipeline.
+        sample: of its source.
+        name: of the event.
+        rules: of the destination.
+        personal: the fields that the declaration says are personal; None: it says nothing of them,
+            and what is so by its name is proposed.
 
     Raises:
         InputError: there are no such events in the sample, or none of their fields is a key.
@@ -227,15 +257,64 @@ def infer(draft: Draft, sample: Sample, name: str, rules: NameRules) -> Proposal
         fields = schema.key if "key" in by_source else ()
         key = _key(declared, payloads, missing, among, rules, fields)
         learned = schema.refined(propose(declared, schema.filled(payloads), key, rules))
-        present = _present(learned, payloads)
-        return Proposal(name, learned, len(payloads), missing, present, None, by_source)
-    if "key" in missing:
-        declared, by_source = _with_key(declared, payloads, among), by_source - {"key"}
+        known = None
+    else:
+        if "key" in missing:
+            declared, by_source = _with_key(declared, payloads, among), by_source - {"key"}
+        learned, known = _grown(declared, payloads, rules), declared
+    stay = () if known is None else {column.name for column in known.table.columns}
+    learned, mixed = settle_mixed(learned, payloads, stay)
+    likely = _likely_personal(learned, payloads)
+    proposed = () if personal is not None else likely
+    if missing and proposed:
+        missing, learned = missing | {"personal"}, learned.model_copy(update={"personal": proposed})
+    return Proposal(
+        event=name,
+        declaration=learned,
+        events=len(payloads),
+        missing=missing,
+        present=_present(learned, payloads),
+        declared=known,
+        by_source=by_source,
+        mixed=mixed,
+        personal=proposed,
+        masked=_masked(mixed, {*likely, *(personal or ())}),
+    )
+
+
+def _grown(declared: EventDeclaration, payloads: list[Any], rules: NameRules) -> EventDeclaration:
+    """Return a declaration with what `learn` adds to it, whatever its policy is."""
     evolving = declared.model_copy(update={"policy": "evolve"})
     learned = learn(evolving, payloads, rules) or declared
-    learned = learned.model_copy(update={"policy": declared.policy})
-    present = _present(learned, payloads)
-    return Proposal(name, learned, len(payloads), missing, present, declared, by_source)
+    return learned.model_copy(update={"policy": declared.policy})
+
+
+def _likely_personal(learned: EventDeclaration, payloads: list[Any]) -> tuple[str, ...]:
+    """Return the fields that are personal by their names, as a declaration writes them."""
+    paths = learned.nested == "flatten"
+    fields = [encode_path(one) if paths else ".".join(one) for one in likely_personal(payloads)]
+    sources = [column.source for column in learned.table.columns]
+    sources += [child.source for child in learned.table.children]
+    return tuple(one for one in dict.fromkeys(fields) if _has_column(one, sources, paths=paths))
+
+
+def _has_column(field: str, sources: Sequence[str], *, paths: bool) -> bool:
+    return any(
+        _is_in(field, source) or (paths and source.startswith(f"{field}.")) for source in sources
+    )
+
+
+def _is_in(field: str, other: str) -> bool:
+    return field == other or field.startswith(f"{other}.")
+
+
+def _masked(mixed: Sequence[MixedColumn], personal: set[str]) -> frozenset[str]:
+    """Return the sources of columns that are personal, or in or around what is."""
+    return frozenset(
+        one.source
+        for one in mixed
+        if any(_is_in(one.source, field) or _is_in(field, one.source) for field in personal)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +343,7 @@ class _Schema:
         is_version = {
             name
             for name in values.keys() & {found.version}
-            if _holds("int64", values[name]) or _holds("timestamp", values[name])
+            if holds("int64", values[name]) or holds("timestamp", values[name])
         }
         return cls(
             key=found.key if full.issuperset(found.key) else (),
@@ -272,7 +351,7 @@ class _Schema:
             types={
                 name: kind
                 for name, kind in found.columns.items()
-                if name in values and _holds(kind, values[name])
+                if name in values and holds(kind, values[name])
             },
             empty=frozenset(name for name in found.columns if values.get(name) == []),
             never_null=found.never_null & full,
@@ -320,15 +399,6 @@ _EXAMPLES: Mapping[str, Any] = {
     "int64": 1,
     "string": "text",
 }
-
-
-def _holds(kind: str, values: list[Any]) -> bool:
-    """Tell whether a column of a type takes each of the values as it is."""
-    try:
-        convert(kind, values, arrow_type(kind))
-    except (TypeError, ValueError, ArithmeticError, pa.ArrowException):
-        return False
-    return True
 
 
 def _key(
@@ -492,8 +562,7 @@ def _source_columns(value: dict[str, Any], name: str) -> list[str]:
 def _complete(event: dict[str, Any], fields: list[str]) -> frozenset[str]:
     """Put stand-ins into an event for what it does not say; return what that is."""
     missing = {name for name in ("key", "columns") if not event.get(name)}
-    if "version" not in event:
-        missing.add("version")
+    missing |= {name for name in ("version", "personal") if name not in event}
     if "columns" in missing:
         # what is masked is checked when there are columns
         event.pop("personal", None)

@@ -17,6 +17,7 @@ from waybill.pipelines import ChildTable, Column, load_completed, read_document,
 
 DECLARATION = "pipeline.yaml"
 _STEP = 2
+_BY_NAME = "# by name; masked where people look: take out what is not personal"
 
 
 def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[str]]:
@@ -24,7 +25,7 @@ def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[st
 
     Args:
         proposal: what is proposed.
-        fields: those of ``key``, ``version``, ``columns`` that are wanted.
+        fields: those of ``key``, ``version``, ``personal``, ``columns`` that are wanted.
     """
     declaration = proposal.declaration
     lines: dict[str, list[str]] = {}
@@ -32,6 +33,9 @@ def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[st
         lines["key"] = [f"key: [{', '.join(map(yaml_text, declaration.table.key))}]"]
     if "version" in fields and declaration.version is not None:
         lines["version"] = [f"version: {yaml_text(declaration.version)}"]
+    if "personal" in fields and declaration.personal:
+        names = ", ".join(map(yaml_text, declaration.personal))
+        lines["personal"] = [_BY_NAME, f"personal: [{names}]"]
     if "columns" in fields:
         columns = _columns(
             declaration.table.columns, declaration.table.key, paths=declaration.nested == "flatten"
@@ -44,7 +48,7 @@ def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[st
 
 def event_block(proposal: Proposal) -> list[str]:
     """Return the lines of an event that is not declared, its name among them."""
-    lines = event_lines(proposal, frozenset({"key", "version", "columns"}))
+    lines = event_lines(proposal, frozenset({"key", "version", "personal", "columns"}))
     table = [f"table: {yaml_text(proposal.declaration.table.name)}"]
     order = [lines.pop("key"), lines.pop("version", []), table, *lines.values()]
     inside = [line for block in order for line in block]
@@ -103,6 +107,20 @@ def write(directory: Path, proposals: Sequence[Proposal]) -> Path:
     return path
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line at the end of a file; it is replaced whole, or not at all.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        content = path.read_bytes()
+        end = b"" if not content or content.endswith(b"\n") else b"\n"
+        _replace(path, content + end + line + b"\n")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+
+
 def _replace(path: Path, content: bytes) -> None:
     with NamedTemporaryFile(dir=path.parent, prefix=".pipeline-", delete=False) as file:
         try:
@@ -123,7 +141,12 @@ def _check(directory: Path, text: str, proposals: Sequence[Proposal]) -> None:
     for proposal in proposals:
         wanted, declared = proposal.declaration, pipeline.events[proposal.event]
         columns = wanted.table.columns if "columns" in proposal.missing else declared.table.columns
-        if (wanted.key, columns) != (declared.key, declared.table.columns):
+        personal = wanted.personal if "personal" in proposal.missing else declared.personal
+        if (wanted.key, columns, personal) != (
+            declared.key,
+            declared.table.columns,
+            declared.personal,
+        ):
             raise InputError(
                 f"event {proposal.event!r} is written in a way that --write cannot add to; paste "
                 "what is printed without it"

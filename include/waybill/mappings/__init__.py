@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from waybill.mappings.flattening import fields_of as fields_of
     from waybill.mappings.flattening import flatten as flatten
     from waybill.mappings.flattening import whole_fields as whole_fields
+    from waybill.mappings.inference import MixedValues as MixedValues
+    from waybill.mappings.inference import mixed_values as mixed_values
     from waybill.mappings.inference import type_of as type_of
     from waybill.mappings.inference import type_of_all as type_of_all
     from waybill.mappings.naming import NameRules as NameRules
@@ -75,7 +77,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "with_table",
         ],
         "flattening": ["decode_path", "encode_path", "fields_of", "flatten", "whole_fields"],
-        "inference": ["type_of", "type_of_all"],
+        "inference": ["MixedValues", "mixed_values", "type_of", "type_of_all"],
         "overlay": ["over"],
         "naming": ["NameRules", "name_fields", "plain_name", "rules_of", "table_name"],
         "proposals": ["key_names", "propose", "propose_key", "propose_version"],

@@ -170,6 +170,36 @@ def _type_of_all(values: Iterable[Any], *, proposed: bool) -> str | None:
     return kinds.pop() if kinds else None
 
 
+@dataclass(frozen=True, slots=True)
+class MixedValues:
+    """Values of one field that are of several kinds."""
+
+    counts: dict[str, int]
+    """Kind to values, the most first: number, text, time, boolean, object, bytes."""
+    majority: str
+    """The type proposed for those of the first kind."""
+    others: tuple[Any, ...]
+    """The values of the other kinds."""
+
+
+_KINDS = {"string": "text", "date": "time", "timestamp": "time", "bool": "boolean"}
+_KINDS |= {"json": "object", "number": "number", "bytes": "bytes"}
+
+
+def mixed_values(values: Iterable[Any]) -> MixedValues | None:
+    """Return what values of several kinds are; None: they are of one kind, or null."""
+    by_kind: dict[str, list[Any]] = {}
+    for value in values:
+        if kind := _KINDS.get(_kind(value)):
+            by_kind.setdefault(kind, []).append(value)
+    ordered = sorted(by_kind, key=lambda kind: -len(by_kind[kind]))
+    others = tuple(value for kind in ordered[1:] for value in by_kind[kind])
+    if not others:
+        return None
+    majority = proposed_type(by_kind[ordered[0]]) or "json"
+    return MixedValues({kind: len(by_kind[kind]) for kind in ordered}, majority, others)
+
+
 def _mixed(kinds: set[str]) -> str:
     if kinds == {"date", "timestamp"}:
         return "timestamp"

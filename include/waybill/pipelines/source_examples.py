@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 
 from waybill.pipelines.document import yaml_text
 
@@ -102,6 +104,17 @@ def _files(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:
         '  # columns: { amount: "decimal(10,2)" } # of CSV: what is not text, time or day',
     )
     return SourceExample(lines, {"inbox/records.csv": _records(columns)})
+
+
+def files_source(path: str) -> SourceExample:
+    """Return the source of a new pipeline that reads files of the user's own."""
+    lines = ("  options:", f"    path: {yaml_text(path)}")
+    if path.startswith("/"):
+        folder = re.split(r"[*?\[]", path)[0].rpartition("/")[0] or "/"
+        roots = quote(json.dumps([folder]))
+        said = f"where Waybill runs, this opens that folder:\n  WAYBILL_SOURCES__ROOTS={roots}"
+        return SourceExample(lines, advice=said)
+    return SourceExample(lines)
 
 
 def connection_name(name: str, suffix: str) -> str:

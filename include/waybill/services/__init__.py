@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from waybill.services.mappings import infer_mappings as infer_mappings
     from waybill.services.mappings import mapping_differences as mapping_differences
     from waybill.services.mappings import shown_mappings as shown_mappings
+    from waybill.services.mappings import write_examples as write_examples
     from waybill.services.mappings import write_mappings as write_mappings
     from waybill.services.parked_events import clean_up_parked_files as clean_up_parked_files
     from waybill.services.parked_events import due_auto_replays as due_auto_replays
@@ -259,7 +260,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unpark_destination",
             "waiting_destinations",
         ],
-        "mappings": ["infer_mappings", "mapping_differences", "shown_mappings", "write_mappings"],
+        "mappings": [
+            "infer_mappings",
+            "mapping_differences",
+            "shown_mappings",
+            "write_examples",
+            "write_mappings",
+        ],
         "parked_events": [
             "clean_up_parked_files",
             "due_auto_replays",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from waybill.access import anonymous, likely_personal
 from waybill.errors import NotFoundError
+from waybill.mappings import decode_path
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
     from waybill.mapping_proposals import MappingDifference, Proposal, Sample, ShownMapping
+    from waybill.pipelines import EventDeclaration
 
+_MOST_EXAMPLE_BYTES = 16 * 1024
 _MOST_NAMED = 63
 """Bytes of a name that a declaration takes."""
 
@@ -50,19 +55,20 @@ def infer_mappings(
         connections=Connections(settings.sources.connections),
         settings=settings,
     )
+    personal = declared_personal(folder)
     with closing_connector(connector):
         sample = take_sample(
             pipeline,
             connector,
             number,
             code=shared_sandbox(settings),
-            personal=declared_personal(folder),
+            personal={name: fields or [] for name, fields in personal.items()},
         )
     unfinished = [name for name, lacks in draft.missing.items() if lacks & {"key", "columns"}]
     names = [event] if event is not None else unfinished or list(pipeline.events)
     rules = rules_for(pipeline, settings.destinations)
     rules = replace(rules, longest=min(rules.longest, _MOST_NAMED))
-    return [infer(draft, sample, name, rules) for name in names], sample
+    return [infer(draft, sample, name, rules, personal.get(name)) for name in names], sample
 
 
 def write_mappings(folder: Path, proposals: list[Proposal]) -> Path:
@@ -70,6 +76,58 @@ def write_mappings(folder: Path, proposals: list[Proposal]) -> Path:
     from waybill.mapping_proposals import write
 
     return write(folder, proposals)
+
+
+def write_examples(
+    settings: Settings, folder: Path, proposals: Sequence[Proposal], samples: Mapping[str, Sample]
+) -> list[str]:
+    """Add a record of the source to a folder's example events, for each event that has none.
+
+    The first is taken that passes transformation and mapping; letters and digits of its personal
+    fields are replaced. A folder without `events.jsonl` gets none.
+
+    Args:
+        settings: limits of the user's code.
+        folder: whose declaration has the proposals.
+        proposals: which are written.
+        samples: that they were made from, by event name.
+
+    Returns:
+        The names of the events that got one.
+    """
+    from waybill.events import dumps
+    from waybill.mapping_proposals import append_line
+    from waybill.pipelines import EXAMPLES, load_pipeline
+    from waybill.testing import Event, read_examples, run_pipeline
+
+    path = folder / EXAMPLES
+    if path.is_symlink() or not path.is_file():
+        return []
+    pipeline = load_pipeline(folder)
+    known = {one.event or pipeline.source.event for one in read_examples(folder)}
+    added = []
+    for one in proposals:
+        records = samples[one.event].records.get(one.event, ())
+        if one.event in known or not records:
+            continue
+        events = [Event(_shareable(record, one.declaration), one.event) for record in records]
+        results = run_pipeline(pipeline, events, settings=settings).events
+        for event, result in zip(events, results, strict=True):
+            line = {"note": "a record of the source", "event": one.event, "data": event.data}
+            content = dumps(line)
+            if result.rows and not result.parked and len(content) <= _MOST_EXAMPLE_BYTES:
+                append_line(path, content)
+                added.append(one.event)
+                break
+    return added
+
+
+def _shareable(record: dict[str, Any], declared: EventDeclaration) -> dict[str, Any]:
+    """Return a record whose personal values, as declared or by their names, are replaced."""
+    fields = [tuple(decode_path(one)) for one in declared.personal]
+    fields += [(one,) for one in declared.personal]
+    changed: dict[str, Any] = anonymous(record, [*fields, *likely_personal([record])])
+    return changed
 
 
 def shown_mappings(

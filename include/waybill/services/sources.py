@@ -12,9 +12,10 @@ from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.access import masked_fields
+from waybill.access import likely_personal, masked_fields
 from waybill.errors import InputError, NotFoundError, ParkError
 from waybill.events import encode_data, ordering_key, source_version
+from waybill.mappings import encode_path
 from waybill.nearest_name import hint
 from waybill.settings import Settings
 from waybill.storage import open_tracker
@@ -66,6 +67,8 @@ class SourceTrial:
     """(event name, row): the first ones of declared events, their personal fields masked."""
     absent: list[str] = field(default_factory=list)
     """Declared fields that no row has, which each row needs, each in a sentence."""
+    guessed: dict[str, list[str]] = field(default_factory=dict)
+    """By event name that does not say what is personal: fields masked for their names."""
     unshown: set[str] = field(default_factory=set)
     """Event names whose rows are not shown: nobody declared yet what of them is personal."""
     notes: list[str] = field(default_factory=list)
@@ -181,21 +184,21 @@ def discover_source(
             )
         rules = rules_for(draft.pipeline, settings.destinations)
         rules = replace(rules, longest=min(rules.longest, _MOST_NAMED))
+        personal = declared_personal(folder)
         proposals, unknown, samples = [], {}, {}
         for one in found:
             if not draft.missing.get(one.event, frozenset()) & {"key", "columns"}:
                 continue
-            own = connector.only(one.name) if says else connector
             sample = take_sample(
                 draft.pipeline,
-                own,
+                connector.only(one.name) if says else connector,
                 number,
                 code=shared_sandbox(settings),
-                personal=declared_personal(folder),
+                personal={name: fields or [] for name, fields in personal.items()},
             )
             samples[one.event] = sample
             try:
-                proposals.append(infer(draft, sample, one.event, rules))
+                proposals.append(infer(draft, sample, one.event, rules, personal.get(one.event)))
             except InputError as error:
                 unknown[one.event] = str(error)
         notes = _notes(connector) + _whole_tables(source.connector, found, proposals)
@@ -276,14 +279,17 @@ def _opened(settings: Settings, draft: Draft, lookup: Lookup | None) -> Iterator
         yield connector
 
 
-def declared_personal(folder: Path) -> dict[str, list[str]]:
-    """Return the personal fields of each event name that is declared, its columns or not."""
+def declared_personal(folder: Path) -> dict[str, list[str] | None]:
+    """Return the personal fields of each event name that is declared, its columns or not.
+
+    None: it does not say which are. An empty list says that none is.
+    """
     from waybill.pipelines import read_document
 
     value = read_document((folder / "pipeline.yaml").read_text("utf-8-sig")).value
     events = value.get("events") if isinstance(value, dict) else None
     return {
-        name: [str(one) for one in event.get("personal") or ()]
+        name: [str(one) for one in event.get("personal") or ()] if "personal" in event else None
         for name, event in (events or {}).items()
         if isinstance(event, dict)
     }
@@ -293,11 +299,10 @@ def _look(
     trial: SourceTrial,
     draft: Draft,
     page: Page,
-    personal: Mapping[str, list[str]],
+    personal: Mapping[str, list[str] | None],
     number: int,
 ) -> None:
     from waybill.ingestion.connectors import Record
-    from waybill.parking import masked_words
 
     pipeline = draft.pipeline
     absent: dict[str, dict[str, str]] = {}
@@ -311,26 +316,41 @@ def _look(
                 said = f"the pipeline declares no event {event!r}, only {', '.join(personal)}"
                 _note(trial, event, "event_undeclared", said)
             continue
+        fields = personal[event]
+        if fields is None:
+            fields = _guessed(trial, event, record.data)
         needed = _needed(draft, event, record)
         unseen = absent.get(event, needed)
         absent[event] = {name: use for name, use in unseen.items() if name not in record.data}
         try:
             _check(record, pipeline.events[event], needed)
         except ParkError as error:
-            masked = masked_fields({error.where: error.message}, personal[event])
+            masked = masked_fields({error.where: error.message}, fields)
             _note(trial, event, error.code, str(masked[error.where]))
         if sum(name == event for name, _ in trial.shown) < number:
-            trial.shown.append((event, masked_fields(record.data, personal[event])))
-    trial.absent = [
+            trial.shown.append((event, masked_fields(record.data, fields)))
+    trial.absent = _absent_lines(absent)
+    _look_at_bad(trial, pipeline.source.event, page, personal)
+
+
+def _look_at_bad(
+    trial: SourceTrial, own: str, page: Page, personal: Mapping[str, list[str] | None]
+) -> None:
+    from waybill.parking import masked_words
+
+    shown_of = {name: fields or [] for name, fields in personal.items()}
+    for bad in page.bad:
+        trial.rows[own] += 1
+        message = masked_words(bad.raw, bad.message, shown_of.get(own))
+        _note(trial, own, bad.code, f"{bad.place}: {message}")
+
+
+def _absent_lines(absent: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return [
         f"no row has field {name!r}, which is declared as {use} of {event}"
         for event, names in absent.items()
         for name, use in names.items()
     ]
-    own = pipeline.source.event
-    for bad in page.bad:
-        trial.rows[own] += 1
-        message = masked_words(bad.raw, bad.message, personal.get(own))
-        _note(trial, own, bad.code, f"{bad.place}: {message}")
 
 
 def _needed(draft: Draft, event: str, record: Record) -> dict[str, str]:
@@ -349,6 +369,14 @@ def _check(record: Record, declared: EventDeclaration, needed: Mapping[str, str]
     if "key" in needed.values():
         ordering_key(record.data, declared.key)
     encode_data(record.data)
+
+
+def _guessed(trial: SourceTrial, event: str, row: dict[str, Any]) -> list[str]:
+    """Return the fields of a row that are personal by their names, and note them."""
+    fields = [encode_path(path) for path in likely_personal([row])]
+    known = trial.guessed.setdefault(event, [])
+    known += [one for one in fields if one not in known]
+    return fields
 
 
 def _note(trial: SourceTrial, event: str, code: str, message: str) -> None:

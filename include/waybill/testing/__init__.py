@@ -28,6 +28,7 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.testing.events import Event as Event
     from waybill.testing.events import declared_event as declared_event
+    from waybill.testing.events import example_event as example_event
     from waybill.testing.examples import Example as Example
     from waybill.testing.examples import differences as differences
     from waybill.testing.examples import read_examples as read_examples
@@ -49,7 +50,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "examples": ["Example", "differences", "read_examples"],
-        "events": ["Event", "declared_event"],
+        "events": ["Event", "declared_event", "example_event"],
         "own_tests": ["OwnTests", "run_own_tests"],
         "runs": ["EventResult", "ParkedResult", "PipelineResult", "json_value", "run_pipeline"],
         "samples": [

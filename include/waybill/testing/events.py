@@ -10,7 +10,7 @@ from typing import Any, Literal
 from waybill.errors import InputError
 from waybill.ingestion.connectors import Record
 from waybill.mappings import decode_path
-from waybill.pipelines import PUSHED, Pipeline, load_pipeline
+from waybill.pipelines import EXAMPLES, PUSHED, Pipeline, load_pipeline
 
 _VALUES: Mapping[str, Any] = {
     "bool": True,
@@ -85,6 +85,32 @@ def _name_of(pipeline: Pipeline, data: Mapping[str, Any]) -> str | None:
         return None
     name = data.get(place.removeprefix(_FIELD))
     return name if isinstance(name, str) else None
+
+
+def example_event(folder: str | Path, name: str | None = None) -> Event:
+    """Return the first example event that is to become rows, or else `declared_event`.
+
+    An example has values as the source gives them, which a transformation is written for; a
+    column's type says what comes out of it.
+
+    Args:
+        folder: the pipeline's, with its events.jsonl.
+        name: of the event; None: as the pipeline's source names it.
+
+    Raises:
+        DeclarationError: the declaration, or the examples, have mistakes.
+        InputError: there is no example of this name, and no declaration.
+    """
+    from waybill.testing.examples import read_examples
+
+    folder = Path(folder)
+    own = load_pipeline(folder).source.event
+    wanted = name or own
+    for one in read_examples(folder) if (folder / EXAMPLES).exists() else ():
+        is_row = not one.parked and not one.filtered and one.op == "upsert"
+        if is_row and (one.event or own) == wanted:
+            return one.given
+    return declared_event(folder, name)
 
 
 def declared_event(folder: str | Path, name: str | None = None) -> Event:

@@ -179,6 +179,18 @@ def test_show_has_the_options_of_a_source_whole_as_yaml(here, monkeypatch):
     assert yaml.safe_load(shown) == declared["source"]["options"]
 
 
+def test_show_says_what_else_an_event_declares_within_80_columns(here):
+    home = orders.write_orders(here / "pipelines", rows=1)
+    text = (home / "pipeline.yaml").read_text()
+    more = "    personal: [amount]\n    nested: flatten\n    deletes: soft\n    columns:"
+    (home / "pipeline.yaml").write_text(text.replace("    columns:", more))
+    said = run("pipelines", "show", "orders").stdout
+    assert max(map(len, said.splitlines())) <= 80
+    assert "policy strict; objects: flatten; arrays: json; deletes: soft" in said
+    assert re.search("^version: ", said, re.MULTILINE)
+    assert "\npersonal: amount\n" in said
+
+
 def test_what_a_terminal_would_obey_in_an_option_is_written_out(here):
     written(here, "https://api.example.com/\\e[2J")
     assert "\x1b" not in run("pipelines", "show", "loans").output

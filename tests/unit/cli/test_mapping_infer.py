@@ -141,6 +141,24 @@ def test_events_with_columns_are_shown_what_they_lack(folder):
     assert "has its key and columns already" in infer(folder, "--write", code=1)
 
 
+def test_times_with_a_few_texts_among_them_are_times(folder):
+    lines = (f"{n},{'soon' if n == 5 else '2013-01-31T05:17:00Z'}\n" for n in range(40))
+    (folder / "orders.csv").write_text("id,placed\n" + "".join(lines))
+    declare(folder)
+    said = " ".join(infer(folder).split())
+    assert "placed: 39 times, 1 text (as 'soon'): timestamp is proposed, and would park 1" in said
+    [proposal] = json.loads(infer(folder, "--json"))["proposals"]
+    assert proposal["mixed"] == [
+        {"column": "placed", "type": "timestamp", "counts": {"time": 39, "text": 1}, "parks": 1}
+    ]
+
+
+def test_fields_that_are_personal_by_name_are_named_where_columns_are_declared(folder):
+    (folder / "orders.csv").write_text("id,email\n1,a@b\n2,c@d\n")
+    declare(folder, EVENT + "    key: [id]\n    columns: {id: int64, email: string}\n")
+    assert "personal by name, and not declared so: email" in " ".join(infer(folder).split())
+
+
 def test_the_sample_is_as_large_as_asked(folder):
     declare(folder)
     assert json.loads(infer(folder, "--json", "--sample", "3"))["read"] == 3

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -244,6 +245,19 @@ def test_each_connector_gets_a_declaration_and_events_that_pass_check_and_test(r
         cwd=root, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert f"{len(form.CONNECTORS) + len(EXAMPLES)} passed" in ran.stdout, ran.stdout
+
+
+def test_files_of_the_users_own_are_named_and_opened(root):
+    run("new", "rides", "--connector", "files", "--path", "in/*.jsonl")
+    text = (root / "rides" / "pipeline.yaml").read_text()
+    assert "# keep_source: true" in text
+    assert not (root / "rides" / "inbox").exists()
+    said = run("new", "far", "--connector", "files", "--path", "/data/it's/*.jsonl")
+    opened = said.partition("WAYBILL_SOURCES__ROOTS=")[2].splitlines()[0]
+    assert json.loads("".join(shlex.split(opened))) == ["/data/it's"]
+    discovered(root, "far")
+    assert load_pipeline(root / "far").source.options == {"path": "/data/it's/*.jsonl"}
+    assert "--path: expected the files" in run("new", "csv", "--path", "x.csv", code=1)
 
 
 @pytest.mark.parametrize("batch", [(), ("--batch",)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import sys
 from datetime import UTC, datetime, timedelta
@@ -173,7 +174,7 @@ def test_a_test_shows_rows_with_personal_fields_masked_and_what_would_park(folde
     assert [one["row"]["note"] for one in found["shown"]] == ["•••"]
 
 
-RIDES = """\
+VERSIONED_RIDES = """\
 events:
   ride:
     key: [ride]
@@ -194,7 +195,7 @@ events:
 )  # fmt: skip
 def test_a_version_that_rows_do_not_have_is_found_by_the_test(folder, version, personal, said):
     head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: r.csv, event: ride}\n"
-    declare(folder, RIDES.format(version=version, personal=personal), head=head)
+    declare(folder, VERSIONED_RIDES.format(version=version, personal=personal), head=head)
     (folder / "r.csv").write_text(
         "ride,name,ended_at\n1,a,2026-01-01T00:00:00Z\n2,b,soon\n3,c,2026-01-02T00:00:00Z\n"
     )
@@ -267,6 +268,118 @@ def test_records_that_the_transformation_refuses_are_counted_beside_the_proposal
     assert "\x1b" not in said
     found = json.loads(sources("discover", str(folder), "--json"))
     assert found["refused"] == {"order": {"record_invalid": 2}}
+
+
+RIDES = """\
+events:
+  ride:
+    table: rides
+    policy: strict
+"""
+
+
+def rides(folder: Path, more: str = "") -> None:
+    """Declare rides of a file of JSON lines: 998 prices, 2 texts among them; kinds by turns."""
+    head = HEAD[: HEAD.index("source:")]
+    head += "source: {connector: files, event: ride, options: {path: 'in/*.jsonl', settle_s: 0}}\n"
+    declare(folder, RIDES + more, head=head)
+    (folder / "in").mkdir()
+    records = [
+        {
+            "ride_id": f"R-{n:05}",
+            "rider_email": "n/a@mail.example" if n == 7 else f"ann{n}@mail.example",
+            "phone": "unknown" if n == 9 else 4917600000 + n,
+            "member": "yes" if n % 2 else "no",
+            "price": "n/a" if n in {30, 500} else n / 4 + 0.01,
+            "ended_at": "2026-01-02T00:00:00Z",
+            "rider": {"name": "Ann", "age": 3},
+            "station": {"name": "North"},
+            "mark": n if n % 2 else "t\x1b[31m",
+        }
+        for n in range(1000)
+    ]
+    lines = "".join(json.dumps(one) + "\n" for one in records)
+    (folder / "in" / "rides.jsonl").write_text(lines)
+
+
+def test_nearly_all_values_give_the_type_and_the_others_are_said_to_park(folder):
+    rides(folder)
+    whole = sources("discover", str(folder))
+    said = " ".join(whole.split())
+    assert (
+        "price: 998 numbers, 2 texts (as 'n/a'): decimal(18,2) is proposed, and would park 2"
+        in said
+    )
+    assert "phone: 999 numbers, 1 text (as •••): int64 is proposed, and would park 1" in said
+    assert "mark: 500 texts, 500 numbers (as 1): json, which takes all of them" in said
+    assert "unknown" not in said
+    assert "\x1b" not in whole
+    assert "version: none found by name" in said
+    assert "to declare: `version: <field>`, one that rises with each change (ended_at?)" in said
+    sources("discover", str(folder), "--write")
+    ran = CliRunner().invoke(app, ["run", str(folder), "--local", "--rows", "1000", "--json"])
+    assert ran.exit_code in {0, 2}, ran.output
+    assert ran.stdout.count("type_mismatch") >= 3, "two prices and a phone park"
+
+
+def test_what_is_personal_by_name_is_written_and_can_be_taken_back(folder):
+    rides(folder)
+    said = " ".join(sources("discover", str(folder)).split())
+    assert "personal rider_email, phone, rider.name: proposed, by name; masked wherever" in said
+    sources("discover", str(folder), "--write")
+    assert load_pipeline(folder).events["ride"].personal == ("rider_email", "phone", "rider.name")
+    file = folder / "pipeline.yaml"
+    file.write_text(re.sub(r"personal: \[.*\]", "personal: []", file.read_text()))
+    assert "@mail.example" in sources("test", str(folder))
+    assert load_pipeline(folder).events["ride"].personal == ()
+
+
+def test_a_declaration_that_says_what_is_personal_gets_no_proposal(folder):
+    rides(folder, "    personal: [member]\n")
+    said = sources("discover", str(folder), "--write")
+    assert "by name;" not in " ".join(said.split())
+    assert load_pipeline(folder).events["ride"].personal == ("member",)
+
+
+def test_until_somebody_says_a_test_masks_what_is_personal_by_its_name(folder):
+    rides(folder)
+    whole = sources("test", str(folder))
+    said = " ".join(whole.split())
+    assert "@mail.example" not in whole
+    assert "Ann" not in whole
+    assert 'station: {"name":"North"}' in whole
+    assert "rider_email, phone, rider.name of ride: masked for the name" in said
+    found = json.loads(sources("test", str(folder), "--json"))
+    assert found["masked_by_name"] == {"ride": ["rider_email", "phone", "rider.name"]}
+
+
+def test_a_record_of_the_source_becomes_the_example_that_the_test_runs(folder, monkeypatch):
+    root = folder.parent / "pipelines"
+    root.mkdir()
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(root))
+    made = CliRunner().invoke(app, ["new", "trips", "--connector", "files", "--path", "in/*.jsonl", "--yes"])  # fmt: skip
+    assert made.exit_code == 0, made.output
+    home = root / "trips"
+    rides(folder)
+    (folder / "in").rename(home / "in")
+    declared = (home / "pipeline.yaml").read_text()
+    declared = declared.replace("  options:\n", "  options:\n    settle_s: 0\n")
+    (home / "pipeline.yaml").write_text(declared)
+    said = " ".join(sources("discover", "trips", "--write").split())
+    assert "an example event of record was added to events.jsonl" in said
+    examples = (home / "events.jsonl").read_text()
+    assert '"member":"no"' in examples
+    assert "xxx1@xxxx.xxxxxxx" in examples
+    assert "Ann" not in examples
+    (home / "transformation.py").write_text(
+        "MEMBER = {'yes': True, 'no': False}\n\n\ndef transform(event):\n"
+        "    event.data['member'] = MEMBER[event.data['member']]\n    return event\n"
+    )
+    declared = (home / "pipeline.yaml").read_text()
+    (home / "pipeline.yaml").write_text(declared.replace("member: string", "member: bool"))
+    tested = CliRunner().invoke(app, ["test", "trips"])
+    assert tested.exit_code == 0, tested.output
+    assert "1 passed" in tested.output
 
 
 @pytest.mark.parametrize(
@@ -452,6 +565,7 @@ def test_what_a_schema_says_holds_only_where_the_values_agree(loans, monkeypatch
         database.execute(
             "update loans set fine = 1.125, due = 'soon', is_late = 7 where loan_id = 12"
         )
+        database.execute("update loans set due = 'soon', is_late = 7 where loan_id % 2 = 0")
     (loans / "transformation.py").write_text(
         "def transform(event):\n    event.data['came'] = 1\n    del event.data['member']\n"
         "    return event\n"
