@@ -62,7 +62,7 @@ def test_it_freezes_launches_waits_without_a_slot_and_returns_the_report(library
         task.execute(context(stage="mapping", limit=None, max_unfinished=8))
     assert library == [(CampaignRequest(stage="mapping"), "ann", "manual__1"), 7]
     said = capsys.readouterr().out
-    assert "2 left out: their pipelines are held" in said
+    assert "2 groups left out: their pipelines are held" in said
     assert "the DAG `replay` is paused" in said
     deferred = waits.value
     go_on = getattr(task, deferred.method_name)

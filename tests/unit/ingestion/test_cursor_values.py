@@ -419,9 +419,9 @@ def test_files_that_were_never_read_or_no_times_are_no_range(files):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"full": True}, "why: it must be given"),
-        ({"full": True, "why": "  "}, "why: it must be given"),
-        ({"from": "1", "to": "2"}, "why: it must be given"),
+        ({"full": True}, "why: a reason must be given"),
+        ({"full": True, "why": "  "}, "why: a reason must be given"),
+        ({"from": "1", "to": "2"}, "why: a reason must be given"),
         ({"to": "2", "why": "x"}, "to: expected from beside it"),
         ({"full": True, "to": "2", "why": "x"}, "to: expected from beside it"),
         ({"from": "1", "to": " ", "why": "x"}, "to: it is empty"),

@@ -239,7 +239,7 @@ def test_a_real_tap_of_pypi_is_read_killed_and_gone_on_with(tmp_path):
             pages.append(page)
             if len(pages) == 2:
                 running = psutil.Process().children(recursive=True)
-                [tap] = [one for one in running if one.exe().startswith(str(python.resolve()))][-1:]
+                [tap] = [one for one in running if str(home) in " ".join(one.cmdline())][-1:]
                 tap.kill()
     assert 0 < len(set(ids(pages))) < total
     rest = read(connector, pages[-1].cursor)

@@ -92,8 +92,11 @@ def test_what_a_cancelled_one_never_launched_is_cancelled() -> None:
 def test_each_reason_says_what_to_do() -> None:
     reasons = {"held": 1_200, "campaign 3": 7, "never_events": 9, "replaying": 1, "over_limit": 2}
     lines = left_out_words(reasons)
-    assert lines[0].startswith("1,200 left out: their pipelines are held; run again")
-    assert "7 left out: they are in campaign 3; run again when it has ended, or cancel it" in lines
+    assert lines[0].startswith("1,200 groups left out: their pipelines are held; run again")
+    assert (
+        "7 groups left out: they are in campaign 3; run again when it has ended, or cancel it"
+        in lines
+    )
     assert len(lines) == len(reasons)
 
 
