@@ -364,7 +364,9 @@ DEATHS = (
 class BatchRun:
     """A run of the DAG ``replay`` over all parked groups, with the params that its campaign gave it."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    def __init__(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, code: str, **asked: Any
+    ) -> None:
         from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
 
         mixed = MIXED.replace("CODE", code)
@@ -375,7 +377,7 @@ class BatchRun:
         for name, value in world.settings.to_env().items():
             monkeypatch.setenv(name, value)
         self.world, self.airflow = world, Runs(world.tracker)
-        request = CampaignRequest(groups_per_run=9)
+        request = CampaignRequest(groups_per_run=9, **asked)
         found = services.freeze_campaign(world.settings, request, who="ann", run_id="manual__1")
         advance_campaign(world.tracker, found.id, self.airflow)
         [self.run_id] = self.airflow.unfinished()
@@ -427,7 +429,7 @@ def test_what_a_cancelled_group_had_sent_is_marked_by_the_next_group_of_its_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mark is in the log that they share: it is settled as that of its own group."""
-    run = BatchRun(world, monkeypatch, '"record_incomplete"')
+    run = BatchRun(world, monkeypatch, '"record_incomplete"', enter="mapping")
     killed((Parking, "mark_replayed", 1), run.execute)
     [(cancelled, partition)] = world.sql(
         "SELECT id, partition_id FROM replays WHERE state = 'running'"

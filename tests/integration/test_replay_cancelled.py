@@ -51,7 +51,7 @@ def came_in(world: World) -> int:
 @pytest.mark.parametrize(
     ("enter", "deaths"),
     [
-        (None, (BEFORE_ITS_MARK, BEHIND_ITS_MARK, BEFORE_IT_IS_CONFIRMED, AMID_A_GROUP)),
+        ("mapping", (BEFORE_ITS_MARK, BEHIND_ITS_MARK, BEFORE_IT_IS_CONFIRMED, AMID_A_GROUP)),
         pytest.param(
             "transformation",
             (AMID_A_GROUP, BEHIND_ITS_MARK, BEFORE_THE_TRACKER_KNOWS),
@@ -60,7 +60,7 @@ def came_in(world: World) -> int:
     ],
 )
 def test_the_books_balance_whatever_was_sent_without_a_mark(
-    world: World, enter: str | None, deaths: tuple[Any, ...]
+    world: World, enter: str, deaths: tuple[Any, ...]
 ) -> None:
     parked_children(world)
     for number, point in enumerate(deaths):
@@ -81,14 +81,14 @@ def test_the_books_balance_whatever_was_sent_without_a_mark(
     report = world.books()
     assert report.in_flight == 0
     assert came_in(world) == len(world.sent_back())
-    if enter:
+    if enter == "transformation":
         assert report.parked == 0
         assert world.warehouse_notes() == {"ok": ROWS, "mended": 2 * ROWS}
 
 
 def test_a_cancelled_replay_that_nobody_follows_leaves_balanced_books(world: World) -> None:
     parked_children(world)
-    killed_replay(world, "r1", AMID_A_GROUP, enter=None)
+    killed_replay(world, "r1", AMID_A_GROUP, enter="mapping")
     cancel(world)
     sent = len(world.sent_back())
     assert sent == 2
@@ -102,7 +102,7 @@ def test_a_cancelled_replay_that_nobody_follows_leaves_balanced_books(world: Wor
 def test_only_what_a_replay_had_left_to_send_is_taken_for_sent(world: World) -> None:
     """A message too many of one that is done, or more than it had at all, is a breach still."""
     parked_children(world)
-    world.replay("r1", enter=None)
+    world.replay("r1", enter="mapping")
     world.process()
     world.sql("UPDATE replay_entries SET came_in = came_in + 5 RETURNING 1")
     world.books()
@@ -123,7 +123,7 @@ def test_a_mark_that_is_settled_late_finds_what_was_cut_since(
     with monkeypatch.context() as patch:
         patch.setattr(source_rows, "_AT_ONE_TIME", 1)  # so that their times differ
         parked_children(world)
-    killed_replay(world, "r1", BEFORE_THE_TRACKER_KNOWS, enter=None)
+    killed_replay(world, "r1", BEFORE_THE_TRACKER_KNOWS, enter="mapping")
     cancel(world)
     sent = {event.id for event in world.sent_back()}
     [(first, last)] = world.sql("SELECT min(first_event_at), max(last_event_at) FROM segments")
@@ -134,7 +134,7 @@ def test_a_mark_that_is_settled_late_finds_what_was_cut_since(
     [partition] = services.parked_partitions(world.settings)
     decided = world.parking.events(partition.id, states=("discarded",))
     lost = sum(decode(event.value).id in sent for event in decided)
-    done = world.replay("r2", enter=None)
+    done = world.replay("r2", enter="mapping")
     assert done.events == 2 * ROWS - discarded - (len(sent) - lost), "what is marked goes no more"
     assert world.states()["replayed"] == 2 * ROWS - discarded
     assert world.books().sent_unmarked == lost
@@ -156,7 +156,7 @@ def test_parents_that_were_left_and_refused_are_parked_where_they_were_to_enter(
             world.replay("r1")
     cancel(world)
     world.books()
-    done = world.replay("r2", enter=None)
+    done = world.replay("r2", enter="mapping")
     parents = done.refused - done.events
     assert parents > 0
     report = world.books()
