@@ -32,7 +32,7 @@ from waybill.processing.spark.executor_watch import watch_executors
 from waybill.processing.spark.session import cores_of, open_session, stop_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
-from waybill.processing.spark.topic_groups import TopicGroups, groups_for
+from waybill.processing.spark.topic_groups import TopicGroups
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.topics.stops import read_stops
@@ -310,7 +310,7 @@ def side_by_side(application: Application) -> None:
     application.groups.stop()
     teams, before = ("north", "west"), application.passed()
     begun, released, run_tasks = threading.Event(), threading.Event(), topic_group.run_tasks
-    application.groups = application.fresh_groups(spread=groups_for(2))
+    application.groups = application.fresh_groups(spread=2)
     started = len(application.started)
 
     def held(numbers: Any, task: Any) -> Any:
@@ -331,7 +331,7 @@ def side_by_side(application: Application) -> None:
     names = [f"topics-{number}-of-{application.processes}" for number in (1, 2)]
     assert sorted(application.started[started:]) == names, "neither was started again"
     assert application.pools().issuperset(names), "each has a share of the cores"
-    assert groups_for(cores_of(application.spark)) == min(application.cores, 4)
+    assert cores_of(application.spark) == application.cores
 
 
 def slow_alone(application: Application) -> None:

@@ -219,9 +219,9 @@ class SparkSettings(Section):
     max_events_per_batch: int = Field(200_000, ge=1)
     """Most events one micro-batch takes, of all its topics; workers hold 1 to 3 KB for each."""
     topics_per_query: int = Field(50, ge=1)
-    """Most topics that one streaming query reads; few topics are spread over a query for each core,
-    four at most. Each query has an equal share of the cores while
-    others have work too; the topics of one share its batches by what waits in them."""
+    """Most topics that one streaming query reads; few topics are spread over four queries where
+    there are four cores or more. Each query has an equal share of the cores while others have work
+    too; the topics of one share its batches by what waits in them."""
     trigger_ms: int = Field(500, ge=0)
     idle_trigger_ms: int = Field(2_000, ge=0)
     """The same for a query to which nothing came for a minute; at most `trigger_ms`: no other."""
