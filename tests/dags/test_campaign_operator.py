@@ -75,13 +75,13 @@ def test_the_reason_and_names_of_a_request_are_taken_as_they_are(library):
     from airflow.sdk.exceptions import TaskDeferred
 
     task = ReplayCampaignOperator(task_id="campaign").prepare_for_execution()
-    given = context(**CONF, why="{{ 7*7 }} {% raw %}\x1b[2J")
+    given = context(**CONF, why="{{ 7*7 }} {% raw %}\x1b[2J", who="{{ 1/0 }}")
     task.render_template_fields(given)
     with pytest.raises(TaskDeferred):
         task.execute(given)
     [(request, _, _), _] = library
     assert request.why == "{{ 7*7 }} {% raw %}\x1b[2J"
-    assert request.pipeline == CONF["pipeline"]
+    assert (request.pipeline, request.who) == (CONF["pipeline"], "{{ 1/0 }}")
 
 
 def test_what_names_nothing_fails_at_once(monkeypatch):
