@@ -101,6 +101,19 @@ class Application:
         self.started.append(group.name)
         return group.start(self.spark)
 
+    def started_beside_itself(self, team: str) -> None:
+        """Start a second query of the group that a team's topic is in; there is nothing to read."""
+        [group] = [one.group for one in self.groups._slots if self.topics[team] in one.read]
+        again = TopicGroup(
+            self._parts,
+            group._consumers.values(),
+            name=group.name,
+            checkpoint=self._folder / uuid.uuid4().hex,
+        )
+        query = again.start(self.spark)
+        assert query.isActive
+        assert again.end(query)
+
     def send(
         self,
         team: str,
@@ -224,6 +237,9 @@ def committed_apart(application: Application) -> None:
         "jsonb_array_elements(offsets) AS o GROUP BY 1"
     )
     assert set(application.sql(mixed).values()) == {1}  # no object has rows of two topics
+
+    # a query is started anew while Spark still ends the one before it
+    application.started_beside_itself("south")
 
     # another team's pipeline is none of this topic's
     application.send("south", [500], of="north")

@@ -204,6 +204,7 @@ _READ: Mapping[type, tuple[str, Callable[[str], Any]]] = {
 }
 
 
+_ZERO_DATE = re.compile(r"\d{4}-(?:00-\d\d|\d\d-00)(?: [\d:.]+)?\Z", re.ASCII)
 _TEXT_TIME = re.compile(
     r"\d{4}-\d\d-\d\d"
     r"(?:([T ])\d\d:\d\d(:\d\d(?:\.\d{1,9})?)?( ?(?:Z|[+-]\d\d(?::?\d\d)?))?)?",
@@ -297,9 +298,12 @@ def read_text(text: str, ends: Sequence[Any], *, name: str) -> str:
 def same_kind(before: Any, now: Any) -> bool:
     """Tell whether values that a column had before are compared with those that it has now.
 
-    Numbers are, and times with and without a zone, and a day with later times.
+    Numbers are, times with and without a zone, a day with later times, and MySQL's dates without a
+    month or day, which its driver gives as text, with other dates.
     """
     numbers = int | float | Decimal
+    if isinstance(before, str) != isinstance(now, str):
+        return all(isinstance(one, date) or _is_zero_date(one) for one in (before, now))
     if isinstance(now, datetime):
         return isinstance(before, date)
     return type(before) is type(now) or (isinstance(before, numbers) and isinstance(now, numbers))
@@ -307,9 +311,15 @@ def same_kind(before: Any, now: Any) -> bool:
 
 def is_behind(before: Any, now: Any) -> bool:
     """Tell whether a number, time, day or UUID is less than another one of ``same_kind``."""
+    if isinstance(before, str):
+        return before < str(now)
     if isinstance(now, datetime):
         return _moment_of(before) < _moment_of(now)
     return bool(before < now)
+
+
+def _is_zero_date(value: Any) -> bool:
+    return isinstance(value, str) and _ZERO_DATE.match(value) is not None
 
 
 def _moment_of(value: date) -> datetime:

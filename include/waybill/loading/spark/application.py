@@ -90,7 +90,7 @@ class LoadingConsumer:
             spark.readStream.format("waybill_staged")
             .option("destination", self._name)
             .load()
-            .writeStream.queryName(f"load-{self._name}")
+            .writeStream.queryName(f"load-{self._checkpoint.name}")  # see TopicGroup.start
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", checkpoint_location(self._checkpoint))
             .trigger(processingTime=f"{self._settings.spark.trigger_ms} milliseconds")

@@ -124,8 +124,8 @@ class TopicGroup:
         )
         # The query's thread inherits the pool of the thread that starts it.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
-        query = (
-            frame.writeStream.queryName(self.name)
+        query = (  # named after its checkpoint: Spark knows one's name for a while after its end
+            frame.writeStream.queryName(self._checkpoint.name)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", checkpoint_location(self._checkpoint))
             .trigger(processingTime=f"{settings.spark.trigger_ms} milliseconds")
