@@ -128,9 +128,18 @@ def _needs_web_server(path: str) -> bool:
     return path.startswith("tests/integration/") and "web_app" in file.read_text(encoding="utf-8")
 
 
-def pytest_sessionstart() -> None:
-    """Look for no garbage while tests are collected: a fifth of what collecting costs."""
+_OURS = ("hypothesispytest", "xdist", "xdist.looponfail", "timeout", "anyio")
+"""Plug-ins of these tests, which the pytest of a pipeline's own tests has no use for."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Look for no garbage while tests are collected: a fifth of what collecting costs.
+
+    And start each pytest that tests run without plug-ins of ours: 0.25 s of CPU, not 0.55.
+    """
     gc.disable()
+    if not _starts_workers(session.config):  # of what starts them, they would inherit it
+        os.environ["PYTEST_ADDOPTS"] = " ".join(f"-p no:{name}" for name in _OURS)
 
 
 def pytest_collection_finish() -> None:
@@ -232,12 +241,18 @@ def _s3(servers_home: Path) -> Iterator[servers.S3Server]:
 
 @pytest.fixture(scope="session")
 def airflow_metadata(
-    _postgres: servers.PostgresServer, servers_home: Path
+    _postgres: servers.PostgresServer, servers_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AirflowMetadata]:
-    """Airflow's metadata database: ``.copy("name") -> dsn``; being made from now on."""
+    """Airflow's metadata database: ``.copy("name") -> dsn``; being made from now on.
+
+    Workers share what one of them made.
+    """
     home = servers_home / "airflow-original"
     home.mkdir(mode=0o755)
-    made = AirflowMetadata(_postgres, home)
+    own = tmp_path_factory.getbasetemp()  # of a worker: in a folder of the run
+    made = AirflowMetadata(
+        _postgres, home, own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    )
     yield made
     made.end()
 

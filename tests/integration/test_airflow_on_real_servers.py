@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from tests.support import children
 
 from waybill import services
 from waybill.settings import Settings
@@ -19,6 +20,7 @@ from waybill.storage import ObjectStore, open_log, open_tracker
 from waybill.upkeep import JOBS
 
 ROOT = Path(__file__).parents[2]
+PREPARE = ROOT / "include" / "docker" / "prepare.py"
 
 # Airflow reads this once, when it is first imported.
 if "AIRFLOW_HOME" not in os.environ:
@@ -43,8 +45,9 @@ def environment(postgres, s3, tmp_path, monkeypatch):
 
 
 def prepare(**changes: str) -> subprocess.CompletedProcess[str]:
+    """Run it as docker-compose does."""
     return subprocess.run(
-        [sys.executable, str(ROOT / "include" / "docker" / "prepare.py")],
+        [sys.executable, str(PREPARE)],
         capture_output=True,
         text=True,
         check=False,
@@ -57,23 +60,29 @@ def prepare(**changes: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def prepared() -> str:
+    """Run it in a Python that has imported Waybill; return what it prints, its warnings too."""
+    return children.run(
+        Settings(), f"import runpy\nrunpy.run_path({str(PREPARE)!r}, run_name='__main__')"
+    )
+
+
 def test_preparing_deploys_the_declared_pipelines_and_twice_changes_nothing(environment):
-    first, second = prepare(), prepare()
+    first, second = prepare(), prepared()
     assert first.returncode == 0, first.stderr
     reports = [json.loads(line) for line in first.stdout.splitlines()]
     assert {report["pipeline"] for report in reports} == {"flights", "weather"}
     assert all(report["changed"] for report in reports)
-    again = [json.loads(line) for line in second.stdout.splitlines()]
+    again = [json.loads(line) for line in second.splitlines()]
     assert [report["version"] for report in again] == [report["version"] for report in reports]
     assert not any(report["changed"] for report in again)
 
 
-def test_preparing_makes_the_bucket_of_task_logs(environment, s3):
+def test_preparing_makes_the_bucket_of_task_logs(environment, s3, monkeypatch):
     name = f"{os.environ['WAYBILL_S3__BUCKET']}-logs"
-    folder = {"AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER": f"s3://{name}/tasks"}
+    monkeypatch.setenv("AIRFLOW__LOGGING__REMOTE_BASE_LOG_FOLDER", f"s3://{name}/tasks")
     for _ in range(2):
-        done = prepare(**folder)
-        assert done.returncode == 0, done.stderr
+        prepared()
     logs = ObjectStore(Settings().s3.model_copy(update={"bucket": name}))
     logs.put("tasks/x.log", b"x")
     assert logs.get("tasks/x.log") == b"x"
@@ -97,7 +106,7 @@ def test_maintenance_and_planning_run_on_an_empty_tracker(environment, kafka, mo
     from waybill_airflow.operators.upkeep import UpkeepOperator
 
     monkeypatch.setenv("WAYBILL_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
-    assert prepare().returncode == 0
+    prepared()
     run = SimpleNamespace(triggering_user_name="ada", dag_id="replays", run_id="manual__1")
     context = {"dag_run": run, "run_id": "manual__1", "params": {"pipeline": "flights"}}
     for task in (

