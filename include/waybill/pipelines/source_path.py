@@ -67,7 +67,7 @@ def roots_advice(folder: str, roots: Sequence[Path] = ()) -> str:
         folder: an absolute path; of ``/``, where all files of the machine are, another is advised.
         roots: what the setting has already.
     """
-    folder = "/" + posixpath.normpath(folder).lstrip("/")
+    folder = "/" + posixpath.normpath(f"/{folder}").lstrip("/")
     if folder == "/":
         return "Move the files into a folder of their own: `/` is not one to let sources read"
     opened = json.dumps([*map(str, roots), shown_name(folder)], ensure_ascii=False)
