@@ -575,8 +575,8 @@ def _complete(event: dict[str, Any], fields: list[str]) -> frozenset[str]:
     missing = {name for name in ("key", "columns") if not event.get(name)}
     missing |= {name for name in ("version", "personal") if name not in event}
     if "columns" in missing:
-        # what is masked is checked when there are columns
-        event.pop("personal", None)
+        if isinstance(event.get("personal"), list):
+            event["personal"] = []  # names are checked when there are columns
         keys = event.get("key") or [_STAND_IN]
         names = [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
         event["columns"] = {key: _stand_in(key, fields) for key in names or [_STAND_IN]}

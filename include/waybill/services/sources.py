@@ -284,17 +284,26 @@ def _opened(settings: Settings, draft: Draft, lookup: Lookup | None) -> Iterator
 def declared_personal(folder: Path) -> dict[str, list[str] | None]:
     """Return the personal fields of each event name that is declared, its columns or not.
 
-    None: it does not say which are. An empty list says that none is.
+    Of one that is the name of a column, what that is read from, too. None: it does not say which
+    are. An empty list says that none is.
     """
     from waybill.pipelines import read_document
 
     value = read_document((folder / "pipeline.yaml").read_text("utf-8-sig")).value
     events = value.get("events") if isinstance(value, dict) else None
     return {
-        name: [str(one) for one in event.get("personal") or ()] if "personal" in event else None
+        name: [*_personal_of(event)] if "personal" in event else None
         for name, event in (events or {}).items()
         if isinstance(event, dict)
     }
+
+
+def _personal_of(event: dict[str, Any]) -> Iterator[str]:
+    for name in map(str, event["personal"] or ()):
+        yield name
+        column = (event.get("columns") or {}).get(name)
+        if isinstance(column, dict) and "from" in column:
+            yield str(column["from"])
 
 
 def _look(

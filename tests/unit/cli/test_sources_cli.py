@@ -541,6 +541,29 @@ def test_until_somebody_says_messages_have_no_value_that_may_be_personal(folder,
         assert ("no phone: 4931" in " ".join(result.output.split())) == bool(declared)
 
 
+def test_what_a_personal_column_is_read_from_is_masked_in_a_record(folder):
+    columns = "    columns: {id: int64, surname: {type: string, from: Nachname}}\n"
+    files_of(
+        folder,
+        f"    personal: [surname]\n{columns}",
+        [{"id": n, "Nachname": "Schmidt"} for n in "abc"],
+    )
+    assert "Nachname: •••" in sources("test", str(folder))
+    (folder / "events.jsonl").write_text("")
+    written(folder)
+    assert "Schmidt" not in (folder / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("personal", ["Nachname", "5"])
+def test_personal_fields_that_are_no_list_are_refused_before_a_value_is_shown(folder, personal):
+    files_of(
+        folder, f"    personal: {personal}\n", [{"id": n, "Nachname": "Schmidt"} for n in "ab"]
+    )
+    for command in ("discover", "test"):
+        said = " ".join(sources(command, str(folder), code=1).split())
+        assert "events.ride.personal: expected a list" in said
+
+
 def test_a_great_number_of_names_is_counted_not_listed(folder):
     files_of(
         folder,
