@@ -302,7 +302,8 @@ def _likely_personal(learned: EventDeclaration, payloads: list[Any]) -> tuple[st
     """Return the fields that are personal by their names, as a declaration writes them."""
     paths = learned.nested == "flatten"
     fields = dict.fromkeys(".".join(path) for path in likely_personal(payloads))
-    sources = [column.source for column in (*learned.table.columns, *learned.table.children)]
+    sources = [column.source for column in learned.table.columns]
+    sources += [child.source for child in learned.table.children]
     sources = [".".join(decode_path(source)) for source in sources] if paths else sources
     return tuple(field for field in fields if _has_column(field, sources, paths=paths))
 

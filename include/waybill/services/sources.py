@@ -351,7 +351,7 @@ def _look_at_bad(
 
     for bad in page.bad:
         trial.rows[own] += 1
-        fields = personal.get(own)
+        fields: Sequence[str] | None = personal.get(own)
         if own in personal and isinstance(row := _json_of(bad.raw), dict):
             fields = personal_or_likely(fields, row)
         message = masked_words(bad.raw, bad.message, fields)
