@@ -617,7 +617,10 @@ def _behind(
     if own.number < active.number:
         return f"{held}, and changed since"
     if own.action == _AGREED and _takes_back(connection, pipeline, versions):
-        return f"{held}, and now has nothing of what that changed, as a branch from before it"
+        return (
+            f"{held}, and now has nothing of what that changed: it is from before that, or that was"
+            " taken out on purpose"
+        )
     return ""
 
 

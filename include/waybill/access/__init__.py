@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from waybill.access.personal import KEY as KEY
     from waybill.access.personal import MASK as MASK
     from waybill.access.personal import Personal as Personal
+    from waybill.access.personal import field_paths as field_paths
     from waybill.access.personal import masked_fields as masked_fields
     from waybill.access.personal import personal_of as personal_of
     from waybill.access.personal import proposed_by as proposed_by
     from waybill.access.personal import same_name as same_name
     from waybill.access.personal_names import anonymous as anonymous
     from waybill.access.personal_names import likely_personal as likely_personal
+    from waybill.access.personal_names import personal_or_likely as personal_or_likely
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -35,11 +37,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "KEY",
             "MASK",
             "Personal",
+            "field_paths",
             "masked_fields",
             "personal_of",
             "proposed_by",
             "same_name",
         ],
-        "personal_names": ["anonymous", "likely_personal"],
+        "personal_names": ["anonymous", "likely_personal", "personal_or_likely"],
     },
 )

@@ -7,7 +7,7 @@ the events that a transformation makes, which keep the key of the one that they 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -41,33 +41,54 @@ def _is_blank(character: str) -> bool:
     return character.isspace() or unicodedata.category(character) in ("Cf", "Cc")
 
 
-def masked_fields(row: dict[str, Any], personal: Iterable[str]) -> dict[str, Any]:
+def field_paths(field: str) -> frozenset[str]:
+    r"""Return what a declared personal field names, its parts joined by ``.``: mostly one path.
+
+    A field ``a.b`` is one inside another, or one whose name has a dot: both are masked. So is what
+    ``a\.b`` names, as `from` of a flattened event writes it.
+    """
+    return frozenset((same_name(field), same_name(".".join(decode_path(field)))))
+
+
+def masked_fields(
+    row: dict[str, Any],
+    personal: Iterable[str],
+    replacement: Callable[[Any], Any] = lambda _value: MASK,
+) -> dict[str, Any]:
     """Return a row with its personal fields masked: a copy, where there are any.
 
     Names are the same as of ``same_name``; what stands where a path ends too early is masked whole,
-    and of a list each item; a field whose lists are nested too deeply to look through, whole.
+    and of a list each item; a field that is nested too deeply to look through, whole.
+
+    Args:
+        row: a payload, or one inside it.
+        personal: fields, as declared.
+        replacement: makes of a value, that is not null, what stands in its place.
     """
-    for path in personal:
-        names = [same_name(part) for part in decode_path(path)]
+    for path in sorted({path for name in personal for path in field_paths(name)}):
         try:
-            row = _masked(row, names)
+            row = _masked(row, path, replacement)
         except RecursionError:
-            row = _masked(row, names[:1])
+            row = {
+                name: MASK if f"{path}.".startswith(f"{same_name(name)}.") else item
+                for name, item in row.items()
+            }
     return row
 
 
-def _masked(value: Any, path: list[str]) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, list) and path:
-        return [_masked(item, path) for item in value]
-    if not path or not isinstance(value, dict):
-        return MASK
-    first, *rest = path
-    return {
-        name: _masked(item, rest) if same_name(name) == first else item
-        for name, item in value.items()
-    }
+def _masked(value: Any, path: str, replacement: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list | tuple):
+        return [_masked(item, path, replacement) for item in value]
+    if not isinstance(value, dict):
+        return None if value is None else replacement(value)  # it ends before its field
+    masked = dict(value)
+    for name, item in value.items():
+        same = same_name(name)
+        if same == path and item is not None:
+            masked[name] = replacement(item)
+        elif path.startswith(f"{same}."):
+            masked[name] = _masked(item, path[len(same) + 1 :], replacement)
+    return masked
 
 
 class Failed(Protocol):
@@ -206,6 +227,7 @@ def _add(known: _Declared, declaration: dict[str, Any]) -> None:
     """Add the declared names, and those under which a column holds the same or is read from."""
     personal, key = set(declaration.get("personal", ())), set(declaration.get("key", ()))
     paths = declaration.get("nested") == "flatten"
+    personal |= {".".join(decode_path(field)) for field in personal}
     for column in declaration["table"]["columns"]:
         source, name = column.get("source") or column["name"], column["name"]
         source = ".".join(decode_path(source)) if paths else source

@@ -5,8 +5,8 @@ A guess for names in English: it says nothing of what stands in texts, and never
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from decimal import Decimal
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -38,6 +38,7 @@ _OF_A_FACT = frozenset(
     "at bounced confirmed count enabled format sent status type verified".split()
 )
 """Last words of what is said about such a field: ``email_verified``, ``phone_type``."""
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9:.,+-]{4,40}Z?", re.ASCII)
 
 
 def likely_personal(payloads: Iterable[Any]) -> list[Path]:
@@ -58,33 +59,25 @@ def likely_personal(payloads: Iterable[Any]) -> list[Path]:
     return list(found)
 
 
-def anonymous(value: Any, paths: Iterable[Path]) -> Any:
-    """Return a payload in whose fields at these paths letters are x, digits 1: a copy.
+def personal_or_likely(declared: Sequence[str] | None, payload: Any) -> Sequence[str]:
+    """Return the personal fields of a payload: as declared; None: those that likely are."""
+    return [".".join(path) for path in likely_personal([payload])] if declared is None else declared
 
-    Text keeps its length and punctuation, so that code which takes it apart still does; numbers are
-    1; all else stays.
+
+def anonymous(value: Any) -> Any:
+    """Return a value of JSON, however deep, in which letters are x, digits 1, and numbers 1.
+
+    Text keeps its length and punctuation, and a time its form, so that code which takes them apart
+    still does; what is true, false or null stays.
     """
-    for path in paths:
-        value = _anonymous_at(value, path)
-    return value
-
-
-def _anonymous_at(value: Any, path: Path) -> Any:
-    if isinstance(value, list | tuple):
-        return [_anonymous_at(item, path) for item in value]
+    if isinstance(value, list):
+        return [anonymous(item) for item in value]
     if isinstance(value, dict):
-        return {
-            name: _anonymous_at(item, path[1:]) if not path or name == path[0] else item
-            for name, item in value.items()
-        }
-    return value if path else _anonymous_scalar(value)
-
-
-def _anonymous_scalar(value: Any) -> Any:
+        return {name: anonymous(item) for name, item in value.items()}
     if isinstance(value, str):
-        return "".join("1" if c.isdigit() else "x" if c.isalpha() else c for c in value)
-    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-    return 1 if is_number else value
+        letter = None if _TIME.fullmatch(value) else "x"
+        return "".join("1" if c.isdigit() else letter or c if c.isalpha() else c for c in value)
+    return value if value is None or isinstance(value, bool) else 1
 
 
 def _personal_within(value: Any, path: Path, levels: int) -> Iterator[Path]:

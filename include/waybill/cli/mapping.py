@@ -71,7 +71,7 @@ def infer(
     proposals, taken = infer_mappings(Settings(), folder, event, sample)
     written = write_mappings(folder, proposals) if write else None
     samples = {one.event: taken for one in proposals}
-    examples = write_examples(Settings(), folder, proposals, samples) if write else []
+    examples = write_examples(Settings(), folder, proposals, samples) if write else {}
     if as_json:
         print_json(
             {
@@ -152,14 +152,17 @@ def diff(
             console.print(line, soft_wrap=True)
 
 
-def example_lines(events: Sequence[str]) -> Iterator[str]:
-    """Yield what is said of records of a source that became example events."""
-    if events:
+def example_lines(examples: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is said of records of a source that became example events, or did not."""
+    if events := [event for event, problem in examples.items() if not problem]:
         yield (
             f"an example event of {', '.join(events)} was added to events.jsonl: a record of the"
             " source, letters and digits replaced in fields that are personal; see that nothing"
             " else in it is"
         )
+    for event, problem in examples.items():
+        if problem:
+            yield f"no example event of {event} was added to events.jsonl: {plain(problem)}"
 
 
 def proposal_json(proposal: Proposal) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +31,7 @@ app = typer.Typer(
 _FOLDER = typer.Argument(metavar=DECLARED, help="A pipeline's folder, or its name.")
 _SAMPLE, _MOST_SAMPLE = 1_000, 100_000
 _VALUE_CHARS = 200
+_MOST_NAMES = 100
 _COLOURS = {"success": "green", "running": "green", "failed": "bold red", "silent": "bold red"}
 _Deployed = typer.Argument(metavar=DEPLOYED, help="A deployed pipeline's name or id.")
 
@@ -71,7 +73,7 @@ def discover(
     folder = existing_folder(pipeline)
     with said_if_slow():
         found = discover_source(Settings(), folder, sample)
-    written, examples = None, []
+    written, examples = None, {}
     if write and found.proposals:
         written = write_mappings(folder, found.proposals)
         examples = write_examples(Settings(), folder, found.proposals, found.samples)
@@ -202,7 +204,7 @@ def _trial_json(trial: SourceTrial) -> dict[str, Any]:
         ],
         "absent": trial.absent,
         "shown": [{"event": event, "row": row} for event, row in trial.shown],
-        "masked_by_name": {event: fields for event, fields in trial.guessed.items() if fields},
+        "masked_by_name": {event: [*names] for event, names in trial.guessed.items() if names},
         "notes": trial.notes,
     }
 
@@ -240,10 +242,11 @@ def _row_lines(trial: SourceTrial) -> Iterator[str]:
         )
     for event, fields in trial.guessed.items():
         if fields:
+            names = ", ".join(islice(fields, _MOST_NAMES))
+            more = f" and {len(fields) - _MOST_NAMES:,} more" if len(fields) > _MOST_NAMES else ""
             yield (
-                f"{', '.join(fields)} of {event}: masked for the name, as nobody said what is"
-                f" personal; say so with `personal: [{', '.join(fields)}]`, or with `personal: []`"
-                " that none is"
+                f"{names}{more} of {event}: masked for the name, as nobody said what is personal;"
+                f" say so with `personal: [{names}]`, or with `personal: []` that none is"
             )
     for event, row in trial.shown:
         yield f"{event}:"

@@ -15,15 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from waybill.access import likely_personal
+from waybill.access import field_paths, likely_personal, personal_or_likely
 from waybill.errors import InputError, ParkError
-from waybill.events import Event, encode, encode_data, loads
+from waybill.events import Event, decode, decode_head, encode, encode_data, loads
 from waybill.ingestion.connectors import Connector, Discovered, Record, first_pages
 from waybill.mapping_proposals.mixed_columns import MixedColumn, holds, settle_mixed
 from waybill.mappings import (
     NameRules,
     decode_path,
-    encode_path,
     key_names,
     learn,
     plain_name,
@@ -55,8 +54,8 @@ class Sample:
     filtered: int = 0
     payloads: dict[str, list[Any]] = field(default_factory=dict)
     """By event name; those of deletes are not here."""
-    records: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """By event name: the first 20 as the source gave them, of those that came through."""
+    records: dict[str, list[bytes]] = field(default_factory=dict)
+    """By event name: the first 20 that came through, as messages before the transformation."""
     own: int = 0
     """Rows of the source's own event name."""
     fields: Counter[str] = field(default_factory=Counter)
@@ -113,7 +112,7 @@ def take_sample(
     number: int,
     *,
     code: CodeRunner,
-    personal: Mapping[str, Sequence[str]],
+    personal: Mapping[str, Sequence[str] | None],
 ) -> Sample:
     """Return the first events of a source, transformed.
 
@@ -122,8 +121,8 @@ def take_sample(
         connector: of its source, opened.
         number: records to read at most.
         code: runs the transformation.
-        personal: the personal fields of each event name that is declared; messages about others
-            are without any value.
+        personal: the personal fields of each event name that is declared, None: those that likely
+            are; messages about other event names are without any value.
 
     Raises:
         InputError: the source, or the transformation, cannot be read.
@@ -134,15 +133,16 @@ def take_sample(
     while chunk := list(islice(events, _CHUNK)):
         if plan.takes_tables and plan.pipeline is pipeline:
             plan = Plan(_typed(plan, chunk))
-        results = code.run(plan, chunk, [encode(event) for event in chunk], None)
-        for event, outcome in zip(chunk, outcomes_of(chunk, results), strict=True):
+        messages = [encode(event) for event in chunk]
+        outcomes = outcomes_of(chunk, code.run(plan, chunk, messages, None))
+        for message, outcome in zip(messages, outcomes, strict=True):
             if not isinstance(outcome, Fault):
                 _note(outcome, sample)
-                _keep(event, outcome, sample)
+                _keep(message, outcome, sample)
             elif outcome.code == "code_invalid":
                 raise InputError(outcome.message)
             else:
-                _note_fault(event, outcome, sample, personal.get(event.name))
+                _note_fault(message, outcome, sample, personal)
     return sample
 
 
@@ -198,11 +198,16 @@ def _events(pipeline: Pipeline, rows: Iterator[Record | None], sample: Sample) -
         )
 
 
-def _note_fault(event: Event, fault: Fault, sample: Sample, personal: Sequence[str] | None) -> None:
+def _note_fault(
+    message: bytes, fault: Fault, sample: Sample, personal: Mapping[str, Sequence[str] | None]
+) -> None:
     sample.faults[fault.code] += 1
     if fault.code not in sample.examples:
-        message = masked_words(encode_data(event.data), fault.message, personal)
-        sample.examples[fault.code] = message
+        event = decode(message)
+        fields = None
+        if event.name in personal:
+            fields = personal_or_likely(personal[event.name], event.data)
+        sample.examples[fault.code] = masked_words(message, fault.message, fields)
 
 
 def _note(outcome: Event | list[Event] | None, sample: Sample) -> None:
@@ -214,10 +219,14 @@ def _note(outcome: Event | list[Event] | None, sample: Sample) -> None:
                 sample.payloads.setdefault(event.name, []).append(event.data)
 
 
-def _keep(event: Event, outcome: Event | list[Event] | None, sample: Sample) -> None:
+def _keep(message: bytes, outcome: Event | list[Event] | None, sample: Sample) -> None:
+    """Keep a record as the source gave it: a transformation may have changed the event itself."""
+    if not outcome:
+        return
+    event = decode_head(message)
     kept = sample.records.setdefault(event.name, [])
-    if outcome and event.op != "delete" and len(kept) < _MOST_RECORDS:
-        kept.append(event.data)
+    if event.op != "delete" and len(kept) < _MOST_RECORDS:
+        kept.append(message)
 
 
 def infer(
@@ -292,10 +301,11 @@ def _grown(declared: EventDeclaration, payloads: list[Any], rules: NameRules) ->
 def _likely_personal(learned: EventDeclaration, payloads: list[Any]) -> tuple[str, ...]:
     """Return the fields that are personal by their names, as a declaration writes them."""
     paths = learned.nested == "flatten"
-    fields = [encode_path(one) if paths else ".".join(one) for one in likely_personal(payloads)]
+    fields = dict.fromkeys(".".join(path) for path in likely_personal(payloads))
     sources = [column.source for column in learned.table.columns]
     sources += [child.source for child in learned.table.children]
-    return tuple(one for one in dict.fromkeys(fields) if _has_column(one, sources, paths=paths))
+    sources = [".".join(decode_path(source)) for source in sources] if paths else sources
+    return tuple(field for field in fields if _has_column(field, sources, paths=paths))
 
 
 def _has_column(field: str, sources: Sequence[str], *, paths: bool) -> bool:
@@ -310,10 +320,12 @@ def _is_in(field: str, other: str) -> bool:
 
 def _masked(mixed: Sequence[MixedColumn], personal: set[str]) -> frozenset[str]:
     """Return the sources of columns that are personal, or in or around what is."""
+    fields = {path for field in personal for path in field_paths(field)}
     return frozenset(
-        one.source
-        for one in mixed
-        if any(_is_in(one.source, field) or _is_in(field, one.source) for field in personal)
+        column.source
+        for column in mixed
+        for source in field_paths(column.source)
+        if any(_is_in(source, field) or _is_in(field, source) for field in fields)
     )
 
 
@@ -564,8 +576,8 @@ def _complete(event: dict[str, Any], fields: list[str]) -> frozenset[str]:
     missing = {name for name in ("key", "columns") if not event.get(name)}
     missing |= {name for name in ("version", "personal") if name not in event}
     if "columns" in missing:
-        # what is masked is checked when there are columns
-        event.pop("personal", None)
+        if isinstance(event.get("personal"), list):
+            event["personal"] = []  # names are checked when there are columns
         keys = event.get("key") or [_STAND_IN]
         names = [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
         event["columns"] = {key: _stand_in(key, fields) for key in names or [_STAND_IN]}

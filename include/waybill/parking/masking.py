@@ -57,7 +57,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from waybill.access import KEY, MASK, same_name
+from waybill.access import KEY, MASK, field_paths, same_name
 from waybill.events import dumps, loads
 from waybill.parking.event import ParkedEvent
 
@@ -524,7 +524,8 @@ class _Masking:
 
     def __init__(self, personal: Sequence[str] | None) -> None:
         self._everything = personal is None
-        self._fields = {field: same_name(field) for field in personal or () if field != KEY}
+        named = [field for field in personal or () if field != KEY]
+        self._fields = {path: field for field in named for path in field_paths(field)}
         self._hides_key = personal is None or KEY in personal
         self.found: set[str] = set()
         self.values: list[Any] = []
@@ -553,7 +554,8 @@ class _Masking:
                 for name, item in attributes.items()
             }
         else:
-            ours = {n: v for n, v in attributes.items() if n in _ATTRIBUTES - {*self._fields}}
+            unnamed = _ATTRIBUTES - {*self._fields.values()}
+            ours = {n: v for n, v in attributes.items() if n in unnamed}
             attributes = self._named({n: v for n, v in attributes.items() if n not in ours}) | ours
         if self._hides_key and _SUBJECT in attributes:
             attributes[_SUBJECT] = self._key(attributes[_SUBJECT])
@@ -579,7 +581,7 @@ class _Masking:
 
     def _named(self, value: Any) -> Any:
         if isinstance(value, dict | list):
-            for field, path in self._fields.items():
+            for path, field in self._fields.items():
                 value = self._at(value, path, field)
         return value
 

@@ -1,7 +1,7 @@
 """What a new pipeline declares of a REST API, by the address of its records.
 
-Parameters of the address whose names are those of secrets refer to a connection: their values are
-written nowhere.
+Parameters of the address whose names are known as those of secrets refer to a connection: their
+values are written nowhere. The path, and all other parameters, stand in the declaration as given.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _UNSAFE = frozenset("{}\\<>^`|\"' ")
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 _SECRET = re.compile(
     r"(?:key|token|secret|password|passwd|passphrase|pwd|auth|authorization|signature|sig"
-    r"|credentials?|jwt|bearer|session|sessionid|appid)$"
+    r"|credentials?|jwt|bearer|session|sessionid|appid)[0-9]*$|^(?:pass|pw|pat|hash)[0-9]*$"
 )
-"""What a word of a parameter's name ends with where its value is a secret: ``api_key``, ``apikey``,
-``accessToken``. Too many are no harm: a connection has their values."""
+"""What a word of a parameter's name ends with, or is, where its value is a secret: ``api_key``,
+``apikey2``, ``accessToken``. Too many are no harm: a connection has their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,25 @@ class RestApi:
 
     @property
     def secrets(self) -> dict[str, str]:
-        """Return where a connection has the value of each parameter that is a secret, by name."""
-        names = dict.fromkeys(name for name, _ in self.params if _is_secret(name))
+        """Return the name of each parameter that is a secret, by its place in a connection."""
+        names = [name for name, _ in self.params if _is_secret(name)]
         places = ["password", *(f"extra.secret_{number}" for number in range(2, len(names) + 1))]
-        return dict(zip(names, places, strict=False))
+        return dict(zip(places, names, strict=False))
 
     def advice(self, connection: str) -> str:
         """Return what is the user's to do first, in lines."""
         lines = []
         if self.secrets:
+            names = ", ".join(dict.fromkeys(self.secrets.values()))
             lines.append(
-                f"a declaration holds no secret: {', '.join(self.secrets)} will be read from"
-                f" connection {connection}"
+                f"a declaration holds no secret: {names} will be read from connection {connection}"
             )
             lines.append(connection_advice(connection, _connection_json(self.secrets)))
+        if len(self.params) > len(self.secrets) or ";" in self.base_url + self.path:
+            lines.append(
+                "the path and all other parameters stand in pipeline.yaml as given: see that none"
+                " is a secret"
+            )
         if self.closed_host:
             hosts = json.dumps([self.closed_host])
             lines.append("sources reach the public internet only; to open this address:")
@@ -81,12 +86,14 @@ def rest_example(url: str, name: str, key: tuple[str, ...]) -> SourceExample:
 
 
 def _is_secret(name: str) -> bool:
-    return any(_SECRET.search(word.lower()) for word in _WORD.findall(name))
+    return name.lower() == "code" or any(
+        _SECRET.search(word.lower()) for word in _WORD.findall(name)
+    )
 
 
 def _connection_json(secrets: dict[str, str]) -> str:
     """Return an example of a connection, in quotes of a shell, with names for values."""
-    named = {place: f"<{re.sub('[^A-Za-z0-9_.-]', '_', name)}>" for name, place in secrets.items()}
+    named = {place: f"<{re.sub('[^A-Za-z0-9_.-]', '_', name)}>" for place, name in secrets.items()}
     extra = {place[6:]: name for place, name in named.items() if place.startswith("extra.")}
     value = {"conn_type": "http", "password": named["password"]} | (
         {"extra": extra} if extra else {}
@@ -159,9 +166,9 @@ def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterat
 
 def _value(api: RestApi, name: str) -> str:
     """Return a parameter's value, or its values where it is there several times, as YAML."""
-    if name in api.secrets:
-        return yaml_text(f"${{connection.{api.secrets[name]}}}")
-    values = [_literal(value) for one, value in api.params if one == name]
+    places = [place for place, secret in api.secrets.items() if secret == name]
+    values = [yaml_text(f"${{connection.{place}}}") for place in places]
+    values = values or [_literal(value) for given, value in api.params if given == name]
     return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
 

@@ -100,8 +100,11 @@ def _personal(name: str, event: Any, source: dict[str, Any]) -> Iterator[Finding
 
 def _reaches(field: str, known: str, *, paths: bool) -> bool:
     """Tell whether a field is a known one, inside of it, or (where those are paths) around it."""
-    around = paths and known.startswith(f"{field}.")
-    return field == known or field.startswith(f"{known}.") or around
+    known = unescaped(known) if paths else known
+    return any(
+        f"{name}.".startswith(f"{known}.") or (paths and known.startswith(f"{name}."))
+        for name in (field, unescaped(field))
+    )
 
 
 def _source_fields(

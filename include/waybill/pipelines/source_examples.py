@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from shlex import quote
 
 from waybill.pipelines.document import yaml_text
+from waybill.pipelines.source_path import roots_advice
 
 EXAMPLE_CONNECTORS = frozenset({"csv", "http"})
 """Connectors whose new pipelines have an example's columns: it is at hand, or cannot be read."""
@@ -110,10 +109,8 @@ def files_source(path: str) -> SourceExample:
     """Return the source of a new pipeline that reads files of the user's own."""
     lines = ("  options:", f"    path: {yaml_text(path)}")
     if path.startswith("/"):
-        folder = re.split(r"[*?\[]", path)[0].rpartition("/")[0] or "/"
-        roots = quote(json.dumps([folder]))
-        said = f"where Waybill runs, this opens that folder:\n  WAYBILL_SOURCES__ROOTS={roots}"
-        return SourceExample(lines, advice=said)
+        folder = re.split(r"[*?\[]", path)[0].rpartition("/")[0]
+        return SourceExample(lines, advice=roots_advice(folder))
     return SourceExample(lines)
 
 
@@ -143,11 +140,8 @@ def _sql(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
         "    # cursor: updated_at # a column that rises with each change: a run reads what is new;",
         "    #   without it each run reads the whole table",
     )
-    roots = "  WAYBILL_SOURCES__ROOTS='[\"/data\"]'"
     advice = connection_advice(connection, _DATABASE)
-    advice += (
-        f"\nof SQLite: options.file instead, and where the file is not in this folder\n{roots}"
-    )
+    advice += f"\nof SQLite: options.file instead; a file of /data: {roots_advice('/data')}"
     return SourceExample(lines, advice=advice)
 
 

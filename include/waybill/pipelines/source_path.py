@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import posixpath
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from waybill.errors import InputError
 from waybill.nearest_name import shown_name
@@ -18,7 +20,12 @@ from waybill.pipelines.form import PACKAGE
 
 
 def find_file(
-    path: str, folder: Path, roots: Sequence[Path] = (), *, field: str = "source.path"
+    path: str,
+    folder: Path,
+    roots: Sequence[Path] = (),
+    *,
+    field: str = "source.path",
+    is_folder: bool = False,
 ) -> Path:
     """Return the real path of the file that a declaration names; it need not be there.
 
@@ -29,6 +36,7 @@ def find_file(
         folder: the pipeline's own, which a relative path starts from.
         roots: folders of the settings (``sources.roots``) that all pipelines may read.
         field: of the declaration, for errors.
+        is_folder: the path is that of a folder, whose files are read.
 
     Raises:
         InputError: the package is not installed, or the file lies outside of all of these.
@@ -43,14 +51,27 @@ def find_file(
         raise InputError(f"{field} {shown_name(path)!r} is no path: {error}") from error
     if not any(file.is_relative_to(place) for place in allowed):
         also = ", ".join(map(str, roots)) or "none"
-        opened = json.dumps([*map(str, roots), shown_name(str(file.parent))], ensure_ascii=False)
+        advice = roots_advice(str(file if is_folder else file.parent), roots)
         raise InputError(
             f"expected a file in the pipeline's folder ({own}), in a package"
             f" (package:<name>/<path>), or below WAYBILL_SOURCES__ROOTS ({also}); {field}"
-            f" {shown_name(path)!r} is outside of them, or a link leads out. To let sources read"
-            f" there: WAYBILL_SOURCES__ROOTS='{opened}'"
+            f" {shown_name(path)!r} is outside of them, or a link leads out. {advice}"
         )
     return file
+
+
+def roots_advice(folder: str, roots: Sequence[Path] = ()) -> str:
+    """Return what lets sources read a folder: a setting, as a shell takes it.
+
+    Args:
+        folder: an absolute path; of ``/``, where all files of the machine are, another is advised.
+        roots: what the setting has already.
+    """
+    folder = "/" + posixpath.normpath(f"/{folder}").lstrip("/")
+    if folder == "/":
+        return "Move the files into a folder of their own: `/` is not one to let sources read"
+    opened = json.dumps([*map(str, roots), shown_name(folder)], ensure_ascii=False)
+    return f"To let sources read there: WAYBILL_SOURCES__ROOTS={quote(opened)}"
 
 
 def _in_package(path: str, field: str) -> Path:

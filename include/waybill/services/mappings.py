@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.access import anonymous, likely_personal
-from waybill.errors import NotFoundError
-from waybill.mappings import decode_path
+from waybill.access import anonymous, masked_fields, personal_or_likely
+from waybill.errors import InputError, NotFoundError
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
     from waybill.mapping_proposals import MappingDifference, Proposal, Sample, ShownMapping
-    from waybill.pipelines import EventDeclaration
 
 _MOST_EXAMPLE_BYTES = 16 * 1024
 _MOST_NAMED = 63
@@ -62,7 +60,7 @@ def infer_mappings(
             connector,
             number,
             code=shared_sandbox(settings),
-            personal={name: fields or [] for name, fields in personal.items()},
+            personal=personal,
         )
     unfinished = [name for name, lacks in draft.missing.items() if lacks & {"key", "columns"}]
     names = [event] if event is not None else unfinished or list(pipeline.events)
@@ -80,7 +78,7 @@ def write_mappings(folder: Path, proposals: list[Proposal]) -> Path:
 
 def write_examples(
     settings: Settings, folder: Path, proposals: Sequence[Proposal], samples: Mapping[str, Sample]
-) -> list[str]:
+) -> dict[str, str]:
     """Add a record of the source to a folder's example events, for each event that has none.
 
     The first is taken that passes transformation and mapping; letters and digits of its personal
@@ -88,46 +86,69 @@ def write_examples(
 
     Args:
         settings: limits of the user's code.
-        folder: whose declaration has the proposals.
+        folder: whose declaration has the proposals, written.
         proposals: which are written.
         samples: that they were made from, by event name.
 
     Returns:
-        The names of the events that got one.
+        By event name without an example: why it got none; "": it has one now.
     """
-    from waybill.events import dumps
-    from waybill.mapping_proposals import append_line
-    from waybill.pipelines import EXAMPLES, load_pipeline
-    from waybill.testing import Event, read_examples, run_pipeline
+    from waybill.pipelines import EXAMPLES
 
     path = folder / EXAMPLES
     if path.is_symlink() or not path.is_file():
-        return []
-    pipeline = load_pipeline(folder)
-    known = {one.event or pipeline.source.event for one in read_examples(folder)}
-    added = []
-    for one in proposals:
-        records = samples[one.event].records.get(one.event, ())
-        if one.event in known or not records:
-            continue
-        events = [Event(_shareable(record, one.declaration), one.event) for record in records]
-        results = run_pipeline(pipeline, events, settings=settings).events
-        for event, result in zip(events, results, strict=True):
-            line = {"note": "a record of the source", "event": one.event, "data": event.data}
-            content = dumps(line)
-            if result.rows and not result.parked and len(content) <= _MOST_EXAMPLE_BYTES:
-                append_line(path, content)
-                added.append(one.event)
-                break
+        return {}
+    added: dict[str, str] = {}
+    try:
+        for event in _without_example(folder, path, proposals):
+            added[event] = "events.jsonl was not written"
+            records = samples[event].records.get(event, ())
+            added[event] = _add_example(settings, folder, event, records)
+    except InputError as error:  # the declaration is written: that is to be said
+        return {one.event: str(error) for one in proposals} | added
     return added
 
 
-def _shareable(record: dict[str, Any], declared: EventDeclaration) -> dict[str, Any]:
-    """Return a record whose personal values, as declared or by their names, are replaced."""
-    fields = [tuple(decode_path(one)) for one in declared.personal]
-    fields += [(one,) for one in declared.personal]
-    changed: dict[str, Any] = anonymous(record, [*fields, *likely_personal([record])])
-    return changed
+def _without_example(folder: Path, path: Path, proposals: Sequence[Proposal]) -> list[str]:
+    from waybill.pipelines import load_pipeline
+    from waybill.testing import read_examples
+
+    own = load_pipeline(folder).source.event
+    examples = read_examples(folder) if path.read_bytes().strip() else []
+    known = {example.event or own for example in examples}
+    return [proposal.event for proposal in proposals if proposal.event not in known]
+
+
+def _add_example(settings: Settings, folder: Path, event: str, records: Sequence[bytes]) -> str:
+    """Add one of the records to the example events; return why none can be."""
+    from waybill.events import decode, dumps
+    from waybill.mapping_proposals import append_line
+    from waybill.pipelines import EXAMPLES, load_pipeline
+    from waybill.services.sources import declared_personal
+    from waybill.testing import Event, run_pipeline
+
+    declared = declared_personal(folder).get(event)
+    events = [Event(_shareable(decode(one).data, declared), event) for one in records]
+    reasons = []
+    results = run_pipeline(load_pipeline(folder), events, settings=settings).events
+    for given, result in zip(events, results, strict=True):
+        line = {"note": "a record of the source", "event": event, "data": given.data}
+        content = dumps(line)
+        if result.rows and not result.parked and len(content) <= _MOST_EXAMPLE_BYTES:
+            append_line(folder / EXAMPLES, content)
+            return ""
+        reasons += [one.error_type for one in result.parked] or ["it makes no row, or is large"]
+    return (
+        f"with personal fields replaced no record passes: {reasons[0]}"
+        if reasons
+        else ("no record came through the transformation")
+    )
+
+
+def _shareable(record: dict[str, Any], declared: Sequence[str] | None) -> dict[str, Any]:
+    """Return a record whose personal values, as declared and by their names, are replaced."""
+    fields = [*(declared or ()), *personal_or_likely(None, record)]
+    return masked_fields(record, fields, anonymous)
 
 
 def shown_mappings(

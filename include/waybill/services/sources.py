@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,10 +13,9 @@ from inspect import getdoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.access import likely_personal, masked_fields
+from waybill.access import MASK, masked_fields, personal_or_likely
 from waybill.errors import InputError, NotFoundError, ParkError
-from waybill.events import encode_data, ordering_key, source_version
-from waybill.mappings import encode_path
+from waybill.events import encode_data, loads, ordering_key, source_version
 from waybill.nearest_name import hint
 from waybill.settings import Settings
 from waybill.storage import open_tracker
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 63
 """Bytes of a name that a declaration takes."""
+_EXPECTED = re.compile(r"(?:column '[^'\n]{1,200}': )?expected [^'\"\n]{1,60}; found ")
+"""How messages of connectors begin; behind it stands a value."""
 Lookup = Callable[[str], str | None]
 
 
@@ -67,7 +69,7 @@ class SourceTrial:
     """(event name, row): the first ones of declared events, their personal fields masked."""
     absent: list[str] = field(default_factory=list)
     """Declared fields that no row has, which each row needs, each in a sentence."""
-    guessed: dict[str, list[str]] = field(default_factory=dict)
+    guessed: dict[str, dict[str, None]] = field(default_factory=dict)
     """By event name that does not say what is personal: fields masked for their names."""
     unshown: set[str] = field(default_factory=set)
     """Event names whose rows are not shown: nobody declared yet what of them is personal."""
@@ -194,7 +196,7 @@ def discover_source(
                 connector.only(one.name) if says else connector,
                 number,
                 code=shared_sandbox(settings),
-                personal={name: fields or [] for name, fields in personal.items()},
+                personal=personal,
             )
             samples[one.event] = sample
             try:
@@ -282,17 +284,26 @@ def _opened(settings: Settings, draft: Draft, lookup: Lookup | None) -> Iterator
 def declared_personal(folder: Path) -> dict[str, list[str] | None]:
     """Return the personal fields of each event name that is declared, its columns or not.
 
-    None: it does not say which are. An empty list says that none is.
+    Of one that is the name of a column, what that is read from, too. None: it does not say which
+    are. An empty list says that none is.
     """
     from waybill.pipelines import read_document
 
     value = read_document((folder / "pipeline.yaml").read_text("utf-8-sig")).value
     events = value.get("events") if isinstance(value, dict) else None
     return {
-        name: [str(one) for one in event.get("personal") or ()] if "personal" in event else None
+        name: [*_personal_of(event)] if "personal" in event else None
         for name, event in (events or {}).items()
         if isinstance(event, dict)
     }
+
+
+def _personal_of(event: dict[str, Any]) -> Iterator[str]:
+    for name in map(str, event["personal"] or ()):
+        yield name
+        column = (event.get("columns") or {}).get(name)
+        if isinstance(column, dict) and "from" in column:
+            yield str(column["from"])
 
 
 def _look(
@@ -316,9 +327,9 @@ def _look(
                 said = f"the pipeline declares no event {event!r}, only {', '.join(personal)}"
                 _note(trial, event, "event_undeclared", said)
             continue
-        fields = personal[event]
-        if fields is None:
-            fields = _guessed(trial, event, record.data)
+        fields = personal_or_likely(personal[event], record.data)
+        if personal[event] is None:
+            trial.guessed.setdefault(event, {}).update(dict.fromkeys(fields))
         needed = _needed(draft, event, record)
         unseen = absent.get(event, needed)
         absent[event] = {name: use for name, use in unseen.items() if name not in record.data}
@@ -336,13 +347,27 @@ def _look(
 def _look_at_bad(
     trial: SourceTrial, own: str, page: Page, personal: Mapping[str, list[str] | None]
 ) -> None:
-    from waybill.parking import masked_words
+    from waybill.parking import masked_words, own_words
 
-    shown_of = {name: fields or [] for name, fields in personal.items()}
     for bad in page.bad:
         trial.rows[own] += 1
-        message = masked_words(bad.raw, bad.message, shown_of.get(own))
+        fields: Sequence[str] | None = personal.get(own)
+        if own in personal and isinstance(row := _json_of(bad.raw), dict):
+            fields = personal_or_likely(fields, row)
+        message = masked_words(bad.raw, bad.message, fields)
+        if message == MASK:
+            message = own_words("ingestion", bad.message)
+        if message == MASK and (said := _EXPECTED.match(bad.message)):
+            message = f"{said[0]}{MASK}"
         _note(trial, own, bad.code, f"{bad.place}: {message}")
+
+
+def _json_of(raw: bytes) -> Any:
+    """Return what a record is as JSON; None: it is none, as a line of CSV."""
+    try:
+        return loads(raw)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _absent_lines(absent: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -369,14 +394,6 @@ def _check(record: Record, declared: EventDeclaration, needed: Mapping[str, str]
     if "key" in needed.values():
         ordering_key(record.data, declared.key)
     encode_data(record.data)
-
-
-def _guessed(trial: SourceTrial, event: str, row: dict[str, Any]) -> list[str]:
-    """Return the fields of a row that are personal by their names, and note them."""
-    fields = [encode_path(path) for path in likely_personal([row])]
-    known = trial.guessed.setdefault(event, [])
-    known += [one for one in fields if one not in known]
-    return fields
 
 
 def _note(trial: SourceTrial, event: str, code: str, message: str) -> None:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from waybill.access import MASK, masked_fields, same_name
+from waybill.access import MASK, field_paths, masked_fields, same_name
 from waybill.errors import InputError, ParkError
 from waybill.events import encode_data
 from waybill.ingestion.connectors import (
@@ -27,7 +27,6 @@ from waybill.ingestion.connectors import (
     first_pages,
     open_connector,
 )
-from waybill.mappings import decode_path, encode_path
 from waybill.nearest_name import shown_name
 from waybill.parking import masked_words
 from waybill.pipelines import (
@@ -237,7 +236,7 @@ def masked_result(pipeline: Pipeline, event: SampleEvent, result: EventResult) -
         for one in result.parked
     ]
     hidden = {
-        table: [_same(p) for path in one.personal for p in (decode_path(path), (path,))]
+        table: {path for field in one.personal for path in field_paths(field)}
         for one in pipeline.events.values()
         for table in (one.table.name, *(child.name for child in one.table.children))
     }
@@ -263,18 +262,15 @@ def _content(given: Record | BadRow) -> bytes:
         return b""  # no JSON: all that is said of it is hidden
 
 
-_Path = tuple[str, ...]
-
-
 def _masked_rows(
     rows: Rows,
-    sources: Mapping[str, Mapping[str, _Path]],
-    hidden: Mapping[str, Sequence[_Path]],
+    sources: Mapping[str, Mapping[str, tuple[str, ...]]],
+    hidden: Mapping[str, set[str]],
 ) -> Rows:
     return {
         table: [
             {
-                name: _masked_value(value, _same(sources[table].get(name, ())), hidden[table])
+                name: _masked_value(value, sources[table].get(name, ()), hidden[table])
                 for name, value in row.items()
             }
             for row in found
@@ -283,17 +279,14 @@ def _masked_rows(
     }
 
 
-def _same(path: Sequence[str]) -> _Path:
-    return tuple(same_name(part) for part in path)
-
-
-def _masked_value(value: Any, path: _Path, hidden: Sequence[_Path]) -> Any:
+def _masked_value(value: Any, source: Sequence[str], hidden: set[str]) -> Any:
     """Return a column's value, masked where what it reads is personal, or holds what is."""
-    for one in hidden if path else ():
-        if value is not None and path[: len(one)] == one:
+    path = same_name(".".join(source))
+    for personal in hidden if source else ():
+        if value is not None and f"{path}.".startswith(f"{personal}."):
             return MASK
-        if one[: len(path)] == path:
-            value = _masked_inside(value, encode_path(one[len(path) :]))
+        if personal.startswith(f"{path}."):
+            value = _masked_inside(value, personal.removeprefix(f"{path}."))
     return value
 
 

@@ -145,3 +145,10 @@ def test_a_name_is_the_same_whatever_its_case_and_blanks():
     columns = (("id", "id"), ("mail", "E-Mail "), ("staff", "Crew"))
     found = Personal([("p1", {"a": declared(["e-mail", "crew.Email"], ["E-MAIL"], columns)})])
     assert set(found.fields("p1", "a")) >= {KEY, "e-mail", "mail", "crew.Email", "staff.email"}
+
+
+def test_a_field_of_a_dotted_name_is_the_same_however_it_is_written():
+    for written in ("contact.email", r"contact\.email"):
+        event = declared([written], columns=[("id", "id"), ("mail", r"contact\.email")])
+        fields = Personal([("p", {"a": event | {"nested": "flatten"}})]).fields("p", "a")
+        assert {"contact.email", "mail"} <= set(fields)

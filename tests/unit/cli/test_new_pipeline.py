@@ -260,6 +260,21 @@ def test_files_of_the_users_own_are_named_and_opened(root):
     assert "--path: expected the files" in run("new", "csv", "--path", "x.csv", code=1)
 
 
+@pytest.mark.parametrize("path", ["/srv/*.csv", "/srv/in/../a?.csv", "/srv/x.csv"])
+def test_a_folder_outside_is_opened_and_none_around_it(root, path):
+    wanted = "WAYBILL_SOURCES__ROOTS='[\"/srv\"]'"
+    assert wanted in run("new", "far", "--connector", "files", "--path", path)
+    assert wanted in run("sources", "discover", "far", code=1)
+
+
+@pytest.mark.parametrize("path", ["/*.csv", "//x.csv", "/srv/../*.csv"])
+def test_nobody_is_told_to_let_sources_read_all_of_a_machine(root, path):
+    said = run("new", "far", "--connector", "files", "--path", path)
+    for advice in (said, run("sources", "discover", "far", code=1)):
+        assert "Move the files into a folder of their own" in advice
+        assert "ROOTS=" not in advice
+
+
 @pytest.mark.parametrize("batch", [(), ("--batch",)])
 def test_deletes_go_on_through_what_is_written_for_a_log(root, batch):
     run("new", "orders", "--connector", "postgres_cdc", *batch)

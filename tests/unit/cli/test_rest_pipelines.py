@@ -185,7 +185,9 @@ def test_resource_and_event_have_the_name_of_the_last_part(
 
 
 @pytest.mark.parametrize(
-    "name", ["api_key", "apikey", "X-Api-Key", "accessToken", "PASSWORD", "auth", "sig", "appid"]
+    "name",
+    "api_key apikey X-Api-Key accessToken PASSWORD auth sig appid key1 token2 apikey2 pass"
+    " user_pass pw pat code hash".split(),
 )
 def test_a_secret_of_the_address_is_read_from_a_connection_and_written_nowhere(
     root: Path, name: str
@@ -220,7 +222,7 @@ def test_each_secret_of_the_address_has_a_place_in_the_connection_that_is_sent(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(Api, "seen", asked.append)
-    url = f"http://127.0.0.1:{port}/v1/loans?api_key=hush1&token=hush2&key="
+    url = f"http://127.0.0.1:{port}/v1/loans?api_key=hush1&token=hush2&key=&token=hush3"
     said = run("new", "loans", "--connector", "dlt", "--rest-api", url).stdout
     [given] = re.findall("CONNECTIONS__LOANS_API='(.*)'", said)
     monkeypatch.setenv("WAYBILL_SOURCES__CONNECTIONS__LOANS_API", given)
@@ -231,10 +233,19 @@ def test_each_secret_of_the_address_has_a_place_in_the_connection_that_is_sent(
     file.write_text(yaml.safe_dump(written))
     run("sources", "test", "loans")
     query = parse_qs(urlsplit(asked[0]).query)
-    assert query == {"api_key": ["<api_key>"], "token": ["<token>"], "key": ["<key>"]}
+    assert query == {"api_key": ["<api_key>"], "token": ["<token>"] * 2, "key": ["<key>"]}
+    assert "stand in pipeline.yaml as given" not in said
 
 
-@pytest.mark.parametrize("name", ["state", "author", "sort_by", "keyword", "page"])
+@pytest.mark.parametrize("address", ["v1;token=S/loans", "v1/loans?state=all"])
+def test_what_of_an_address_stands_in_the_file_is_said(root: Path, address: str) -> None:
+    said = run("new", "loans", "--connector", "dlt", "--rest-api", f"https://example.com/{address}")
+    assert "the path and all other parameters stand in pipeline.yaml as given" in said.stdout
+
+
+@pytest.mark.parametrize(
+    "name", ["state", "author", "sort_by", "keyword", "page", "country_code", "compass"]
+)
 def test_what_is_no_secret_stays_as_it_is(root: Path, name: str) -> None:
     url = f"https://example.com/v1/loans?{name}=open"
     run("new", "loans", "--connector", "dlt", "--rest-api", url)

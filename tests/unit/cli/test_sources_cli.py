@@ -6,10 +6,13 @@ import json
 import re
 import sqlite3
 import sys
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -20,6 +23,7 @@ from waybill.cli.output import print_json
 from waybill.cli.source_values import shown_value
 from waybill.ingestion.connectors import Discovered
 from waybill.mapping_proposals import load_draft
+from waybill.parking import masked_words
 from waybill.pipelines import load_pipeline
 
 HEAD = """\
@@ -413,6 +417,162 @@ def test_messages_about_refused_records_have_no_personal_value(folder, command, 
     result = CliRunner().invoke(app, [*command, str(folder)])
     assert "wrong: " in " ".join(result.output.split())
     assert ("ann@shop" in result.output) == (declared == "")
+
+
+def files_of(folder: Path, events: str, records: Sequence[dict[str, Any]] = ()) -> None:
+    """Declare events of files in `in`; records are one file of JSON lines."""
+    head = HEAD[: HEAD.index("source:")]
+    head += "source: {connector: files, event: ride, options: {path: 'in/*', settle_s: 0}}\n"
+    declare(folder, f"events:\n  ride:\n    table: rides\n{events}", head=head)
+    (folder / "in").mkdir()
+    if records:
+        lines = "".join(json.dumps(one) + "\n" for one in records)
+        (folder / "in" / "rides.jsonl").write_text(lines)
+
+
+def written(folder: Path, examples: str = "") -> str:
+    (folder / "events.jsonl").write_text(examples)
+    said = " ".join(sources("discover", str(folder), "--write").split())
+    assert "written to" in said
+    return said
+
+
+def test_declared_personal_values_of_any_type_are_replaced_in_an_example(folder):
+    files_of(folder, "    policy: evolve\n    personal: [nachname, gebdatum, foto, seit]\n")
+    day, moment = date(1990, 5, 17), datetime(2024, 7, 3, 8, tzinfo=UTC)
+    records = [
+        {"id": n, "Nachname": "Schmidt", "gebdatum": day, "foto": b"portrait", "seit": moment}
+        for n in range(3)
+    ]
+    pq.write_table(pa.Table.from_pylist(records), folder / "in" / "rides.parquet")
+    said = written(folder, '{"event": "other", "data": {"id": 1}}\n')
+    assert "an example event of ride was added to events.jsonl" in said
+    example = json.loads((folder / "events.jsonl").read_text().splitlines()[1])["data"]
+    assert {name: example[name] for name in ("id", "Nachname", "gebdatum")} == {
+        "id": 0,
+        "Nachname": "xxxxxxx",
+        "gebdatum": "1111-11-11",
+    }
+    assert example["seit"].startswith("1111-11-11T11:11")
+    assert set(example["foto"]) <= set("x1+/=")
+
+
+def test_an_example_is_the_record_as_the_source_gave_it(folder):
+    files_of(folder, "", [{"ride_id": n, "price": 2} for n in range(3)])
+    (folder / "transformation.py").write_text(
+        "def transform(event):\n    event.data['cost'] = event.data.pop('price')\n"
+        "    return event\n"
+    )
+    written(folder)
+    example = json.loads((folder / "events.jsonl").read_text())
+    assert example["data"] == {"ride_id": 0, "price": 2}
+
+
+@pytest.mark.parametrize(
+    ("examples", "reason"),
+    [
+        ("", "with personal fields replaced no record passes: value_error"),
+        ("nonsense\n", "events.jsonl:1: expected a JSON object"),
+    ],
+)
+def test_why_no_example_was_added_is_said_beside_what_was_written(folder, examples, reason):
+    files_of(folder, "", [{"id": n, "email": "ann@shop.example"} for n in range(3)])
+    (folder / "transformation.py").write_text(
+        "def transform(event):\n    if not event.data['email'].endswith('@shop.example'):\n"
+        "        raise ValueError(event.data['email'])\n    return event\n"
+    )
+    before = (folder / "pipeline.yaml").read_text()
+    said = written(folder, examples)
+    assert "no example event of ride was added to events.jsonl: " in said
+    assert reason in said
+    assert (folder / "events.jsonl").read_text() == examples
+    (folder / "pipeline.yaml").write_text(before)
+    inferred = CliRunner().invoke(app, ["mapping", "infer", str(folder), "--write"])
+    assert inferred.exit_code == 0, inferred.output
+    assert reason in " ".join(inferred.output.split())
+    assert load_pipeline(folder).events["ride"].personal == ("email",)
+
+
+@pytest.mark.parametrize("nested", ["json", "flatten"])
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_personal_field_whose_name_has_a_dot_is_masked(folder, nested, escaped):
+    records = [{"id": n, "contact.email": "ann@shop.example"} for n in range(3)]
+    files_of(folder, f"    nested: {nested}\n", records)
+    sources("discover", str(folder), "--write")
+    file = folder / "pipeline.yaml"
+    assert load_pipeline(folder).events["ride"].personal == ("contact.email",)
+    if escaped:
+        text = file.read_text().replace("personal: [contact.email]", r"personal: [contact\.email]")
+        file.write_text(text)
+    assert "contact.email: •••" in sources("test", str(folder))
+    parked = masked_words(
+        json.dumps(records[0]).encode(),
+        "not ann@shop.example",
+        load_pipeline(folder).events["ride"].personal,
+    )
+    assert parked == "not •••"
+    (folder / "events.jsonl").write_text(json.dumps({"data": records[0]}) + "\n")
+    ran = CliRunner().invoke(app, ["run", str(folder), "--local"])
+    assert ran.exit_code == 0, ran.output
+    assert "ann@" not in ran.output
+
+
+@pytest.mark.parametrize("declared", ["", "    personal: []\n"])
+def test_until_somebody_says_messages_have_no_value_that_may_be_personal(folder, declared):
+    head = HEAD[: HEAD.index("source:")]
+    head += (
+        "source: {connector: csv, path: o.csv, event: ride, columns: {id: int64, phone: int64}}\n"
+    )
+    events = f"events:\n  ride:\n    key: [id]\n    table: rides\n{declared}"
+    declare(folder, events, head=head)
+    (folder / "o.csv").write_text("id,phone\n1,4930\n2,+49-170-555\n3\n")
+    said = " ".join(sources("test", str(folder), code=2).split())
+    assert "column 'phone': expected int64; found " in said
+    assert ("+49-170" in said) == bool(declared), "nobody said that none is personal"
+    (folder / "o.csv").write_text("id,phone\n1,4930\n2,4931\n")
+    (folder / "transformation.py").write_text(
+        "def transform(event):\n    if event.data['phone'] == 4931:\n"
+        "        raise ValueError(f\"no phone: {event.data['phone']}\")\n    return event\n"
+    )
+    for command in (("sources", "discover"), ("mapping", "infer")):
+        result = CliRunner().invoke(app, [*command, str(folder)])
+        assert result.exit_code == 0, result.output
+        assert "no phone: " in " ".join(result.output.split())
+        assert ("no phone: 4931" in " ".join(result.output.split())) == bool(declared)
+
+
+def test_what_a_personal_column_is_read_from_is_masked_in_a_record(folder):
+    columns = "    columns: {id: int64, surname: {type: string, from: Nachname}}\n"
+    files_of(
+        folder,
+        f"    personal: [surname]\n{columns}",
+        [{"id": n, "Nachname": "Schmidt"} for n in "abc"],
+    )
+    assert "Nachname: •••" in sources("test", str(folder))
+    (folder / "events.jsonl").write_text("")
+    written(folder)
+    assert "Schmidt" not in (folder / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize("personal", ["Nachname", "5"])
+def test_personal_fields_that_are_no_list_are_refused_before_a_value_is_shown(folder, personal):
+    files_of(
+        folder, f"    personal: {personal}\n", [{"id": n, "Nachname": "Schmidt"} for n in "ab"]
+    )
+    for command in ("discover", "test"):
+        said = " ".join(sources(command, str(folder), code=1).split())
+        assert "events.ride.personal: expected a list" in said
+
+
+def test_a_great_number_of_names_is_counted_not_listed(folder):
+    files_of(
+        folder,
+        "    key: [id]\n",
+        [{"id": n} | {f"email_{n}_{m}": "a@b.c" for m in range(100)} for n in range(40)],
+    )
+    said = " ".join(sources("test", str(folder), "--rows", "1").split())
+    assert "email_0_99 and 3,900 more of ride: masked for the name" in said
+    assert "email_2_" not in said
 
 
 def nested(levels: int) -> str:

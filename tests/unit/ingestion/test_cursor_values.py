@@ -265,7 +265,7 @@ def test_a_word_is_a_value_of_a_column_of_words_of_which_one_is_a_day(tmp_path):
 
 def test_a_column_of_numbers_and_texts_is_refused_before_later_numbers_are_left_out(tmp_path):
     source = opened_times(tmp_path, "integer", [1, "soon"])
-    with pytest.raises(InputError, match=r"several types: 1 \(int\) and 'soon' \(str\)"):
+    with pytest.raises(InputError, match=r"several types: int and str\. "):
         list(source.read(None))
 
 
@@ -283,8 +283,9 @@ def test_a_column_whose_type_was_changed_is_not_compared_with_where_the_last_run
         lambda: list(source.read(last.cursor)),
         lambda: list(source.read(again)),
     ):
-        with pytest.raises(InputError, match="'at' are not of one type.*ingest … --full"):
+        with pytest.raises(InputError, match="'at' are not of one type.*ingest … --full") as said:
             ask()
+        assert "2026" not in str(said.value), "a value may be personal, and of any length"
     assert rows(source, None) == [0, 1]
 
 

@@ -182,6 +182,14 @@ def test_a_file_that_cannot_be_read_says_how_to_leave_it_out(opened, tmp_path):
     assert read(opened())[0] == []
 
 
+def test_what_is_not_about_a_files_content_has_no_advice_to_move_it(opened, tmp_path):
+    file = put(tmp_path, "x.jsonl", "{}\n")
+    connector = opened()
+    file.rename(tmp_path / "in" / "x.dat")
+    with pytest.raises(InputError, match="declare it in source.options.format$"):
+        read(connector)
+
+
 def test_a_file_from_before_1970_is_read_once(opened, tmp_path):
     file = put(tmp_path, "x.csv", "id\n1\n")
     os.utime(file, (-5, -5))

@@ -108,7 +108,7 @@ class Folder:
         Raises:
             InputError: sources may not lie there.
         """
-        return find_file(self._base, self._folder, self._roots, field=_FIELD)
+        return find_file(self._base, self._folder, self._roots, field=_FIELD, is_folder=True)
 
     def files(self) -> list[FoundFile]:
         """See ``Place``."""

@@ -28,7 +28,6 @@ from waybill.ingestion.connectors.base import Cursor, Page, Standing
 from waybill.ingestion.connectors.file_formats import (
     FORMATS,
     MAPPED_TYPES,
-    Format,
     Piece,
     Position,
     Wanted,
@@ -133,7 +132,12 @@ class FilesConnector:
 
     def _pieces(self, place: Place, file: FoundFile, position: Position) -> Iterator[Piece]:
         """Yield the pieces of a file from a position to its end; at least one."""
-        with self._hinting(), closing(self._opened(place, file, position)) as opened:
+        name, raw = self._format(file), place.open(file)
+        with (
+            closing(raw),
+            self._hinting(),
+            closing(FORMATS[name](raw, file.shown, self._wanted, position)) as opened,
+        ):
             while True:
                 piece = opened.piece(self._opening.source.page_rows)
                 yield piece
@@ -142,7 +146,7 @@ class FilesConnector:
 
     @contextmanager
     def _hinting(self) -> Iterator[None]:
-        """Have errors about one file say how the run goes on without it."""
+        """Have errors about what is in a file say how the run goes on without it."""
         try:
             yield
         except InputError as error:
@@ -246,19 +250,14 @@ class FilesConnector:
         opening, options = self._opening, self._options
         return Folder(options.path, opening.folder, opening.roots, settle_s=options.settle_s)
 
-    def _opened(self, place: Place, file: FoundFile, position: Position) -> Format:
+    def _format(self, file: FoundFile) -> str:
         name = self._options.format or _format_of(file.name)
         if name is None:
             raise InputError(
                 f"source file {file.shown!r}: its name does not say its format; declare it in"
                 " source.options.format"
             )
-        raw = place.open(file)
-        try:
-            return FORMATS[name](raw, file.shown, self._wanted, position)
-        except BaseException:
-            raw.close()
-            raise
+        return name
 
 
 def _files(number: int) -> str:

@@ -342,9 +342,9 @@ class SqlConnector:
         if not same_kind(before, now):
             raise InputError(
                 f"source.options.cursor: values of column {self._options.cursor!r} are not of one"
-                f" type: {json_value(before)!r} ({type(before).__name__}) and {json_value(now)!r}"
-                f" ({type(now).__name__}). If the column's type was changed, read all rows again"
-                " (`waybill ingest … --full`); if single rows are wrong, mend them"
+                f" type: {type(before).__name__} and {type(now).__name__}. If the column's type was"
+                " changed, read all rows again (`waybill ingest … --full`); if single rows are"
+                " wrong, mend them"
             )
 
     def _refuse_mixed(self, session: sa.Connection, reading: _Reading, end: Any) -> None:
@@ -358,9 +358,8 @@ class SqlConnector:
         if not same_kind(least, end):
             raise InputError(
                 f"source.options.cursor: column {self._options.cursor!r} has values of several"
-                f" types: {json_value(least)!r} ({type(least).__name__}) and {json_value(end)!r}"
-                f" ({type(end).__name__}). SQLite sorts texts behind all numbers, so later rows"
-                " would be left out: make them of one type"
+                f" types: {type(least).__name__} and {type(end).__name__}. SQLite sorts texts"
+                " behind all numbers, so later rows would be left out: make them of one type"
             )
 
     def _leaves_out(
