@@ -89,6 +89,7 @@ def _replay(request: ReplayRun, events: int, at: datetime) -> Replay:
         fingerprint=None,
         max_events=request.conditions.max_events,
         step=request.step,
+        entry="as_parked",
         events=events,
         sent=events,
         quarantined=0,
