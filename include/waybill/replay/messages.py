@@ -116,6 +116,15 @@ def encode_again(event: Event, came: bytes, *, objects: ObjectStore | None = Non
     return encode(event, content=content)
 
 
+def check_entry(enter: str | None) -> None:
+    """Raise ``InputError`` where this is no stage that a replay may be asked to enter at."""
+    if enter and enter not in {TRANSFORMATION, MAPPING}:
+        raise InputError(
+            f"enter: {enter!r} is not a stage to enter at; choose {TRANSFORMATION!r}, or "
+            f"{MAPPING!r} for what parked there"
+        )
+
+
 def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
     """Tell whether a replay is asked to enter before the stage that parked.
 
@@ -124,11 +133,7 @@ def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
     """
     if not enter or enter == stage or (enter == TRANSFORMATION and stage == "ingestion"):
         return False
-    if enter not in {TRANSFORMATION, MAPPING}:
-        raise InputError(
-            f"enter: {enter!r} is not a stage to enter at; choose {TRANSFORMATION!r}, or "
-            f"{MAPPING!r} for what parked there"
-        )
+    check_entry(enter)
     if enter == MAPPING:
         raise InputError(
             f"events parked at {stage} cannot enter at the mapping: leave `enter` out, and they "
