@@ -257,7 +257,7 @@ def test_a_dry_run_with_a_limit_tries_the_groups_that_the_campaign_takes(
     run: Any, books: Books
 ) -> None:
     """With batches what Kafka refused is numbered last, as it has a producer of its own."""
-    refused = [parked(order(60, books.team), "ingestion", "message_too_large")]
+    refused = [parked(order(60, books.team), "ingestion", "delivery_refused")]
     books.park(refused, number=2)
     books.park([parked(order(61, books.team), "mapping", "not_null_violation")], number=3)
     words = ("start", "orders", "--limit", "2", "--groups-per-run", "5")
