@@ -385,6 +385,7 @@ def test_what_an_older_release_sent_of_a_replay_that_had_not_decided_is_not_sent
     world.sql("UPDATE replays SET entry = '' RETURNING 1")
     world.replay(enter=None)
     assert [event.stage for event in world.sent_back()] == ["mapping"] * 2 * ROWS
+    assert world.sql("SELECT entry FROM replays") == [("as_parked",)], "for a try on another node"
     world.process()
     world.load()
     assert world.books().parked == 2 * ROWS

@@ -236,10 +236,13 @@ class _Run:
         Where a try before this one has sent something, they enter where that did.
         """
         parking, entry = self._parts.parking, begun.entry
-        if entry == "" and not (begun.sent or self._unfinished):
-            entry = parking.decide_entry(begun.id, self._choose_entry(begun))
-        if not entry:  # an older release sent it, or began to: as it was asked, else as parked
-            entry = asked_entry(self._asked.enter)
+        by_older_release = asked_entry(self._asked.enter)
+        if entry is None:
+            entry = by_older_release
+        elif not entry:
+            was_sent = begun.sent or self._unfinished  # by one that knows of no decision
+            chosen = by_older_release if was_sent else self._choose_entry(begun)
+            entry = parking.decide_entry(begun.id, chosen)
         if entry != TRANSFORMATION or self._partition.stage != MAPPING:
             return None
         parents = Parents(self._partition)
