@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
+from sqlalchemy import text
 from tests.integration import test_replay_outcome
 from tests.support import orders
 from tests.support.books_beside_a_log import Books
@@ -201,7 +202,7 @@ def test_what_parked_at_mapping_enters_at_the_transformation_where_that_is_asked
 ) -> None:
     park_at_mapping(books)
     words = ("start", "orders", "--yes", "--enter", "transformation")
-    refused = run(*words)
+    refused = run(*words, "-s", "mapping")
     assert refused.exit_code == 1
     assert "keeps no sources" in refused.stderr
     assert "is not a stage to enter at" in run("start", "orders", "--enter", "x").stderr
@@ -223,6 +224,87 @@ def test_what_parked_at_mapping_enters_at_the_transformation_where_that_is_asked
     more = ("-s", "transformation", "--groups-per-run", groups_per_run)
     assert run(*words, *more).exit_code == 0
     assert [conf["enter"] for conf in Airflow.confs] == [None]
+
+
+def test_groups_that_cannot_enter_are_named_and_do_not_stop_the_others(
+    run: Any, books: Books
+) -> None:
+    park_at_mapping(books)  # of a pipeline that keeps no sources
+    of_no_pipeline = text(
+        "INSERT INTO parked_partitions (pipeline_id, event_name, stage, error_type, parked, "
+        "replaying, replayed, first_event_at, last_event_at) SELECT 'gone', 'e' || n, 'mapping', "
+        "'null_value', 5, 0, 0, now(), now() FROM generate_series(1, 150) AS n"
+    )
+    with books.tracker.transaction() as connection:
+        connection.execute(of_no_pipeline)
+    words = ("start", "--all-pipelines", "--yes", "--enter", "transformation")
+    refused = run(*words, "-s", "mapping")
+    assert refused.exit_code == 1
+    refusal = " ".join(refused.stderr.split())
+    assert "no group can be replayed so; nothing was begun" in refusal
+    assert "pipeline 'orders' keeps no sources" in refusal
+    assert "no pipeline with id 'gone' is deployed" in refusal
+    assert "and 141 groups more" in refusal, "all 151 were looked at, and ten are named"
+    assert Airflow.confs == []
+    done = run(*words, "--limit", "2", "--max-unfinished", "200")
+    told = " ".join(done.stderr.split())
+    assert "will fail: orders/order/mapping/not_null_violation: pipeline 'orders' keeps no" in told
+    assert "'gone'" not in told, "they are over the limit"
+    assert [conf["stage"] for conf in Airflow.confs][:1] == ["transformation"], "it began"
+
+
+def test_a_dry_run_with_a_limit_tries_the_groups_that_the_campaign_takes(
+    run: Any, books: Books
+) -> None:
+    """With batches what Kafka refused is numbered last, as it has a producer of its own."""
+    refused = [parked(order(60, books.team), "ingestion", "delivery_refused")]
+    books.park(refused, number=2)
+    books.park([parked(order(61, books.team), "mapping", "not_null_violation")], number=3)
+    words = ("start", "orders", "--limit", "2", "--groups-per-run", "5")
+    tried = json.loads(run(*words, "--dry-run", "--json").stdout)["groups"]
+    assert run(*words, "--yes").exit_code == 0
+    taken = json.loads(run("show", "1", "--groups", "ended", "--json").stdout)["listed"]
+    assert sorted(one["stage"] for one in tried) == sorted(one["stage"] for one in taken)
+    assert sorted(one["stage"] for one in tried) == ["mapping", "transformation"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_run_that_failed_before_it_was_written_down_says_why(
+    run: Any, books: Books, is_killed: bool
+) -> None:
+    park_at_mapping(books)
+    request, tracker = CampaignRequest(), books.tracker
+    found = freeze_campaign(tracker, request, "test-orders", who="ann", run_id="c1")
+    other = freeze_campaign(
+        tracker, CampaignRequest(dry_run=True), "test-orders", who="ann", run_id="c2"
+    )
+
+    class Runs:
+        states: ClassVar[dict[str, str]] = {}
+
+        def start(self, run_id: str, _conf: Mapping[str, Any]) -> None:
+            if run_id in self.states:
+                return
+            self.states[run_id] = "failed"
+            assert services.note_failed_replay(books.settings, run_id, "Kafka refused it")
+            if is_killed and len(self.states) == 2:
+                raise KeyboardInterrupt
+
+        def state(self, run_id: str) -> str | None:
+            return self.states.get(run_id)
+
+    def killed(*_: Any) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        if is_killed:
+            patch.setattr("waybill.replay.campaigns._write_launched", killed)
+            with pytest.raises(KeyboardInterrupt):
+                advance_campaign(tracker, found.id, Runs())
+    advance_campaign(tracker, found.id, Runs())
+    advance_campaign(tracker, found.id, Runs())
+    assert said(run("show", str(found.id))).count("failed: Kafka refused it") == 2
+    listed = json.loads(run("show", str(other.id), "--groups", "waiting", "--json").stdout)
+    assert {one["report"] for one in listed["listed"]} == {None}, "nothing of the same groups"
 
 
 def test_a_group_whose_run_failed_says_why_or_where_to_look(run: Any, books: Books) -> None:

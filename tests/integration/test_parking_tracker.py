@@ -411,3 +411,14 @@ def test_a_commit_of_many_segments_is_few_statements(lot):
     assert (datetime.now(UTC) - began).total_seconds() < 3
     assert len(lot.parking.partitions()) == 2000
     assert len(lot.parking.partitions(limit=7)) == 7
+
+
+def test_where_a_replay_enters_is_what_was_decided_first(lot):
+    """A try that was frozen wakes up beside its retry: both send what is in the row."""
+    lot.park([make_event(1)], 1)
+    replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id="r1")
+    assert replay.entry == ""
+    assert lot.parking.decide_entry(replay.id, "transformation") == "transformation"
+    assert lot.parking.decide_entry(replay.id, "as_parked") == "transformation"
+    again = lot.parking.begin_replay(lot.only().id, who="ann", run_id="r1")
+    assert again.entry == "transformation"

@@ -39,6 +39,7 @@ from waybill.processing.spark.batches import read_descriptor
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.producer import LosslessProducer
 from waybill.reconciliation.balance_report import BalanceReport
+from waybill.replay import CanaryWait, CanaryWaitError, ReplayRequest
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
 
@@ -327,3 +328,150 @@ def test_where_only_some_carry_a_source_it_has_to_be_said_where_they_enter(world
     assert world.replay("r3", enter="mapping").sent == 2 * ROWS
     world.process()
     assert world.replay("r4", enter=None).sent == 2 * ROWS, "none carries one: as they parked"
+
+
+def dies_at_its_mark(world: World, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> None:
+    """Replay; what was sent is in Kafka, and the process dies before it writes its mark."""
+
+    def dying(*_: Any) -> int:
+        raise RetryError("the process dies")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LosslessProducer, "mark", dying)
+        with pytest.raises(RetryError, match="dies"):
+            world.replay(**asked)
+
+
+def test_a_replay_enters_where_it_began_whatever_is_deployed_before_it_is_resumed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parked_children(world)
+    world.deploy(MENDED)
+    dies_at_its_mark(world, monkeypatch, enter=None)
+    world.deploy(MENDED, keep=False)
+    done = world.replay(enter=None)
+    assert (done.resumed, done.sent) == (ROWS, 0)
+    assert {event.stage for event in world.sent_back()} == {"transformation"}
+    world.process()
+    world.load()
+    assert world.books().parked == 0
+    assert world.warehouse_notes() == {"ok": ROWS, "mended": 2 * ROWS}
+
+
+@pytest.mark.parametrize("asked", [None, "transformation"])
+def test_a_replay_that_an_older_release_began_enters_where_that_let_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, asked: str | None
+) -> None:
+    parked_children(world)
+    world.deploy(MENDED)
+    dies_at_its_mark(world, monkeypatch, enter=asked or "mapping")
+    world.sql("UPDATE replays SET entry = NULL RETURNING 1")
+    world.replay(enter=asked)
+    stages = {event.stage for event in world.sent_back()}
+    assert stages == {asked or "mapping"}
+    assert len(world.sent_back()) == (ROWS if asked else 2 * ROWS), "each once"
+    world.process()
+    world.load()
+    assert world.books().parked == (0 if asked else 2 * ROWS)
+
+
+def test_what_an_older_release_sent_of_a_replay_that_had_not_decided_is_not_sent_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One release began it and died at once, an older one went on, this one ends it."""
+    parked_children(world)
+    world.deploy(MENDED)
+    dies_at_its_mark(world, monkeypatch, enter="mapping")
+    world.sql("UPDATE replays SET entry = '' RETURNING 1")
+    world.replay(enter=None)
+    assert [event.stage for event in world.sent_back()] == ["mapping"] * 2 * ROWS
+    assert world.sql("SELECT entry FROM replays") == [("as_parked",)], "for a try on another node"
+    world.process()
+    world.load()
+    assert world.books().parked == 2 * ROWS
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_replay_that_dies_at_its_decision_has_sent_nothing_and_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, decided: bool
+) -> None:
+    parked_children(world)
+    world.deploy(MENDED)
+    decide = Parking.decide_entry
+
+    def dying(*given: Any) -> str:
+        if decided:
+            decide(*given)
+        raise RetryError("the process dies")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parking, "decide_entry", dying)
+        with pytest.raises(RetryError, match="dies"):
+            world.replay(enter=None)
+    assert world.sent_back() == []
+    world.deploy(MENDED, keep=False)
+    world.replay(enter=None)
+    assert len(world.sent_back()) == (ROWS if decided else 2 * ROWS)
+    world.process()
+    world.load()
+    world.books()
+
+
+def canary(world: World, *, enter: str | None = None, between: Any = None, **asked: Any) -> Any:
+    """Replay with a canary, each step processed and loaded before the next."""
+    request = ReplayRequest.of({**WORDS, "enter": enter, "canary": True, **asked})
+    while True:
+        try:
+            return services.run_replay(
+                world.settings, request, who="ann", run_id="c1", canary_wait=CanaryWait(0.0)
+            )
+        except CanaryWaitError:
+            world.process()
+            world.load()
+            if between is not None:
+                between()
+
+
+@pytest.mark.parametrize("first", ["with", "without"])
+def test_a_canary_whose_choice_is_mixed_is_refused_before_its_first_step(
+    world: World, first: str
+) -> None:
+    parked_children(world)
+    world.replay("r0", enter="mapping", max_events=20)
+    world.process()  # 20 lost their sources, and lie behind the 4 that have them
+    if first == "without":
+        world.replay("r1", max_events=4)
+        world.deploy(HALF)
+        world.process()
+    sent = len(world.sent_back())
+    with pytest.raises(InputError, match="of 2. parked events carry what they were.*was sent"):
+        canary(world)
+    assert len(world.sent_back()) == sent
+    assert world.states().get("replaying", 0) == 0
+
+
+def test_a_canary_enters_where_its_first_step_did_whatever_is_deployed_meanwhile(
+    world: World,
+) -> None:
+    parked_children(world)
+    world.deploy(MENDED)
+    done = canary(world, between=lambda: world.deploy(MENDED, keep=False))
+    assert [step.events for step in done.steps] == [1, 2, 21]
+    assert {event.stage for event in world.sent_back()} == {"transformation"}
+    world.process()
+    world.load()
+    assert world.books().parked == 0
+    assert world.warehouse_notes() == {"ok": ROWS, "mended": 2 * ROWS}
+
+
+def test_a_canary_of_part_of_a_group_looks_at_no_more_than_it_takes(world: World) -> None:
+    parked_children(world)
+    world.replay("r0", enter="mapping", max_events=12)
+    world.process()
+    world.deploy(MENDED)
+    done = canary(world, max_events=12)
+    assert sum(step.events for step in done.steps) == 12
+    assert {event.stage for event in world.sent_back()[12:]} == {"transformation"}
+    world.process()
+    world.load()
+    world.books()

@@ -98,4 +98,10 @@ def mortal(parking: Any, fate: Fate) -> Any:
             fate.step()
             return answer
 
+        def decide_entry(self, *arguments: Any) -> Any:
+            fate.step()
+            answer = parking.decide_entry(*arguments)
+            fate.step()
+            return answer
+
     return Mortal()

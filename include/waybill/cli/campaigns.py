@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,6 +51,8 @@ app = typer.Typer(no_args_is_help=True, help="Replays of many parked groups, by 
 
 Id = Annotated[int, typer.Argument(min=1, max=2**63 - 1, help="The campaign.")]
 _MOST_SHOWN = 20
+_MOST_TOLD = 10
+"""Groups that cannot be replayed as it is asked."""
 _SHOWN_APART = ("max_unfinished", "groups_per_run")
 _STATES = ("waiting", "launched", "ended", "failed", "parked_again", "left_out")
 _TROUBLED = ("failed", "parked_again")
@@ -230,10 +233,15 @@ def _refuse_hopeless(
     from waybill.services import entry_problems
 
     problems = entry_problems(settings, request)
-    lines = [f"{name}: {why}" for name, why in problems.items()]
-    if lines and len(lines) >= min(forecast.groups, request.limit or forecast.groups):
-        raise InputError("\n".join(["no group can be replayed so; nothing was begun", *lines]))
-    print_folded([f"will fail: {line}" for line in lines], err=True, style="yellow")
+    named = list(islice(problems.items(), _MOST_TOLD))
+    lines = [f"{name}: {why}" for name, why in named]
+    more = len(problems) - len(named)
+    rest = [f"and {counted(more, 'group')} more"] if more else []
+    if problems and len(problems) >= min(forecast.groups, request.limit or forecast.groups):
+        heading = "no group can be replayed so; nothing was begun"
+        raise InputError("\n".join([heading, *lines, *rest]))
+    will_fail = [f"will fail: {line}" for line in (*lines, *rest)]
+    print_folded(will_fail, err=True, style="yellow")
 
 
 @dataclass(slots=True)

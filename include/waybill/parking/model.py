@@ -278,6 +278,9 @@ class Replay(_Row):
     max_events: int | None
     step: str
     """Of a canary; empty: all at once."""
+    entry: str | None
+    """Where its events enter, decided before the first is sent: ``as_parked``, ``transformation``;
+    empty: not decided yet. ``None``: an older release began it, as it was asked or as parked."""
     events: int
     """Events in the segments that it took."""
     sent: int

@@ -423,6 +423,13 @@ class Parking:
         )
         return replays.begin_replay(self._tracker, self._objects, asked)
 
+    def decide_entry(self, replay_id: UUID, entry: str) -> str:
+        """Write down where a replay's events enter, before any is sent; return what holds.
+
+        What was decided first stays.
+        """
+        return replays.decide_entry(self._tracker, replay_id, entry)
+
     def replay_step(self, partition_id: int, run_id: str, step: str) -> Replay | None:
         """Return a run's replay of one step that began; None: it did not."""
         return replays.read_step(self._tracker, partition_id, run_id, step)

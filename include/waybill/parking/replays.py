@@ -167,6 +167,14 @@ def _locked(connection: Connection, replay_id: UUID) -> Replay:
     return read_known(connection, replay_id)
 
 
+def decide_entry(tracker: TrackerStore, replay_id: UUID, entry: str) -> str:
+    """Write down where a replay's events enter; see ``Parking.decide_entry``."""
+    undecided = replays.c.id == replay_id, replays.c.entry == ""
+    with tracker.transaction() as connection:
+        connection.execute(update(replays).where(*undecided).values(entry=entry))
+        return str(read_known(connection, replay_id).entry)
+
+
 def read_ended(tracker: TrackerStore, partition_ids: Sequence[int]) -> dict[int, str]:
     """Return {partition id: id of its replay that ended last}; without one it is left out."""
     query = (
@@ -462,6 +470,7 @@ def _take(connection: Connection, asked: ReplayAsked, known: _Known) -> Replay:
             fingerprint=conditions.fingerprint,
             max_events=conditions.max_events,
             step=asked.step,
+            entry="",
         )
     )
     wanted = _wanted(asked, known)

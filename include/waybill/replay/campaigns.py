@@ -41,6 +41,7 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
+    Subquery,
     Text,
     and_,
     case,
@@ -296,8 +297,8 @@ class CampaignForecast:
     """That are parked in these groups; a window or a fingerprint may take fewer."""
     left_out: dict[str, int]
     """{reason: groups}."""
-    pipelines: dict[str, bool]
-    """{id of a pipeline whose groups it would have: some of these parked at mapping}."""
+    pipelines: list[str]
+    """Ids of those whose groups it would have."""
 
 
 # Freezing
@@ -316,26 +317,23 @@ def foresee_campaign(
     Cost: one statement over the groups that match.
     """
     own = _found(request, pipeline_id).subquery()
-    at_mapping = func.bool_or(partitions.c.stage == "mapping")
     query = (
-        select(
-            own.c.reason, own.c.pipeline_id, func.count(), func.sum(partitions.c.parked), at_mapping
-        )
+        select(own.c.reason, own.c.pipeline_id, func.count(), func.sum(partitions.c.parked))
         .join_from(own, partitions, partitions.c.id == own.c.id)
         .group_by(own.c.reason, own.c.pipeline_id)
         .order_by(own.c.pipeline_id)
     )
     number = events = 0
     left_out: Counter[str] = Counter()
-    found: dict[str, bool] = {}
+    found: list[str] = []
     with tracker.transaction(long_statements=True) as connection:
-        for reason, pipeline, count, parked, mapping in connection.execute(query):
+        for reason, pipeline, count, parked in connection.execute(query):
             if reason:
                 left_out[str(reason)] += int(count)
                 continue
             number += int(count)
             events += int(parked)
-            found[str(pipeline)] = bool(mapping)
+            found.append(str(pipeline))
     return CampaignForecast(number, events, dict(left_out), found)
 
 
@@ -344,7 +342,8 @@ def foresee_groups(
 ) -> list[int]:
     """Return the ids of the groups that a campaign would have if it began now, in its order."""
     own = _found(request, pipeline_id).subquery()
-    query = select(own.c.id).where(own.c.reason == "").order_by(own.c.id).limit(request.limit)
+    query = select(own.c.id).where(own.c.reason == "").order_by(*_order(request, own))
+    query = query.limit(request.limit)
     with tracker.transaction(long_statements=True) as connection:
         return [int(row[0]) for row in connection.execute(query)]
 
@@ -410,13 +409,9 @@ def _target(campaign_id: int) -> str:
 
 
 def _numbered(request: CampaignRequest, pipeline_id: str | None, campaign_id: int) -> Select[Any]:
-    """Return the query for the rows of a campaign: what is launched is numbered.
-
-    By id; with batches first by what can share a producer: see ``campaign_batches``.
-    """
+    """Return the query for the rows of a campaign: what is launched is numbered."""
     own = _found(request, pipeline_id).subquery()
-    shared = [own.c.pipeline_id, own.c.is_ingestion] if request.groups_per_run > 1 else []
-    order = [*shared, own.c.id]
+    order = _order(request, own)
     place = func.row_number(type_=BigInteger).over(partition_by=own.c.reason, order_by=order)
     placed = select(own.c.id, own.c.reason, place.label("place")).subquery()
     too_many = true() if request.limit is None else placed.c.place <= request.limit
@@ -431,6 +426,15 @@ def _numbered(request: CampaignRequest, pipeline_id: str | None, campaign_id: in
         case((is_in, "waiting"), else_="left_out"),
         outcome,
     ).order_by(placed.c.id)
+
+
+def _order(request: CampaignRequest, own: Subquery) -> list[ColumnElement[Any]]:
+    """Return how the groups of a campaign are numbered, from ``_found``.
+
+    By id; with batches first by what can share a producer: see ``campaign_batches``.
+    """
+    shared = [own.c.pipeline_id, own.c.is_ingestion] if request.groups_per_run > 1 else []
+    return [*shared, own.c.id]
 
 
 def _found(request: CampaignRequest, pipeline_id: str | None) -> Select[Any]:
@@ -739,6 +743,8 @@ def run_id_of(campaign_run_id: str, partition_id: int) -> str:
 def note_failure(tracker: TrackerStore, run_id: str, reason: str) -> bool:
     """Write why a campaign's run of one group failed; a success of a later try takes it away.
 
+    The run may have failed before its campaign has written down that it was started.
+
     Args:
         tracker: the books.
         run_id: of any run of the DAG `replay`.
@@ -750,21 +756,32 @@ def note_failure(tracker: TrackerStore, run_id: str, reason: str) -> bool:
     match = _is_run_of_a_group(run_id)
     if match is None:
         return False
-    going_on = select(campaigns.c.id).where(
-        or_(campaigns.c.ended_at.is_(None), campaigns.c.ended_at > func.now() - timedelta(days=1))
+    partition_id = int(match[1])
+    going_on = (
+        select(campaigns.c.id, campaigns.c.run_id)
+        .join_from(campaigns, groups, groups.c.campaign_id == campaigns.c.id)
+        .where(
+            groups.c.partition_id == partition_id,
+            or_(
+                campaigns.c.ended_at.is_(None),
+                campaigns.c.ended_at > func.now() - timedelta(days=1),
+            ),
+        )
     )
     report = json_value({"error": reason[:_LONGEST_REASON]}, deepest=_DEEPEST)
-    statement = (
-        update(groups)
-        .where(
-            groups.c.campaign_id.in_(going_on),
-            groups.c.partition_id == int(match[1]),
-            groups.c.run_id == run_id,
-            groups.c.outcome != SUCCESS,
-        )
-        .values(report=report)
-    )
     with tracker.transaction() as connection:
+        found = connection.execute(going_on).all()
+        own = [row.id for row in found if run_id_of(row.run_id, partition_id) == run_id]
+        statement = (
+            update(groups)
+            .where(
+                groups.c.campaign_id.in_(own),
+                groups.c.partition_id == partition_id,
+                groups.c.state != "left_out",
+                groups.c.outcome != SUCCESS,
+            )
+            .values(report=report)
+        )
         return bool(connection.execute(statement).rowcount)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from waybill.errors import InputError, RetryError
 from waybill.events import HELD_ERROR
+from waybill.replay.messages import asked_entry
 
 if TYPE_CHECKING:
     from waybill.parking import Replay, ReplayConditions
@@ -142,7 +143,7 @@ def _step_of(
     """Return one step's run; None: it would take nothing beyond the steps before."""
     asked = run.conditions
     first = parts.known(STEPS[0][0])
-    conditions = asked if first is None else replace(asked, parked_until=_earlier(asked, first))
+    conditions = asked if first is None else parked_before(asked, first)
     total = taken + parts.parked(conditions)
     if asked.max_events is not None:
         total = min(total, asked.max_events)
@@ -152,13 +153,18 @@ def _step_of(
         return None
     if share < 1 or asked.max_events is not None:
         conditions = replace(conditions, max_events=max(1, most), about=share < 1)
-    return replace(run, conditions=conditions, step=name)
+    step = replace(run, conditions=conditions, step=name)
+    if name == STEPS[0][0]:
+        return replace(step, choice=asked)
+    return step if first is None else replace(step, entry=first.entry or asked_entry(run.enter))
 
 
-def _earlier(asked: ReplayConditions, first: Replay) -> Any:
-    """Return the end of the window on the time of parking: what parks again is not taken again."""
+def parked_before(asked: ReplayConditions, first: Replay) -> ReplayConditions:
+    """Return the conditions without what parks, or parks again, once the first step began."""
     _, until = asked.parked_window
-    return first.started_at if until is None else min(until, first.started_at)
+    return replace(
+        asked, parked_until=first.started_at if until is None else min(until, first.started_at)
+    )
 
 
 def _judged(parts: CanaryParts, name: str) -> CanaryStep:

@@ -43,14 +43,12 @@ from waybill.processing import (
 from waybill.replay.eligibility import find_replayable
 from waybill.replay.messages import (
     MAPPING,
-    all_carry_sources,
+    TRANSFORMATION,
+    choose_entry,
     encode_again,
-    enters_earlier,
-    enters_with_sources,
     mending_commands,
     next_attempt,
     parent_of,
-    refuse_without_source,
 )
 from waybill.replay.recent_events import GoodReport, ReadableLog, compare, recent_events
 from waybill.replay.request import DryRunRequest
@@ -354,15 +352,8 @@ def entry(
 
     Cost: where the pipeline keeps sources, a read of the events that parked at mapping.
     """
-    asked = (request.enter, group.stage, active)
-    earlier, may_enter = enters_earlier(*asked), enters_with_sources(*asked)
-    if not (earlier or may_enter):
-        return False
     events = (event for _, event in parking.draw(group.id, request.conditions).events)
-    if may_enter:
-        return all_carry_sources(events)
-    refuse_without_source(events)
-    return True
+    return choose_entry(request.enter, group.stage, active, events) == TRANSFORMATION
 
 
 def _proposed(folder: Path, active: Pipeline) -> Pipeline:

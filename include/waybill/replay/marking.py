@@ -96,7 +96,6 @@ class Marking:
         parking: is told.
         producer: whose log has the marks.
         partition: that is replayed.
-        parents: if the replay enters earlier.
         before: called before a mark is written, with the replay's id and its first segment's.
         limits: of a unit.
     """
@@ -106,12 +105,12 @@ class Marking:
         parking: Parking,
         producer: LosslessProducer,
         partition: ParkedGroup,
-        parents: Parents | None,
         before: Callable[[str, int], None],
         limits: MarkingLimits,
     ) -> None:
         self._parking, self._producer = parking, producer
-        self._partition, self._parents = partition, parents
+        self._partition = partition
+        self._parents: Parents | None = None
         self._before = before
         most = producer.capacity_bytes // _LOG_SHARE
         self._limits = replace(limits, bytes=min(limits.bytes, most))
@@ -143,18 +142,20 @@ class Marking:
             said = orjson.loads(payload)
             self._tell(_Mark(lsn, said), self._parking.replayed_group(UUID(said["replay"])))
 
-    def enter_as_parked(self) -> None:
-        """Say, before anything is sent, that the events enter where they parked, not earlier."""
-        self._parents = None
-
-    def begin(self, replay_id: UUID, resumes: Callable[[], bool] = lambda: False) -> Self:
+    def begin(
+        self,
+        replay_id: UUID,
+        resumes: Callable[[], bool] = lambda: False,
+        parents: Parents | None = None,
+    ) -> Self:
         """Say which replay it is that is sent now.
 
         Args:
             replay_id: in the tracker.
             resumes: tells whether a dead run has sent events that were not met again so far.
+            parents: if the replay enters earlier.
         """
-        self._replay_id = replay_id
+        self._replay_id, self._parents = replay_id, parents
         self._resumes = resumes
         return self
 

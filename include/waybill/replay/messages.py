@@ -33,6 +33,7 @@ from waybill.storage import LARGEST_MESSAGE_BYTES, ObjectStore, check_in
 _LAST_ATTEMPT = 2**31 - 1
 _LOG = logging.getLogger(__name__)
 TRANSFORMATION = "transformation"
+AS_PARKED = "as_parked"
 MAPPING = "mapping"
 
 
@@ -115,6 +116,15 @@ def encode_again(event: Event, came: bytes, *, objects: ObjectStore | None = Non
     return encode(event, content=content)
 
 
+def check_entry(enter: str | None) -> None:
+    """Raise ``InputError`` where this is no stage that a replay may be asked to enter at."""
+    if enter and enter not in {TRANSFORMATION, MAPPING}:
+        raise InputError(
+            f"enter: {enter!r} is not a stage to enter at; choose {TRANSFORMATION!r}, or "
+            f"{MAPPING!r} for what parked there"
+        )
+
+
 def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
     """Tell whether a replay is asked to enter before the stage that parked.
 
@@ -123,11 +133,7 @@ def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
     """
     if not enter or enter == stage or (enter == TRANSFORMATION and stage == "ingestion"):
         return False
-    if enter not in {TRANSFORMATION, MAPPING}:
-        raise InputError(
-            f"enter: {enter!r} is not a stage to enter at; choose {TRANSFORMATION!r}, or "
-            f"{MAPPING!r} for what parked there"
-        )
+    check_entry(enter)
     if enter == MAPPING:
         raise InputError(
             f"events parked at {stage} cannot enter at the mapping: leave `enter` out, and they "
@@ -184,16 +190,34 @@ def mending_commands(group: ParkedGroup, *, carry_sources: bool) -> tuple[str, .
     )
 
 
-def enters_with_sources(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
-    """Tell whether a replay that names no entry enters at the transformation if it can.
+def asked_entry(enter: str | None) -> str:
+    """Return where a replay enters that an older release began: where it was asked to."""
+    return TRANSFORMATION if enter == TRANSFORMATION else AS_PARKED
 
-    Kafka carries no source: an event that enters at the mapping and parks there again has lost
-    what a later transformation could mend it from.
+
+def choose_entry(
+    enter: str | None, stage: str, pipeline: Pipeline, events: Iterable[ParkedEvent]
+) -> str:
+    """Return where a replay's events enter: ``TRANSFORMATION``, as their parents, or ``AS_PARKED``.
+
+    One that names no entry enters at the transformation where all events carry sources. Kafka
+    carries none: an event that enters at the mapping and parks there again has lost what a later
+    transformation could mend it from.
+
+    Raises:
+        InputError: they cannot enter where it says; or some carry a source, and it says not where.
+
+    Cost: reads the events, where the pipeline keeps sources and they parked at mapping.
     """
-    return not enter and stage == MAPPING and pipeline.keep_source
+    if enters_earlier(enter, stage, pipeline):
+        refuse_without_source(events)
+        return TRANSFORMATION
+    if enter or stage != MAPPING or not pipeline.keep_source:
+        return AS_PARKED
+    return TRANSFORMATION if _all_carry_sources(events) else AS_PARKED
 
 
-def all_carry_sources(events: Iterable[ParkedEvent]) -> bool:
+def _all_carry_sources(events: Iterable[ParkedEvent]) -> bool:
     """Tell whether all of these events carry a source, or none does. Cost: reads them.
 
     Raises:
@@ -231,7 +255,7 @@ def parent_of(parked: ParkedEvent, *, replay_id: str | None) -> Event:
     )
 
 
-def refuse_without_source(events: Iterable[ParkedEvent], beforehand: str = "") -> None:
+def refuse_without_source(events: Iterable[ParkedEvent]) -> None:
     """Refuse events that carry no source.
 
     Raises:
@@ -244,8 +268,8 @@ def refuse_without_source(events: Iterable[ParkedEvent], beforehand: str = "") -
     if without:
         raise InputError(
             f"{without:,} of {total:,} parked events carry no source: they were parked before the "
-            f"pipeline kept any, or when they were replayed from mapping.{beforehand} Replay them "
-            "from mapping (`--enter mapping`), or limit the replay to the time when the others "
+            f"pipeline kept any, or when they were replayed from mapping. Replay them from "
+            "mapping (`--enter mapping`), or limit the replay to the time when the others "
             "were parked (`waybill parked replay --parked-since`, `--parked-until`)"
         )
 

@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -25,14 +26,17 @@ from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segm
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.progress import Progress
+from waybill.replay.canary_steps import parked_before
 from waybill.replay.eligibility import refuse_held, refuse_ingestion
 from waybill.replay.marking import Marking, MarkingLimits
 from waybill.replay.messages import (
+    MAPPING,
+    TRANSFORMATION,
     Parents,
-    all_carry_sources,
+    asked_entry,
+    choose_entry,
     encode_again,
     enters_earlier,
-    enters_with_sources,
     message_again,
     readable,
     refuse_without_source,
@@ -60,7 +64,12 @@ class ReplayRun:
     """Of a canary."""
     enter: str | None = None
     """``transformation``: what parked at mapping goes back as the parents that it was made from;
-    ``mapping``: as it parked. ``None``: as parents where all events carry them, else as parked."""
+    ``mapping``: as it parked. ``None``: as parents where all events carry them, else as parked.
+    Decided once, before the first event is sent: see ``Replay.entry``."""
+    choice: ReplayConditions | None = None
+    """Of a canary's first step: all that the canary takes; it is decided over these."""
+    entry: str | None = None
+    """Of a canary's further steps: what was decided for the first."""
     governed: bool = True
     """Its rate follows the live lag, if the parts have a watch: see ``throttle``."""
 
@@ -163,15 +172,11 @@ class _Run:
         self._sent = self._resumed = 0
         shared = parts.undeliverable if parts.has_recovered else None
         self._refused_before = shared.parked if shared else 0
-        asked = (run.enter, self._partition.stage, parts.pipeline)
-        self._may_enter = enters_with_sources(*asked)
-        earlier = enters_earlier(*asked) or self._may_enter
-        self._parents = Parents(self._partition) if earlier else None
+        self._parents: Parents | None = None
         self._marking = Marking(
             parts.parking,
             parts.producer,
             self._partition,
-            self._parents,
             self._trace,
             parts.limits,
         )
@@ -189,6 +194,8 @@ class _Run:
             parts.has_recovered = True
         if parts.parking.replay_step(run.partition_id, run.run_id, run.step) is None:
             refuse_held(parts.parking, self._partition.pipeline_id)
+            if run.entry is None:
+                enters_earlier(run.enter, self._partition.stage, parts.pipeline)
         begun = parts.parking.begin_replay(
             run.partition_id,
             who=run.who,
@@ -197,13 +204,12 @@ class _Run:
             rate_per_s=run.rate_per_s,
             step=run.step,
         )
-        if self._parents is not None:
-            self._ready(self._parents, begun)
         self._find_unfinished(str(begun.id))
+        self._parents = self._parents_of(begun)
         pace = parts.pace or ReplayThrottle(parts.watch if run.governed else None, run.rate_per_s)
         self._progress.total = begun.events - begun.sent
         slices = parts.parking.read_slices(parts.parking.replay_slices(begun.id))
-        with self._marking.begin(begun.id, self._resumes), closing(slices):
+        with self._marking.begin(begun.id, self._resumes, self._parents), closing(slices):
             for reading in slices:
                 self._send(begun.id, reading, pace)
         ended = parts.parking.finish_replay(begun.id)
@@ -224,24 +230,56 @@ class _Run:
         undeliverable = self._parts.undeliverable
         return undeliverable.parked - self._refused_before if undeliverable else 0
 
-    def _ready(self, parents: Parents, begun: Replay) -> None:
-        """See that each event has a source, before any is sent; else the replay is cancelled.
+    def _parents_of(self, begun: Replay) -> Parents | None:
+        """Return the parents that a replay sends; None: its events enter where they parked.
 
-        Where that was not asked for and none has one, they go back as they parked.
+        Where a try before this one has sent something, they enter where that did.
         """
-        parking = self._parts.parking
-        try:
-            if not self._may_enter:
-                refuse_without_source(readable(parking, begun.id), " Nothing was sent.")
-            elif not all_carry_sources(readable(parking, begun.id)):
-                self._parents = None
-                self._marking.enter_as_parked()
-                return
-        except InputError:
-            parking.cancel_replay(begun.id, who=self._asked.who)
-            raise
+        parking, entry = self._parts.parking, begun.entry
+        by_older_release = asked_entry(self._asked.enter)
+        if entry is None:
+            entry = by_older_release
+        elif not entry:
+            was_sent = begun.sent or self._unfinished  # by one that knows of no decision
+            chosen = by_older_release if was_sent else self._choose_entry(begun)
+            entry = parking.decide_entry(begun.id, chosen)
+        if entry != TRANSFORMATION or self._partition.stage != MAPPING:
+            return None
+        parents = Parents(self._partition)
         if begun.sent:
             parents.resume(parking, begun.id)
+        return parents
+
+    def _choose_entry(self, begun: Replay) -> str:
+        """Return where the events of a replay are to enter, of which nothing was sent.
+
+        Raises:
+            InputError: they cannot; the replay is cancelled.
+        """
+        run, parking = self._asked, self._parts.parking
+        events = readable(parking, begun.id)
+        try:
+            if run.entry is None:
+                events = chain(events, self._later_events(begun))
+                return choose_entry(run.enter, self._partition.stage, self._parts.pipeline, events)
+            if run.entry == TRANSFORMATION:
+                refuse_without_source(events)
+        except InputError as error:
+            parking.cancel_replay(begun.id, who=run.who)
+            raise InputError(f"{error}. Nothing was sent") from error
+        return run.entry
+
+    def _later_events(self, begun: Replay) -> Iterator[ParkedEvent]:
+        """Yield what the further steps of a canary take, if this is its first."""
+        choice = self._asked.choice
+        if choice is None:
+            return
+        most = choice.max_events
+        left = None if most is None else most - begun.events
+        if left is None or left > 0:
+            choice = replace(parked_before(choice, begun), max_events=left)
+            drawn = self._parts.parking.draw(self._partition.id, choice)
+            yield from (event for _, event in drawn.events)
 
     def _find_unfinished(self, replay_id: str) -> None:
         """Note the events behind the log's last mark: the beginning of an unfinished unit."""

@@ -18,6 +18,7 @@ from waybill.storage import open_log, open_tracker
 if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.parking import ParkedGroup
+    from waybill.pipelines import Pipeline
     from waybill.replay import (
         Campaign,
         CampaignForecast,
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
         CampaignResult,
         DryRunReport,
         DryRunRequest,
+        ReplayRequest,
         ReplayRuns,
     )
+    from waybill.storage import TrackerStore
 
 _LOOK_S = 0.5
 _MOST_LOOKED_AT = 100
@@ -51,44 +54,61 @@ def foresee_campaign(settings: Settings, request: CampaignRequest) -> CampaignFo
 
     Raises:
         InputError: the request names a pipeline, event name, stage or error type that there is not,
-            or what parked at mapping cannot enter where it says.
+            or no stage to enter at.
     """
+    replay.check_entry(request.enter)
     pipeline_id = _pipeline_id(settings, request)
     with open_tracker(settings.tracker) as tracker:
-        found = replay.foresee_campaign(tracker, request, pipeline_id)
-        if request.enter not in {None, "", replay.MAPPING}:
-            for one, is_mapping in found.pipelines.items():
-                stage = "mapping" if is_mapping else "transformation"
-                replay.enters_earlier(request.enter, stage, pipeline_of(tracker, one))
-        return found
+        return replay.foresee_campaign(tracker, request, pipeline_id)
 
 
 def entry_problems(settings: Settings, request: CampaignRequest) -> dict[str, str]:
     """Return groups that a campaign would have and that cannot enter, each with the reason.
 
-    Only the first 100 that parked at mapping are looked at.
+    All that parked at mapping are looked at; the events of the first 100 as well.
 
     Raises:
         InputError, RetryError: as ``foresee_campaign``.
 
-    Cost: reads the events of these, where their pipeline keeps sources or it says where they enter.
+    Cost: a query for each pipeline; reads these events, where their pipeline keeps sources.
     """
     pipeline_id = _pipeline_id(settings, request)
     problems: dict[str, str] = {}
     with opened_parking(settings) as parking, open_tracker(settings.tracker) as tracker:
         found = parking.partitions_of(replay.foresee_groups(tracker, request, pipeline_id))
-        at_mapping = [one for one in found if one.stage == replay.MAPPING][:_MOST_LOOKED_AT]
-        for group in at_mapping:
-            if not (request.enter or keeps_source(tracker, group.pipeline_id)):
-                continue
-            names = {name: getattr(group, name) for name in ("event_name", "stage", "error_type")}
-            conf = request.of_group({"pipeline": group.pipeline_id, **names})
-            own = replay.ReplayRequest.of(conf)
-            try:
-                replay.entry(parking, group, own, pipeline_of(tracker, group.pipeline_id))
-            except InputError as error:
-                problems[group.name] = str(error)
+        at_mapping = [group for group in found if group.stage == replay.MAPPING]
+        pipelines = {
+            name: _enterable(tracker, request.enter, name)
+            for name in {group.pipeline_id for group in at_mapping}
+            if request.enter or keeps_source(tracker, name)
+        }
+        asked = [group for group in at_mapping if group.pipeline_id in pipelines]
+        for number, group in enumerate(asked):
+            pipeline = pipelines[group.pipeline_id]
+            if isinstance(pipeline, InputError):
+                problems[group.name] = str(pipeline)
+            elif number < _MOST_LOOKED_AT:
+                try:
+                    replay.entry(parking, group, _replay_of(request, group), pipeline)
+                except InputError as error:
+                    problems[group.name] = str(error)
     return problems
+
+
+def _enterable(tracker: TrackerStore, enter: str | None, pipeline_id: str) -> Pipeline | InputError:
+    """Return a pipeline, or why nothing of it that parked at mapping can enter there."""
+    try:
+        pipeline = pipeline_of(tracker, pipeline_id)
+        replay.enters_earlier(enter, replay.MAPPING, pipeline)
+    except InputError as error:
+        return error
+    return pipeline
+
+
+def _replay_of(request: CampaignRequest, group: ParkedGroup) -> ReplayRequest:
+    """Return the replay of one group of a campaign."""
+    names = {name: getattr(group, name) for name in ("event_name", "stage", "error_type")}
+    return replay.ReplayRequest.of(request.of_group({"pipeline": group.pipeline_id, **names}))
 
 
 def note_failed_replay(settings: Settings, run_id: str, reason: str) -> bool:
@@ -127,9 +147,8 @@ def dry_run_campaign(
         found = parking.partitions_of(replay.foresee_groups(tracker, request, pipeline_id))
     seen: set[tuple[str, str]] = set()
     for group in found:
-        names = {name: getattr(group, name) for name in ("event_name", "stage", "error_type")}
-        own = replay.ReplayRequest.of(request.of_group({"pipeline": group.pipeline_id, **names}))
-        asked = own.as_dry_run(proposed=proposed).model_copy(update={"sample": sample})
+        asked = _replay_of(request, group).as_dry_run(proposed=proposed)
+        asked = asked.model_copy(update={"sample": sample})
         name = group.pipeline_id, group.event_name
         if name in seen:
             asked = asked.model_copy(update={"good": 0})

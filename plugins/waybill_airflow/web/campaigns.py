@@ -91,7 +91,8 @@ class CampaignOut(BaseModel):
     ended_at: str | None = Field(description="null: it goes on.")
     result: CampaignResultOut | None = Field(
         description="null: in a list, of one that ended over a day ago, or of so many groups that "
-        "to read it takes long; `GET /campaigns/{id}` always has it."
+        "to read it takes long, and where it was paused, resumed or cancelled just now; "
+        "`GET /campaigns/{id}` always has it."
     )
 
     @classmethod
@@ -197,7 +198,9 @@ def _recent(found: Sequence[Campaign]) -> list[int]:
 @router.get("/campaigns/{campaign_id}", responses=_NONE, summary="One campaign")
 def campaign(here: CampaignViewer) -> CampaignOut:
     """Return a campaign: what was asked for, progress, rate, time left."""
-    return _out(here.campaign)
+    found = here.campaign
+    results = read_campaign_results(parked_events().tracker, [found.id])
+    return CampaignOut.of(found, results[found.id])
 
 
 @router.get("/campaigns/{campaign_id}/groups", responses=_NONE, summary="A campaign's groups")
@@ -248,9 +251,4 @@ def _changed(
         found = change(parked_events().tracker, here.campaign.id, here.decision(body))
     except InputError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
-    return _out(found)
-
-
-def _out(found: Campaign) -> CampaignOut:
-    results = read_campaign_results(parked_events().tracker, [found.id])
-    return CampaignOut.of(found, results[found.id])
+    return CampaignOut.of(found, None)

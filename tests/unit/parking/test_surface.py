@@ -13,6 +13,7 @@ def test_what_parking_can_do_is_this():
         "check_objects",
         "clean_up",
         "count_parked",
+        "decide_entry",
         "discard",
         "draw",
         "events",

@@ -32,6 +32,9 @@ class World:
     holds_after: str = ""
     """The step that a hold catches whole; none begins after it."""
     held: bool = False
+    entry: str | None = "as_parked"
+    """Of the first step, in its row."""
+    asked: list[ReplayRun] = field(default_factory=list)
 
     def matching(self, conditions: ReplayConditions) -> list[datetime]:
         _, until = conditions.parked_window
@@ -42,7 +45,8 @@ class World:
         if known is None:
             chosen = self.matching(request.conditions)[: request.conditions.max_events]
             self.now += timedelta(minutes=1)
-            known = _replay(request, len(chosen), self.now)
+            known = _replay(request, len(chosen), self.now, self.entry)
+            self.asked.append(request)
             self.steps[request.step] = known
             self.sizes.append((request.step, len(chosen)))
             for at in chosen:
@@ -64,7 +68,7 @@ class World:
         ways = {"mapping/type_mismatch": again} if again else {}
         return ReplayOutcome("r", sent, sent, sent - again, ways, {}, 0, self.waits_for)
 
-    def run(self, **conditions: Any) -> CanaryReport:
+    def run(self, enter: str | None = None, **conditions: Any) -> CanaryReport:
         parts = CanaryParts(
             send=self.send,
             watch=self.watch,
@@ -73,10 +77,11 @@ class World:
             threshold=0.05,
             held=lambda: "the pipeline is held since noon" if self.held else "",
         )
-        return canary(parts, ReplayRun(7, "ann", "r1", ReplayConditions(**conditions)))
+        run = ReplayRun(7, "ann", "r1", ReplayConditions(**conditions), enter=enter)
+        return canary(parts, run)
 
 
-def _replay(request: ReplayRun, events: int, at: datetime) -> Replay:
+def _replay(request: ReplayRun, events: int, at: datetime, entry: str | None) -> Replay:
     return Replay(
         id=uuid4(),
         partition_id=7,
@@ -89,6 +94,7 @@ def _replay(request: ReplayRun, events: int, at: datetime) -> Replay:
         fingerprint=None,
         max_events=request.conditions.max_events,
         step=request.step,
+        entry=entry,
         events=events,
         sent=events,
         quarantined=0,
@@ -106,6 +112,25 @@ def test_steps_are_counted_from_the_first() -> None:
     report = found.run()
     assert found.sizes == [("1%", 10), ("10%", 90), ("100%", 900)]
     assert (report.state, report.events, report.sent, report.problem) == ("done", 1000, 1000, "")
+
+
+@pytest.mark.parametrize(
+    ("decided", "asked", "later"),
+    [
+        ("transformation", None, "transformation"),
+        ("as_parked", None, "as_parked"),
+        (None, None, "as_parked"),  # an older release began it
+        (None, "transformation", "transformation"),
+    ],
+)
+def test_where_it_enters_is_decided_over_all_of_it_by_its_first_step(
+    decided: str | None, asked: str | None, later: str
+) -> None:
+    found = world(entry=decided)
+    found.run(asked, max_events=500)
+    assert [run.entry for run in found.asked] == [None, later, later]
+    assert found.asked[0].choice == ReplayConditions(max_events=500)
+    assert [run.choice for run in found.asked[1:]] == [None, None]
 
 
 def test_too_much_parked_again_stops_it_and_leaves_the_rest() -> None:

@@ -94,7 +94,6 @@ class Run:
             self.tracker,  # type: ignore[arg-type]
             self.log,  # type: ignore[arg-type]
             GROUP,
-            None,
             lambda replay_id, first_id: self.traced.append((replay_id, first_id)),
             MarkingLimits(**limits),
         ).begin(REPLAY)

@@ -560,12 +560,14 @@ replays = Table(
     Column("fingerprint", Text),
     Column("max_events", BigInteger),
     Column("step", Text, nullable=False, server_default=text("''")),
+    Column("entry", Text),
     count_column("events"),
     count_column("sent"),
     count_column("quarantined"),
     time_column("started_at", now=True),
     time_column("finished_at"),
     CheckConstraint("state IN ('running', 'done', 'cancelled')", name="state"),
+    CheckConstraint("entry IN ('', 'as_parked', 'transformation')", name="entry"),
     Index("ix_replays_partition", "partition_id", "started_at"),
 )
 Index(
