@@ -1381,7 +1381,7 @@ def keeps_source(tracker: TrackerStore, pipeline_id: str) -> bool:
 
 def is_pushed(tracker: TrackerStore, pipeline_id: str) -> bool:
     """Tell whether the source of a pipeline, as it is deployed now, sends to the collector."""
-    return _declared(tracker, pipeline_id, "source", "connector") == PUSHED
+    return bool(_declared(tracker, pipeline_id, "source", "connector") == PUSHED)
 
 
 def _declared(tracker: TrackerStore, pipeline_id: str, *path: str) -> Any:
