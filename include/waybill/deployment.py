@@ -1379,10 +1379,20 @@ def active_version(tracker: TrackerStore, pipeline_id: str) -> str | None:
 
 def keeps_source(tracker: TrackerStore, pipeline_id: str) -> bool:
     """Tell whether the version of a pipeline that is deployed now keeps sources."""
+    return _declared(tracker, pipeline_id, "keep_source") is True
+
+
+def is_pushed(tracker: TrackerStore, pipeline_id: str) -> bool:
+    """Tell whether the source of a pipeline, as it is deployed now, sends to the collector."""
+    return bool(_declared(tracker, pipeline_id, "source", "connector") == PUSHED)
+
+
+def _declared(tracker: TrackerStore, pipeline_id: str, *path: str) -> Any:
+    """Return one value of the active declaration; None: it says none, or there is none."""
     table = pipeline_versions.c
-    query = select(table.declaration["keep_source"]).where(table.pipeline_id == pipeline_id)
+    query = select(table.declaration[path]).where(table.pipeline_id == pipeline_id)
     with tracker.transaction() as connection:
-        return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar() is True
+        return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
 
 
 def team_destinations(connection: Connection) -> dict[str, set[str]]:

@@ -59,13 +59,19 @@ def flights(lot):
     lot.park([make_event(9, stage="mapping", code="not_null_violation")], 2)
 
 
-def declare(lot, personal=(), keep_source=False):
+def declare(lot, personal=(), keep_source=False, connector="csv"):
     """Write a deployed version with these personal fields."""
     event = {"personal": list(personal), "table": {"columns": [{"name": "n"}]}}
     lot.sql(
         "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
         "SELECT 'pl-1', count(*) + 1, 'v1', CAST(:declared AS jsonb), 'test' FROM pipeline_versions",
-        declared=json.dumps({"keep_source": keep_source, "events": {"flight": event}}),
+        declared=json.dumps(
+            {
+                "keep_source": keep_source,
+                "source": {"connector": connector},
+                "events": {"flight": event},
+            }
+        ),
     )
 
 
@@ -114,8 +120,10 @@ def test_show_says_how_to_mend_what_the_transformation_made_for_this_pipeline(ru
     group = "flights -e flight -s mapping -t not_null_violation"
     shown = run("show", "flights", "-s", "mapping")
     assert "step 1: waybill pipelines deploy flights" in " ".join(shown.split())
-    assert "waybill ingest flights --full --why mended --wait" in shown
-    assert f"waybill parked discard {group} --parked-until 20" in shown
+    discard = f"waybill parked discard {group} --parked-until 20"
+    again = f"step 2: waybill ingest flights --full --why mended --wait && {discard}"
+    assert again in " ".join(shown.split()), "nothing is discarded where it was not read again"
+    assert "only if it still has these rows" in " ".join(shown.split())
     assert "--enter" not in shown
     declare(lot, keep_source=True)
     shown = run("show", "flights", "-s", "mapping")
@@ -123,9 +131,20 @@ def test_show_says_how_to_mend_what_the_transformation_made_for_this_pipeline(ru
     assert "--full" not in shown
     assert "waybill ingest" not in run("show", "flights", "-s", "transformation")
     [row] = run("show", "flights", "-s", "mapping", "--json")
-    assert [one.split()[:3] for one in row["mend"]] == [
+    assert [one.split()[:3] for one in row["mend"]["commands"]] == [
         ["waybill", "pipelines", "deploy"], ["waybill", "parked", "replay"]
     ]  # fmt: skip
+
+
+def test_what_a_sender_pushed_is_not_to_be_read_again_nor_discarded_before_it_is_sent_again(
+    run, flights, lot
+):
+    declare(lot, connector="http")
+    shown = " ".join(run("show", "flights", "-s", "mapping").split())
+    assert "have them sent again, and discard these once the new ones are delivered" in shown
+    assert "`keep_source: true`" in shown
+    [row] = run("show", "flights", "-s", "mapping", "--json")
+    assert row["mend"]["commands"] == ["waybill pipelines deploy flights"]
 
 
 def test_a_discard_can_be_tried(run, flights, lot):
@@ -157,7 +176,7 @@ def test_messages_in_waybills_own_words_are_shown_without_the_value(run, lot):
     for number, (code, (stage, message, value)) in enumerate(cases.items()):
         event = make_event(number, stage=stage, code=code)
         event.message, event.value = message, value.encode()
-        event.where = "rides.jsonl, line 7" if stage == "ingestion" else "n"
+        event.where = "in/ann@x.org.jsonl, line 7" if stage == "ingestion" else "n"
         lot.park([event], number + 1)
     listed = run("list", "--json")
     assert {row["error_type"]: row["last_message"] for row in listed} == {
@@ -168,7 +187,7 @@ def test_messages_in_waybills_own_words_are_shown_without_the_value(run, lot):
     }
     assert "waybill parked sample PIPELINE --personal" in run("list")
     sample = run("sample", "flights", "-t", "source_row_malformed")
-    assert f"{broken}  (rides.jsonl, line 7)" in sample
+    assert f"{broken}  (line 7)" in sample, "a file's name may be personal"
     assert "ann" not in sample
     assert "--personal" in sample
     assert broken in run("show", "flights", "-t", "source_row_malformed")

@@ -12,6 +12,7 @@ from sqlalchemy import event as happening
 from sqlalchemy import text
 from tests.integration.parking_lot import make_event
 from tests.support import web_app
+from tests.support.plans import explained
 
 from waybill.ledger import RunFigures, begin_run, end_run, fold
 from waybill.reconciliation import BreachKey, open_breach
@@ -143,6 +144,23 @@ def test_rates_have_what_came_in_and_was_delivered_just_now_before_it_is_folded(
         assert 30 / 360 <= rates["came_in_per_s"] <= 30 / 300
         assert 20 / 360 <= rates["delivered_per_s"] <= 20 / 300
         fold(web.lot.tracker)
+
+
+def test_of_what_is_not_folded_the_newest_rows_are_read_however_many_wait(web):
+    web.two_teams()
+    minute = int(time.time() // 60)
+    counts = json.dumps([["flight", "ingestion", minute, [1, 0, 1, 1, 0, 0, 0, 0]]])
+    web.lot.sql(
+        "INSERT INTO ledger (reference, pipeline_id, counts, committed_at) "
+        "SELECT 'b' || n, CASE WHEN n > 69990 THEN 'pl-1' ELSE 'pl-2' END, CAST(:counts AS jsonb), "
+        "now() - interval '70000 s' + n * interval '1 s' FROM generate_series(1, 70000) AS n",
+        counts=counts,
+    )
+    web.lot.sql("ANALYZE ledger")
+    with explained(parked_events().tracker) as scans:
+        [rates] = web.get("uma", "/api/pipelines")["pipelines"]
+    assert sum(rates["came_in"]) == 10, "what came in just now"
+    assert sum(scan.rows for scan in scans if scan.table == "ledger") <= 50_000
 
 
 def test_a_line_says_the_worst_that_holds_its_pipeline_up(web):

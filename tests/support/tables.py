@@ -487,7 +487,7 @@ MADE = (
     Made("parked list", parked._group_table, (parked_groups(),)),
     Made("parked list, nothing replayed", parked._group_table, (parked_groups()[:1],)),
     Made("campaigns list", campaigns._campaign_table, (_campaigns(), _RESULTS)),
-    Made("campaigns show", campaigns._group_table, (_campaign_groups(), campaigns._TROUBLED, {})),
+    Made("campaigns show", campaigns._group_table, (_campaign_groups(), campaigns._TROUBLED)),
     Made("clusters list", clusters._cluster_table, ([_cluster()],)),
     Made("clusters show", clusters._team_table, (_cluster(),)),
     Made("balance", balance._stage_table, (books().pipelines[0],)),

@@ -27,7 +27,7 @@ from waybill.cli.options import (
     require_scope,
     takes,
 )
-from waybill.cli.output import counted, echo, print_folded, print_json, print_line
+from waybill.cli.output import counted, echo, echo_json, print_folded, print_json, print_line
 from waybill.cli.pipeline_versions import tell_all_active
 from waybill.cli.promises import UNPAUSE, require_unpaused, tell_hindrances
 from waybill.cli.replays import print_good, print_verdict, require_dry_run
@@ -53,6 +53,7 @@ Id = Annotated[int, typer.Argument(min=1, max=2**63 - 1, help="The campaign.")]
 _MOST_SHOWN = 20
 _MOST_TOLD = 10
 """Groups that cannot be replayed as it is asked."""
+_MOST_LISTED = 1000
 _SHOWN_APART = ("max_unfinished", "groups_per_run")
 _STATES = ("waiting", "launched", "ended", "failed", "parked_again", "left_out")
 _TROUBLED = ("failed", "parked_again")
@@ -305,17 +306,21 @@ def _dry_run(settings: Settings, request: _StartRequest, *, as_json: bool) -> No
     from waybill.services import dry_run_campaign
 
     summed = _DryRunSum()
-    tried: list[dict[str, Any]] = []
+    before = '{"groups":['
     for group, report in dry_run_campaign(
         settings, request, proposed=request.proposed, sample=request.sample
     ):
         summed.add(report)
-        if as_json:
-            tried.append(_tried_json(group, report))
+        if as_json:  # a group at a time: all of them may be more than the memory takes
+            echo_json(before, nl=False)
+            print_json(_tried_json(group, report))
+            before = ","
         else:
             _print_tried(group, report)
     if as_json:
-        print_json({"groups": tried, "sum": asdict(summed)})
+        echo_json(f'{before.rstrip(",")}],"sum":', nl=False)
+        print_json(asdict(summed))
+        echo_json("}")
     else:
         print_folded(["", *summed.lines()], style="bold green" if summed.is_fine else "bold yellow")
         print_folded(["nothing was written"], style="dim")
@@ -380,7 +385,7 @@ def _begun(
 @app.command("list")
 def list_(
     *,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most campaigns.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST_LISTED, help="Most campaigns.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List campaigns, the newest first: how far they are, what parked again, the time left."""
@@ -406,7 +411,7 @@ def show(
             help=f"Groups to list: {', '.join(_STATES)}. Default: failed and parked_again."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most groups.")] = _MOST_SHOWN,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST_LISTED, help="Most groups.")] = _MOST_SHOWN,
     wait: Annotated[
         float,
         typer.Option(
@@ -448,9 +453,8 @@ def _show(
         for state in states
         for row in campaign_groups(settings, campaign_id, state=state, limit=limit)
     ][:limit]
-    ways = _ways_parked_again(settings, rows)
     if as_json:
-        listed = [row.to_json() | {"ways": ways.get(row.partition_id, {})} for row in rows]
+        listed = [row.to_json() for row in rows]
         own = {"result": result.to_json(), "known": is_known, "listed": listed}
         print_json(found.to_json() | own)
     else:
@@ -458,29 +462,11 @@ def _show(
         print_line(f"  {settings.airflow.url}/dags/replay_parked_partitions/runs/{found.run_id}")
         if rows or len(states) == 1:
             print_folded([""])
-            print_table(_group_table(rows, states, ways))
+            print_table(_group_table(rows, states))
         if is_known is False:
             print_folded(["not all is known yet: the time to wait is over"], style="bold yellow")
     if is_known is not None and (found.failed or result.word or not is_known):
         raise typer.Exit(ExitCode.FOUND)
-
-
-def _ways_parked_again(
-    settings: Settings, rows: Sequence[CampaignGroup]
-) -> dict[int, dict[str, int]]:
-    """Return by group in which ways events parked again; standard error says what is not known."""
-    from waybill.errors import RetryError
-    from waybill.services import ways_parked_again
-
-    found: dict[int, dict[str, int]] = {}
-    for row in rows:
-        if row.outcome_now == "parked_again":
-            try:
-                found[row.partition_id] = ways_parked_again(settings, row)
-            except (InputError, RetryError) as error:
-                print_folded([f"why events parked again cannot be said: {error}"], err=True)
-                break
-    return found
 
 
 def _awaited(settings: Settings, campaign_id: int, wait_s: float) -> bool:
@@ -588,10 +574,7 @@ def _result_lines(found: Campaign, result: CampaignResult) -> list[str]:
     if result.again:
         name = found.request.get("pipeline")
         where = f"waybill parked list {quote(str(name))}" if name else "waybill parked list"
-        stages = ", ".join(
-            f"{number:,} at {stage}" for stage, number in _by_number(result.parked_again)
-        )
-        lines.append(f"  parked again: {stages}; see `{where}`")
+        lines.append(f"  parked again: {_by_stage(result)}; see `{where}`")
     return lines
 
 
@@ -609,8 +592,9 @@ def _ends(result: CampaignResult) -> list[str]:
     return ends + ([f"{unknown:,} on the way, or filtered"] if unknown > 0 else [])
 
 
-def _by_number(numbers: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+def _by_stage(result: CampaignResult) -> str:
+    stages = sorted(result.parked_again.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{number:,} at {stage}" for stage, number in stages)
 
 
 def _verdict(found: Campaign, result: CampaignResult) -> str:
@@ -667,28 +651,28 @@ def _progress(found: Campaign) -> str:
     return ", ".join(parts + ([f"{cancelled:,} cancelled"] if cancelled else []))
 
 
-def _outcome(row: CampaignGroup, ways: Mapping[str, int]) -> str:
-    """Return how a group ended: why it failed, or how many events parked again, and where."""
+def _outcome(row: CampaignGroup) -> str:
+    """Return how a group ended: why it failed, or how many events parked again, and where.
+
+    Of one that has not ended: why its last try failed.
+    """
     report = row.report or {}
     if why := str(report.get("error") or report.get("problem") or ""):
-        return f"{row.outcome}: {why}"
+        return f"{row.outcome or 'its last try failed'}: {why}"
     result = row.result
     if result.tried:
         return f"{result.would_park_again:,} of {counted(result.tried, 'event')} would park again"
     if row.outcome_now == "parked_again":
-        found = ways or {f"at {stage}": number for stage, number in result.parked_again.items()}
-        listed = ", ".join(f"{number:,} {way}" for way, number in _by_number(found))
-        return f"{result.again:,} of {counted(result.sent, 'event')} parked again: {listed}"
+        sent = counted(result.sent, "event")
+        return f"{result.again:,} of {sent} parked again: {_by_stage(result)}"
     return _NO_REASON.get(row.outcome, row.outcome)
 
 
-def _group_table(
-    rows: Sequence[CampaignGroup], states: Sequence[str], ways: Mapping[int, Mapping[str, int]]
-) -> Table:
+def _group_table(rows: Sequence[CampaignGroup], states: Sequence[str]) -> Table:
     state = ", ".join(one.replace("_", " ") for one in states)
     shown = []
     for row in rows:
-        outcome = _outcome(row, ways.get(row.partition_id, {}))
+        outcome = _outcome(row)
         names = (row.pipeline, row.event_name or "(empty)", row.stage, row.error_type)
         shown.append((*names, outcome or None, row.run_id or None))
     return Table(

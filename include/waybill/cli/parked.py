@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         ParkedGroupFilter,
         Parking,
     )
+    from waybill.replay import Mending
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -95,7 +96,7 @@ _EVER = {"replayed", "discarded"}
 """States whose numbers are left out where there is no room."""
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
-_STEPS_TO_MEND = ("step 1", "step 2", "step 3")
+_STEPS_TO_MEND = ("step 1", "step 2")
 _KEYS_SHOWN = 3
 """Objects of a partition that are shown."""
 
@@ -158,14 +159,17 @@ def show(
         causes = service.causes(shown)
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
         keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
-        mend = {one.id: service.mending_commands(one) for one in shown}
+        mend = {one.id: service.mending(one) for one in shown}
     if as_json:
         print_json(
             [
                 partition.to_json()
                 | {"error": asdict(error_type(partition.error_type))}
                 | {"causes": [cause.to_json() for cause in causes[partition.id]]}
-                | {"objects": keys[partition.id], "mend": mend[partition.id]}
+                | {
+                    "objects": keys[partition.id],
+                    "mend": (one := mend[partition.id]) and asdict(one),
+                }
                 for partition in shown
             ]
         )
@@ -578,12 +582,9 @@ def _print_group(
     partition: ParkedGroup,
     causes: Sequence[FailureCause],
     keys: Sequence[str],
-    mend: Sequence[str],
+    mend: Mending | None,
 ) -> None:
-    """Print one partition with what its error means, its causes, and the objects it is in.
-
-    ``mend``: commands for what the transformation made wrong.
-    """
+    """Print one partition with what its error means, its causes, and the objects it is in."""
     meaning = error_type(partition.error_type)
     kind = "transient: may pass later by itself" if meaning.transient else "permanent"
     facts: list[tuple[str, Cell]] = [
@@ -609,11 +610,11 @@ def _print_group(
     print_facts(facts, partition.name, whole=("object", *_STEPS_TO_MEND))
 
 
-def _mending(mend: Sequence[str]) -> Iterator[tuple[str, Cell]]:
-    """Yield a fact for each command that a mended transformation takes."""
-    if mend:
-        yield "or", "mend the transformation, which a replay does not run again by itself; then:"
-        yield from zip(_STEPS_TO_MEND, mend, strict=False)
+def _mending(mend: Mending | None) -> Iterator[tuple[str, Cell]]:
+    """Yield what a mended transformation takes, and a fact for each command."""
+    if mend is not None:
+        yield "or", mend.advice
+        yield from zip(_STEPS_TO_MEND, mend.commands, strict=False)
 
 
 def _quarantined(partition: ParkedGroup) -> str:

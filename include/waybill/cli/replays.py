@@ -51,10 +51,6 @@ _MOST_GROUPS = 12
 _MESSAGE_CHARS = 200
 _VALUE_CHARS = 60
 _ALL, _NONE = 1.0, 0.0
-_MEND = (
-    "these events are what the transformation made when they parked, and carry nothing that it "
-    "could be run on again. If it is what you mended, and not the mapping:"
-)
 _WAY_OUT = (
     "what to do: each minute the job `watch` makes what is gone again from Kafka, and what a "
     "replay found damaged; `waybill parked lost` says what stays lost; restore those files, then "
@@ -417,8 +413,8 @@ def print_verdict(report: DryRunReport, request: DryRunRequest | ParkedGroup) ->
     for line in _ends(report, request.stage):
         _say(console, Text(line), indent=2)
     if report.mend:
-        _say(console, Text(_MEND), indent=2)
-        for command in report.mend:
+        _say(console, Text(report.mend.advice), indent=2)
+        for command in report.mend.commands:
             echo(f"    {plain(command)}")
 
 

@@ -25,6 +25,8 @@ from waybill.storage.tracker import COUNT_COLUMNS
 
 MOST_PIPELINES = 100
 """Of a page."""
+_MOST_UNFOLDED = 50_000
+"""Rows of the ledger, the newest, that rates are told by before they are folded, each minute."""
 RATE_MINUTES = 60
 MEAN_MINUTES = 5
 """Whole ones before the one that is on, of which rates per second are means."""
@@ -108,7 +110,8 @@ WITH breaching AS (
   ORDER BY name LIMIT :most
 ), unfolded AS MATERIALIZED (
   SELECT pipeline_id, reference, counts, floor(extract(epoch FROM committed_at) / 60)::int AS minute
-  FROM ledger WHERE NOT folded AND pipeline_id IN (SELECT id FROM page)
+  FROM (SELECT * FROM ledger WHERE NOT folded ORDER BY id DESC LIMIT :most_unfolded) AS newest
+  WHERE committed_at >= to_timestamp(:since * 60) AND pipeline_id IN (SELECT id FROM page)
 ), events AS MATERIALIZED (
   SELECT pipeline_id, starts_with(reference, 'load:') AND row->>1 = 'destination' AS is_delivered,
     CASE WHEN row->>1 = 'ingestion' THEN (row->>2)::int ELSE minute END AS minute,
@@ -284,7 +287,8 @@ def pipeline_page(
     Cost: one statement: a look at each pipeline's name, last run and open breaches (for
     ``attention`` at its parked groups, while a topic is stopped or a destination away at its
     declaration); of those on the page the parked groups, and the ledger's
-    minutes of an hour for each event name, and what is not folded yet.
+    minutes of an hour for each event name, and what is not folded yet: of all pipelines the newest
+    50,000 rows of commits, so that rates say less where more wait.
     """
     most = min(limit, MOST_PIPELINES)
     whole_minutes, second = divmod((now or datetime.now(UTC)).timestamp(), 60)
@@ -301,6 +305,7 @@ def pipeline_page(
         "topic": topic_name("%s", "%s"),
         "since": until - RATE_MINUTES,
         "until": until,
+        "most_unfolded": _MOST_UNFOLDED,
         "came_in": COUNT_COLUMNS.index("in_first"),
         "delivered": COUNT_COLUMNS.index("passed"),
     }

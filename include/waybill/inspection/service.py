@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import select
 
@@ -24,7 +24,7 @@ from waybill.access import (
     read_audit,
     write_audit,
 )
-from waybill.deployment import active_version, deployed_names, keeps_source
+from waybill.deployment import active_version, deployed_names, is_pushed, keeps_source
 from waybill.errors import InputError
 from waybill.events import rfc3339
 from waybill.inspection import status
@@ -54,6 +54,9 @@ from waybill.parking import (
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_partitions as partitions
+
+if TYPE_CHECKING:
+    from waybill.replay import Mending
 
 _TIMELINE = timedelta(days=1)
 _STEPS = 24
@@ -356,20 +359,22 @@ class ParkedEventsService:
         """Tell whether a partition's events can enter before the stage that parked them."""
         return partition.stage == "mapping" and keeps_source(self._tracker, partition.pipeline_id)
 
-    def mending_commands(self, partition: ParkedGroup) -> tuple[str, ...]:
-        """Return commands that deliver its events once their transformation is mended.
+    def mending(self, partition: ParkedGroup) -> Mending | None:
+        """Return how to deliver its events once their transformation is mended.
 
-        Nothing for what another stage parked, which runs the transformation again or is past it,
+        None for what another stage parked, which runs the transformation again or is past it,
         and where the pipeline is not deployed.
         """
-        from waybill.replay import mending_commands
+        from waybill.replay import mending
 
-        if partition.stage != "mapping":
-            return ()
-        if self.active_version(partition.pipeline_id) is None:
-            return ()
-        carry = keeps_source(self._tracker, partition.pipeline_id)
-        return mending_commands(partition, carry_sources=carry)
+        pipeline_id = partition.pipeline_id
+        if partition.stage != "mapping" or self.active_version(pipeline_id) is None:
+            return None
+        return mending(
+            partition,
+            carry_sources=keeps_source(self._tracker, pipeline_id),
+            is_pushed=is_pushed(self._tracker, pipeline_id),
+        )
 
     def mark(self, partition: ParkedGroup, *, on_change: str, who: str) -> AutoReplay:
         """Mark a partition to be replayed when its cause changes; asks its destination now.

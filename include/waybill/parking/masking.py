@@ -412,7 +412,7 @@ _KINDS = "bool|bytes|date|datetime|Decimal|dict|float|int|list|NoneType|str|time
 _own_row_message = re.compile(
     rf"expected an object of JSON in UTF-8; found (?:no JSON|{_KINDS})"
 ).fullmatch
-_own_place = re.compile(r"(?:[^\n]{1,400}, )?line [0-9]{1,15}").fullmatch
+_own_place = re.compile(r"(?:[^\n]{1,400}, )?(line [0-9]{1,15})").fullmatch
 _own_column_message = re.compile(
     r"column '(?P<column>\w{1,128})' is [a-z][a-z0-9_(), ]{0,40}"
     rf"(?: and takes no null|; got (?:{_KINDS}) (?P<value>.*))",
@@ -499,11 +499,11 @@ def _said(event: ParkedEvent) -> dict[str, Any]:
 
 
 def _hidden_of(event: ParkedEvent) -> dict[str, Any]:
-    """Return the same fields, hidden, but for what is in Waybill's own words, and its place."""
+    """Return the same fields, hidden, but for what is in Waybill's own words, and its line."""
     hidden = {name: _hidden(text) for name, text in _said(event).items()}
     message = own_words(event.stage, event.message)
-    if message == event.message and _own_place(event.where):
-        hidden["where"] = event.where
+    if message == event.message and (place := _own_place(event.where)):
+        hidden["where"] = place[1]
     return hidden | {"message": message}
 
 

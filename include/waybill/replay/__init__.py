@@ -71,9 +71,10 @@ if TYPE_CHECKING:
     from waybill.replay.launches import group_of as group_of
     from waybill.replay.launches import replay_run_id as replay_run_id
     from waybill.replay.messages import MAPPING as MAPPING
+    from waybill.replay.messages import Mending as Mending
     from waybill.replay.messages import check_entry as check_entry
     from waybill.replay.messages import enters_earlier as enters_earlier
-    from waybill.replay.messages import mending_commands as mending_commands
+    from waybill.replay.messages import mending as mending
     from waybill.replay.outcome import AwaitedEnds as AwaitedEnds
     from waybill.replay.outcome import ReplayOutcome as ReplayOutcome
     from waybill.replay.outcome import ReplayWatch as ReplayWatch
@@ -150,7 +151,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "require_parked",
         ],
         "launches": ["Launches", "ReplayLauncher", "group_of", "replay_run_id"],
-        "messages": ["MAPPING", "check_entry", "enters_earlier", "mending_commands"],
+        "messages": ["MAPPING", "Mending", "check_entry", "enters_earlier", "mending"],
         "outcome": [
             "AwaitedEnds",
             "ReplayOutcome",

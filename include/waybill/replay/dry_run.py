@@ -31,7 +31,7 @@ from waybill.parking import (
     fingerprint_of,
     masked_words,
 )
-from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.pipelines import PUSHED, Pipeline, load_pipeline, topic_of
 from waybill.processing import (
     CodeRunner,
     DryRunner,
@@ -44,9 +44,10 @@ from waybill.replay.eligibility import find_replayable
 from waybill.replay.messages import (
     MAPPING,
     TRANSFORMATION,
+    Mending,
     choose_entry,
     encode_again,
-    mending_commands,
+    mending,
     next_attempt,
     parent_of,
 )
@@ -97,8 +98,8 @@ class DryRunReport:
     good: GoodReport = field(default_factory=GoodReport)
     """Nothing is tried unless another version than the active one is proposed."""
 
-    mend: tuple[str, ...] = ()
-    """Commands that deliver what would park at mapping again, once its transformation is mended."""
+    mend: Mending | None = None
+    """How to deliver what would park at mapping again, once its transformation is mended."""
 
     @property
     def misses(self) -> bool:
@@ -328,17 +329,12 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     sample = parking.draw(found.id, request.conditions, n=request.sample, seed=request.seed)
     runner = runners.of(version)
     report = dry_run(version, runner, sample, good, personal=personal, earlier=earlier)
-    return replace(
-        report, quarantined=found.quarantined, mend=_mend(report, found, earlier=earlier)
-    )
-
-
-def _mend(report: DryRunReport, group: ParkedGroup, *, earlier: bool) -> tuple[str, ...]:
-    """Return how to mend what would park again as the transformation made it."""
     again = any(way.startswith(f"{MAPPING}/") for way in report.would_fail)
-    if earlier or group.stage != MAPPING or not again:
-        return ()
-    return mending_commands(group, carry_sources=False)
+    mend = None
+    if again and found.stage == MAPPING and not earlier:
+        pushed = active.source.connector == PUSHED
+        mend = mending(found, carry_sources=False, is_pushed=pushed)
+    return replace(report, quarantined=found.quarantined, mend=mend)
 
 
 def entry(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from waybill.services.campaigns import replay_campaign as replay_campaign
     from waybill.services.campaigns import replay_campaigns as replay_campaigns
     from waybill.services.campaigns import resume_campaign as resume_campaign
-    from waybill.services.campaigns import ways_parked_again as ways_parked_again
     from waybill.services.capacity import capacity_status as capacity_status
     from waybill.services.capacity import measure_delays as measure_delays
     from waybill.services.capacity import run_enhancer as run_enhancer
@@ -197,7 +196,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "replay_campaign",
             "replay_campaigns",
             "resume_campaign",
-            "ways_parked_again",
         ],
         "capacity": [
             "capacity_status",

@@ -11,7 +11,7 @@ from waybill import replay
 from waybill.deployment import deployed_id, keeps_source, pipeline_of
 from waybill.errors import InputError
 from waybill.services.environment import opened_parking
-from waybill.services.replay import replay_outcome, run_dry_run
+from waybill.services.replay import run_dry_run
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
 
@@ -167,20 +167,6 @@ def campaign_results(settings: Settings, campaign_ids: Sequence[int]) -> dict[in
     """Return what became of the events of campaigns so far, by id."""
     with open_tracker(settings.tracker) as tracker:
         return replay.read_campaign_results(tracker, campaign_ids)
-
-
-def ways_parked_again(settings: Settings, group: CampaignGroup) -> dict[str, int]:
-    """Return how a group's events parked again: stage and error type to events.
-
-    Raises:
-        InputError: its pipeline is not deployed any more.
-        RetryError: Kafka, the tracker or the object store is away.
-
-    Cost: reads what the pipeline parked since, and the replayed events once more.
-    """
-    with opened_parking(settings) as parking:
-        partition = parking.partition(group.partition_id)
-    return replay_outcome(settings, partition, group.run_id, wait_s=0).parked_again
 
 
 def await_campaign(settings: Settings, campaign_id: int, *, wait_s: float) -> bool:

@@ -88,11 +88,12 @@ def _refused(stops: Iterable[Trace], taken: Mapping[int, Trace]) -> dict[int, Tr
     Their batch, ``refused:<log>:<lsn>``, ends with the copy's number in the write-ahead log.
     """
     found: dict[int, Trace] = {}
+    of_lsn = {str(one.kafka_offset): number for number, one in taken.items()}
     for stop in stops:
         if (stop.phase, stop.outcome) == ("ingestion", "parked"):
-            lsn = stop.batch.rpartition(":")[2]
-            own = [n for n, one in taken.items() if str(one.kafka_offset) == lsn]
-            found |= dict.fromkeys(own[-1:], stop)
+            number = of_lsn.get(stop.batch.rpartition(":")[2])
+            if number is not None:
+                found[number] = stop
     return found
 
 
@@ -123,7 +124,10 @@ def _sent(
     for stop in stops:
         if stop.phase == "replay":
             sent[stop.object_key].append(stop)
-    parked = {key: _parked_in(key, ended) for key in sent}
+    parked: dict[str, list[int]] = {key: [] for key in sent}
+    for number, last in sorted(ended.items()):
+        if last.outcome == "parked" and last.object_key in parked:
+            parked[last.object_key].append(number)
     begun = sorted(number for numbers in parked.values() for number in numbers)
     if len(begun) not in (sum(map(len, sent.values())), len(_records(stops))):
         parked = {key: numbers for key, numbers in parked.items() if not numbers[1:]}
@@ -131,15 +135,6 @@ def _sent(
     for key, numbers in parked.items():
         _mark_sent(sent[key], numbers, found)
     return begun
-
-
-def _parked_in(key: str, ended: Mapping[int, Trace]) -> list[int]:
-    """Return the copies that are parked in an object."""
-    return [
-        number
-        for number, last in sorted(ended.items())
-        if last.outcome == "parked" and last.object_key == key
-    ]
 
 
 def _mark_sent(sent: Sequence[Trace], numbers: Sequence[int], found: dict[int, Copies]) -> None:

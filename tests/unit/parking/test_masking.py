@@ -334,9 +334,10 @@ def test_only_what_is_whole_in_waybills_own_words_is_shown(stage, message, shown
     assert own_words(stage, message, {"n"}) == (message if shown is None else shown)
 
 
-def test_the_place_of_a_line_that_is_no_json_is_shown_and_no_other_place():
+def test_the_line_that_is_no_json_is_shown_and_neither_its_file_nor_another_place():
     for message, where, shown in (
-        (NO_JSON, "rides.jsonl, line 7", "rides.jsonl, line 7"),
+        (NO_JSON, "line 7", "line 7"),
+        (NO_JSON, "in/Ann, line 8.csv, line 7", "line 7"),
         (NO_JSON, "Ann", MASK),
         ("found Ann", "rides.jsonl, line 7", MASK),
     ):

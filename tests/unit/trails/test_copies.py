@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import timeit
+
 from tests.support.memory_traces import made
 
 from waybill.tracing import Trace
@@ -78,3 +80,22 @@ def test_what_cannot_be_told_has_no_number() -> None:
     one = at(9, "mapping", "passed", 81, attempt=1)
     found = numbers(FIRST, SECOND, *parked, back, one)
     assert one not in found
+
+
+def test_copies_that_all_parked_and_went_back_cost_in_proportion_to_their_number() -> None:
+    def spent(copies: int) -> float:
+        stops = []
+        for number in range(copies):
+            own = {"object_key": f"parked/{number}"}
+            refused = {"batch": f"refused:log:{number}", **own}
+            stops += [
+                made("e", "ingestion", "accepted", number, kafka_offset=number),
+                made("e", "ingestion", "parked", number + 0.5, error_type="x", **refused),
+                made("e", "replay", "replayed", 9e5 + number, replay_id="r", **own),
+            ]
+        way = in_legs(stops)
+        found = copies_of(way, {})
+        assert {found[id(stop)] for stop in stops[:3]} == {(1,)}
+        return min(timeit.repeat(lambda: copies_of(way, {}), number=1, repeat=3))
+
+    assert spent(4000) < 30 * spent(500), "it was quadratic: more than 60 times"
