@@ -23,7 +23,7 @@ from waybill.stack.airflow import USER
 from waybill.storage import open_log, open_tracker
 
 pytestmark = [pytest.mark.serves, pytest.mark.campaign, pytest.mark.timeout(1800)]
-LONG, SHORT, PAGE_ROWS = 12_000, 40, 20
+LONG, SHORT, PAGE_ROWS = 30_000, 40, 10
 FLOOD = ("a1", "a2", "a3")
 LAST = "a4"
 """Of team a as well, read after the others."""
