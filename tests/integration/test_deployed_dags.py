@@ -193,7 +193,7 @@ def test_a_run_that_the_command_line_starts_is_followed_and_reads_again_what_it_
     assert max(map(len, words.stdout.splitlines())) <= 80
     for wrong, said in (
         (("ingest", "nobody"), "nobody"),
-        (("ingest", "asked", "--full"), "why: it must be given"),
+        (("ingest", "asked", "--full"), "why: a reason must be given"),
         (("ingest", "asked", "--full", "--put-back", "--why", "x"), "a run has one beginning"),
     ):
         done = shell(airflow, *wrong)
