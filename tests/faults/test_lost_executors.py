@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from tests.faults.standalone_campaign import WORKERS, spark_cluster
@@ -47,13 +48,6 @@ def is_served(settings) -> bool:
         return all(one.is_served for one in read_clusters(connection))
 
 
-def words(settings) -> list[str]:
-    return [
-        applications.application_last_words(settings, kind, "default", lines=400)
-        for kind in applications.KINDS
-    ]
-
-
 def wait(settings, what, condition, *, supervised: bool = True, limit_s: float = 300):
     began = time.monotonic()
 
@@ -71,17 +65,17 @@ def wait(settings, what, condition, *, supervised: bool = True, limit_s: float =
 
 
 def end_by_themselves(settings, text: str) -> None:
-    """Wait, without a supervisor, until both have ended with these words last."""
+    """Wait, without a supervisor, until both have ended and said why."""
+
+    def statuses():
+        return [applications.application_status(settings, k, "default") for k in applications.KINDS]
 
     def ended() -> bool:
-        found = [
-            applications.application_status(settings, k, "default") for k in applications.KINDS
-        ]
-        return not any(one.running for one in found)
+        return not any(one.running for one in statuses())
 
     wait(settings, f"ended: {text}", ended, supervised=False)
-    for said in words(settings):
-        assert text in said, said[-3000:]  # a thread of Spark's may say more behind it
+    for log in [Path(one.log).read_text(errors="replace") for one in statuses()]:
+        assert text in log, log[-3000:]  # threads of Spark's say much more behind it
     assert all(one.last_end and text in one.last_end.why for one in rows(settings))
 
 
