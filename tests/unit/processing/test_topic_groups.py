@@ -55,9 +55,9 @@ class Query:
 class Group:
     """A group as the application makes it; notes how it was ended."""
 
-    def __init__(self, consumers: Any, name: str) -> None:
+    def __init__(self, consumers: Any, name: str, number: int) -> None:
         self.topics = sorted(consumer.name for consumer in consumers)
-        self.name = name
+        self.name, self.number = name, number
         self.errors: dict[str, WaybillError] = {}
         self.apart: set[str] = set()
         self.busy = False
@@ -154,6 +154,19 @@ def test_few_topics_are_spread_over_four_groups_where_there_are_as_many_cores(co
     assert len(app.running) == groups
     assert max(map(len, app.running)) - min(map(len, app.running)) <= 1
     assert len(app.queries) == groups  # each was started once
+
+
+@pytest.mark.usefixtures("clock")
+def test_each_group_is_made_with_the_least_number_that_is_free_and_keeps_it():
+    app = Application(most_topics=50, spread=4)
+    app.groups.look("abcd")
+    assert [app.query_of(topic).group.number for topic in "abcd"] == [1, 2, 3, 4]
+    app.groups.look("acd")
+    app.groups.look("acde")
+    assert [app.query_of(topic).group.number for topic in "acde"] == [1, 3, 4, 2]
+    app.groups.look("acdef")
+    assert app.query_of("f").group.topics == ["a", "f"]
+    assert app.query_of("f").group.number == 1, "started anew, it ticks as before"
 
 
 @pytest.mark.usefixtures("clock")

@@ -75,7 +75,8 @@ class _Topic:
 class _Slot:
     """A group as it should be, and as it runs."""
 
-    name: str
+    number: int
+    """The least that was free."""
     most_topics: int
     topics: set[str] = field(default_factory=set)
     changed_at: float | None = None
@@ -84,6 +85,11 @@ class _Slot:
     query: StreamingQuery | None = None
     read: frozenset[str] = frozenset()
     """Topics that its query reads."""
+
+    @property
+    def name(self) -> str:
+        """Its query's."""
+        return f"topics-{self.number}"
 
     def change(self) -> None:
         """Note that the query is to be started anew."""
@@ -101,7 +107,7 @@ class TopicGroups:
 
     Args:
         open_consumer: takes a topic over, and opens it where the ledger stands; None: not yet.
-        make_group: makes the group of some consumers, by a name.
+        make_group: makes the group of some consumers, by a name and its number, from 1.
         start: starts a group's query.
         unreadable: tells which of some topics cannot be read now, and why; asked once a look.
         most_topics: of a group.
@@ -111,7 +117,7 @@ class TopicGroups:
     def __init__(
         self,
         open_consumer: Callable[[str], TopicConsumer | None],
-        make_group: Callable[[Iterable[TopicConsumer], str], TopicGroup],
+        make_group: Callable[[Iterable[TopicConsumer], str, int], TopicGroup],
         start: Callable[[TopicGroup], StreamingQuery],
         unreadable: Callable[[Collection[str]], Mapping[str, RetryError]],
         *,
@@ -329,9 +335,9 @@ class TopicGroups:
         slot.change()
 
     def _new_slot(self, most_topics: int) -> _Slot:
-        names = {slot.name for slot in self._slots}
-        name = next(name for n in count(1) if (name := f"topics-{n}") not in names)
-        slot = _Slot(name, most_topics)
+        used = {slot.number for slot in self._slots}
+        number = next(number for number in count(1) if number not in used)
+        slot = _Slot(number, most_topics)
         self._slots.append(slot)
         return slot
 
@@ -344,7 +350,7 @@ class TopicGroups:
             if self._end(slot) and slot.topics:
                 consumers = [self._topics[topic].consumer for topic in sorted(slot.topics)]
                 open_ones = [consumer for consumer in consumers if consumer is not None]
-                slot.group = self._make_group(open_ones, slot.name)
+                slot.group = self._make_group(open_ones, slot.name, slot.number)
                 slot.query = self._start(slot.group)
                 slot.read = frozenset(slot.topics)
                 took_s, slot.changed_at = time.monotonic() - slot.changed_at, None
