@@ -73,9 +73,7 @@ class Application:
         consumers = list(consumers)
         self._topics[name] = [consumer.topic.name for consumer in consumers]
         checkpoint = self._folder / uuid.uuid4().hex
-        return TopicGroup(
-            self._parts, consumers, name=name, number=number, checkpoint=checkpoint
-        )
+        return TopicGroup(self._parts, consumers, name=name, number=number, checkpoint=checkpoint)
 
     def _start(self, group: Any) -> Any:
         query = group.start(self._spark)

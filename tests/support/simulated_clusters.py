@@ -43,7 +43,7 @@ from waybill.clusters import (
 )
 from waybill.processing.spark.batch_size import BatchSize, QueriesAtWork
 from waybill.processing.spark.idle_trigger import staggered_ms
-from waybill.processing.spark.topic_groups import groups_for
+from waybill.processing.spark.topic_groups import group_load, groups_for
 
 Rates = np.ndarray
 """Events a second, of each team (row) and second (column)."""
@@ -334,18 +334,23 @@ class Simulation:
     # Queries
 
     def _join(self, now: float, one: _Consumer) -> None:
-        """Give a consumer a query in its cluster: the smallest group, once there are enough."""
+        """Give a consumer a query in its cluster: the idlest group, once there are enough."""
         assert one.cluster is not None
         groups = self._groups[one.cluster]
         groups[:] = [query for query in groups if query.members]
         if len(groups) >= self._most_groups and self._fleet.queries != "topic":
-            group = min(groups, key=lambda query: len(query.members))
+            group = min(groups, key=self._load)
             group.members.append(one)
             group.restarts = group.restarts or now > 0
             return
         query = self._new_query(one, fresh=now > 0)
         groups.append(query)
         self._at(now + (0 if now else self._random.random()), self._trigger, query)
+
+    def _load(self, query: _Query) -> tuple[int, float, int]:
+        coming = sum(one.left_at is not None for one in query.members)
+        cores = self._at_work[query.cluster].cores_of(str(id(query)))
+        return group_load(coming, cores, len(query.members))
 
     def _new_query(self, one: _Consumer, **fields: Any) -> _Query:
         assert one.cluster is not None

@@ -116,7 +116,9 @@ def test_queries_of_an_application_have_intervals_that_differ_a_little():
     assert staggered_ms(500, 9) == 500, "however many there are, none waits for much longer"
 
 
-@pytest.mark.parametrize(("usual_ms", "intervals"), [(0, [0, 0]), (63, [63, 63]), (200, [200, 203])])
+@pytest.mark.parametrize(
+    ("usual_ms", "intervals"), [(0, [0, 0]), (63, [63, 63]), (200, [200, 203])]
+)
 def test_a_short_interval_is_made_longer_by_less_and_none_stays_none(
     usual_ms: int, intervals: list[int]
 ) -> None:

@@ -60,6 +60,7 @@ class Group:
         self.name, self.number = name, number
         self.errors: dict[str, WaybillError] = {}
         self.apart: set[str] = set()
+        self.busy_cores = 0.0
         self.busy = False
         """Its batch runs."""
         self.ending = False
@@ -180,6 +181,36 @@ def test_a_topic_that_comes_restarts_the_smallest_group_and_a_group_more_is_made
     app.groups.look("abcde")
     assert app.running == [["a", "c"], ["b", "d"], ["e"]]
     assert app.query_of("a") is kept
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_topic_that_comes_goes_to_the_group_whose_batches_keep_the_fewest_cores_busy():
+    app = Application(most_topics=50, spread=2)
+    app.groups.look("ab")
+    app.query_of("a").group.busy_cores, app.query_of("b").group.busy_cores = 0.9, 0.3
+    app.groups.look("abc")
+    app.query_of("b").group.busy_cores = 0.4
+    app.groups.look("abcd")
+    assert app.running == [["a"], ["b", "c", "d"]]
+
+
+@pytest.mark.usefixtures("clock")
+def test_topics_that_come_at_once_are_spread_though_one_group_is_idler():
+    app = Application(most_topics=50, spread=2)
+    app.groups.look("ab")
+    app.query_of("a").group.busy_cores = 0.9
+    app.groups.look("abcdef")
+    assert app.running == [["a", "d", "f"], ["b", "c", "e"]]
+
+
+@pytest.mark.parametrize(("busy_cores", "running"), [(0.04, "bd"), (0.06, "acd")])
+@pytest.mark.usefixtures("clock")
+def test_groups_that_are_as_idle_are_compared_by_their_topics(busy_cores, running):
+    app = Application(most_topics=50, spread=2)
+    app.groups.look("abc")
+    app.query_of("b").group.busy_cores = busy_cores
+    app.groups.look("abcd")
+    assert app.query_of("d").group.topics == list(running)
 
 
 def test_a_topic_that_is_slow_alone_in_its_group_goes_on_there_and_gets_no_neighbour(clock):

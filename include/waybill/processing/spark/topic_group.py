@@ -152,6 +152,11 @@ class TopicGroup:
         """Remove Spark's checkpoint, once the query has ended."""
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
+    @property
+    def busy_cores(self) -> float:
+        """The cores that its batches keep busy; see `QueriesAtWork.cores_of`."""
+        return self._parts.at_work.cores_of(self.name)
+
     def take_apart(self) -> set[str]:
         """Return the topics that should be read by a query of their own, since this was last asked.
 

@@ -59,6 +59,20 @@ def groups_for(cores: int) -> int:
     return _MOST_SPREAD if cores >= _MOST_SPREAD else 1
 
 
+def group_load(coming: int, busy_cores: float, topics: int) -> tuple[int, float, int]:
+    """Return what groups are compared by: a topic that comes goes to the one with the least.
+
+    All topics of a group wait for its batch: an idle group is the better one, however many topics
+    are in it.
+
+    Args:
+        coming: topics that its query does not read yet: what they take is not known.
+        busy_cores: that its batches keep busy; less than a tenth makes no difference.
+        topics: that it has, with those that come.
+    """
+    return coming, round(busy_cores, 1), topics
+
+
 @dataclass(slots=True)
 class _Topic:
     most_topics: int
@@ -90,6 +104,12 @@ class _Slot:
     def name(self) -> str:
         """Its query's."""
         return f"topics-{self.number}"
+
+    @property
+    def load(self) -> tuple[int, float, int]:
+        """See `group_load`."""
+        busy_cores = 0.0 if self.group is None else self.group.busy_cores
+        return group_load(len(self.topics - self.read), busy_cores, len(self.topics))
 
     def change(self) -> None:
         """Note that the query is to be started anew."""
@@ -323,13 +343,13 @@ class TopicGroups:
         try_later(topic, state.retry, error)
 
     def _place(self, topic: str) -> None:
-        """Put a topic into the smallest group with room, or into a new one; into none that ends."""
+        """Put a topic into the idlest group with room, or into a new one; into none that ends."""
         most = self._topics[topic].most_topics
         slots = [slot for slot in self._slots if slot.most_topics == most]
         lasting = [slot for slot in slots if slot.topics or not slot.read]
         has_room = [slot for slot in lasting if len(slot.topics) < most]
         is_spread = most < self._most_topics or len(lasting) >= self._spread
-        slot = min(has_room, key=lambda one: len(one.topics), default=None) if is_spread else None
+        slot = min(has_room, key=lambda one: one.load, default=None) if is_spread else None
         slot = slot or self._new_slot(most)
         slot.topics.add(topic)
         slot.change()
