@@ -67,14 +67,13 @@ class Application:
         self._consumers[topic] = consumer
         return consumer
 
-    def _group(self, consumers: Any, name: str) -> Any:
+    def _group(self, consumers: Any, name: str, number: int) -> Any:
         from waybill.processing.spark.topic_group import TopicGroup
 
         consumers = list(consumers)
         self._topics[name] = [consumer.topic.name for consumer in consumers]
-        return TopicGroup(
-            self._parts, consumers, name=name, checkpoint=self._folder / uuid.uuid4().hex
-        )
+        checkpoint = self._folder / uuid.uuid4().hex
+        return TopicGroup(self._parts, consumers, name=name, number=number, checkpoint=checkpoint)
 
     def _start(self, group: Any) -> Any:
         query = group.start(self._spark)

@@ -56,7 +56,7 @@ class Running:
         consumer.open()
         return consumer
 
-    def _group(self, consumers: Iterable[TopicConsumer], name: str) -> TopicGroup:
+    def _group(self, consumers: Iterable[TopicConsumer], name: str, _number: int) -> TopicGroup:
         checkpoint = self._folder / uuid.uuid4().hex
         return TopicGroup(self._parts, consumers, name=name, checkpoint=checkpoint)
 

@@ -6,8 +6,10 @@ and cost driver time, tasks, and a commit a topic. A task holds its core until i
 gets free goes to the query with the fewest running tasks (Spark's FAIR scheduler) or to the oldest
 batch (FIFO). Over how many queries topics are spread, which batch is full, and how many cores a topic
 with long batches may hold beside other queries is decided by the product's code, as in processing.
-The coordinator is the product's, too: it sees what the tracker and Kafka would tell it, once a minute
-and some seconds late.
+Ticks are multiples of a query's interval since the epoch, as those of Spark's
+``ProcessingTimeExecutor``, and the interval is the product's; the first batch of a query begins at
+once, and so does one whose tick passed during the batch before. The coordinator is the product's,
+too: it sees what the tracker and Kafka would tell it, once a minute and some seconds late.
 
 A move pauses its team: the old application looks every two seconds, ends the batch at work, and
 releases; the new one looks every two seconds, starts a query, which takes seconds, and its first
@@ -21,10 +23,12 @@ of CPU.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -38,10 +42,13 @@ from waybill.clusters import (
     team_load,
 )
 from waybill.processing.spark.batch_size import BatchSize, QueriesAtWork
-from waybill.processing.spark.topic_groups import groups_for
+from waybill.processing.spark.idle_trigger import staggered_ms
+from waybill.processing.spark.topic_groups import group_load, groups_for
 
 Rates = np.ndarray
 """Events a second, of each team (row) and second (column)."""
+_EPOCH_MS = 1_790_000_000_000
+"""When the simulated clock begins; ticks count from the epoch."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,8 @@ class Costs:
     0.32 to 0.49, the longest of five. The rest is of a local run of the main job.
     """
 
-    trigger_s: float = 0.5
+    trigger_ms: int = 500
+    """As declared, between two ticks."""
     most_events: int = 200_000
     driver_s: float = 0.1
     """Before a batch's tasks."""
@@ -151,6 +159,8 @@ class _Query:
     members: list[_Consumer]
     restarts: bool = False
     fresh: bool = False
+    number: int = 1
+    """The least that was free in its cluster."""
     apart_since: float | None = None
     """When its one member, which is out of the groups, last filled a batch."""
     leaving: list[_Consumer] = field(default_factory=list)
@@ -324,19 +334,32 @@ class Simulation:
     # Queries
 
     def _join(self, now: float, one: _Consumer) -> None:
-        """Give a consumer a query in its cluster: the smallest group, once there are enough."""
+        """Give a consumer a query in its cluster: the idlest group, once there are enough."""
         assert one.cluster is not None
         groups = self._groups[one.cluster]
         groups[:] = [query for query in groups if query.members]
         if len(groups) >= self._most_groups and self._fleet.queries != "topic":
-            group = min(groups, key=lambda query: len(query.members))
+            group = min(groups, key=self._load)
             group.members.append(one)
             group.restarts = group.restarts or now > 0
             return
-        query = _Query(one.cluster, [one], fresh=now > 0)
-        self._queries.append(query)
+        query = self._new_query(one, fresh=now > 0)
         groups.append(query)
         self._at(now + (0 if now else self._random.random()), self._trigger, query)
+
+    def _load(self, query: _Query) -> tuple[int, float, int]:
+        coming = sum(one.left_at is not None for one in query.members)
+        cores = self._at_work[query.cluster].cores_of(str(id(query)))
+        return group_load(coming, cores, len(query.members))
+
+    def _new_query(self, one: _Consumer, **fields: Any) -> _Query:
+        assert one.cluster is not None
+        running = (query for query in self._queries if query.members)
+        used = {query.number for query in running if query.cluster == one.cluster}
+        number = next(number for number in count(1) if number not in used)
+        query = _Query(one.cluster, [one], number=number, **fields)
+        self._queries.append(query)
+        return query
 
     def _trigger(self, now: float, query: _Query) -> None:
         for one in [one for one in query.members if one.target != query.cluster]:
@@ -353,7 +376,7 @@ class Simulation:
             return
         batch = self._batch_of(now, query)
         if batch is None:
-            self._at(now + self._costs.trigger_s, self._trigger, query)
+            self._at(self._next_tick(now, query), self._trigger, query)
             return
         more = self._costs.first_batch_s if query.fresh else 0.0
         query.fresh = False
@@ -374,8 +397,7 @@ class Simulation:
                 elif one in query.members:
                     query.members.remove(one)
                     query.restarts = True
-                    own = _Query(query.cluster, [one], apart_since=now)
-                    self._queries.append(own)
+                    own = self._new_query(one, apart_since=now)
                     self._at(now + self._costs.restart_s, self._trigger, own)
             query.leaving = []
 
@@ -466,7 +488,14 @@ class Simulation:
             one.last_commit = now
             seen = one.since_look
             one.since_look = [seen[0] + 1, seen[1] + events, seen[2] + core_s]
-        self._at(max(now, batch.began + self._costs.trigger_s), self._trigger, batch.query)
+        next_tick = self._next_tick(batch.began, batch.query)
+        self._at(max(now, next_tick), self._trigger, batch.query)
+
+    def _next_tick(self, began: float, query: _Query) -> float:
+        """Return the tick behind a moment, as Spark's ``nextBatchTime``: its clock has whole ms."""
+        trigger_ms = staggered_ms(self._costs.trigger_ms, query.number)
+        clock_ms = _EPOCH_MS + math.floor(began * 1000 + 1e-6)
+        return ((clock_ms // trigger_ms + 1) * trigger_ms - _EPOCH_MS) / 1000
 
     # Moves
 

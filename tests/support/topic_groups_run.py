@@ -93,9 +93,11 @@ class Application:
         consumer.open()
         return consumer
 
-    def _group(self, process: int, consumers: Iterable[TopicConsumer], name: str) -> TopicGroup:
+    def _group(
+        self, process: int, consumers: Iterable[TopicConsumer], name: str, number: int
+    ) -> TopicGroup:
         name, folder = f"{name}-of-{process}", self._folder / uuid.uuid4().hex
-        return TopicGroup(self._parts, consumers, name=name, checkpoint=folder)
+        return TopicGroup(self._parts, consumers, name=name, number=number, checkpoint=folder)
 
     def _start(self, group: TopicGroup) -> Any:
         self.started.append(group.name)
@@ -348,6 +350,12 @@ def side_by_side(application: Application) -> None:
     assert sorted(application.started[started:]) == names, "neither was started again"
     assert application.pools().issuperset(names), "each has a share of the cores"
     assert cores_of(application.spark) == application.cores
+    queries = [slot.query for slot in application.groups._slots if slot.query is not None]
+    executors = [query._jsq.streamingQuery().triggerExecutor() for query in queries]
+    intervals, now_ms = [200, 203], 1_790_000_000_123
+    next_ticks = [executor.nextBatchTime(now_ms) for executor in executors]
+    since_epoch = [(now_ms // interval + 1) * interval for interval in intervals]
+    assert next_ticks == since_epoch, "their batches do not begin together for long"
 
 
 def slow_alone(application: Application) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.support import simulated_clusters
 from tests.support.simulated_clusters import (
     Fleet,
     Run,
@@ -39,15 +40,29 @@ def recovery(run: Run) -> float | None:
     return recovery_s(run, TEAM, at_s=STEP_S, objective_s=FLEET.lag_objective_s)
 
 
+@cache
+def spread(groups: int | None, *, is_stormy: bool) -> Run:
+    """Return a run as in processing, with so many groups a cluster; None: as many as it has."""
+    fleet = replace(STORMY, queries="apart", groups=groups)
+    rates = homogeneous(fleet, SECONDS)
+    if is_stormy:
+        rates = storm(fleet, SECONDS, team=TEAM, at_s=STEP_S)
+    return Simulation(fleet, rates, policy=PackingPolicy()).go()
+
+
+def others_lag_s(run: Run) -> float:
+    return run.p95_lag(OTHERS, STEP_S, SECONDS)
+
+
 def test_a_team_in_a_storm_recovers_and_nobody_else_notices():
-    run = stormy(PackingPolicy())
-    calm = Simulation(STORMY, homogeneous(STORMY, SECONDS), policy=PackingPolicy()).go()
-    assert recovery(run) is not None
-    assert run.p95_lag(OTHERS, STEP_S, SECONDS) <= 1.1 * calm.p95_lag(OTHERS, STEP_S, SECONDS)
-    assert run.reversals() == 0
+    calm, in_storm = spread(None, is_stormy=False), spread(None, is_stormy=True)
+    assert recovery(in_storm) is not None
+    assert in_storm.reversals() == 0
+    assert others_lag_s(in_storm) <= 1.1 * others_lag_s(calm)
 
 
 def test_without_a_coordinator_it_does_not():
+    assert recovery(stormy(PackingPolicy())) is not None
     run = stormy(None)
     assert recovery(run) is None
     assert run.moves == []
@@ -106,27 +121,27 @@ def test_in_one_query_a_storm_reaches_its_neighbours_and_in_one_of_its_own_it_do
     assert longest["apart"] < FLEET.lag_objective_s
 
 
-@cache
-def spread(groups: int | None, *, is_stormy: bool) -> Run:
-    """Return a run with so many groups a cluster; None: as many as processing has."""
-    fleet = replace(STORMY, queries="apart", groups=groups)
-    rates = homogeneous(fleet, SECONDS)
-    if is_stormy:
-        rates = storm(fleet, SECONDS, team=TEAM, at_s=STEP_S)
-    return Simulation(fleet, rates, policy=PackingPolicy()).go()
-
-
-def test_over_several_groups_others_lag_less_and_a_storm_adds_next_to_nothing():
-    calm_s, stormy_s, shared_s = (
-        run.p95_lag(OTHERS, STEP_S, SECONDS)
-        for run in (
-            spread(None, is_stormy=False),
-            spread(None, is_stormy=True),
-            spread(1, is_stormy=False),
-        )
-    )
+def test_over_several_groups_others_lag_less():
+    calm_s, shared_s = (others_lag_s(spread(groups, is_stormy=False)) for groups in (None, 1))
     assert calm_s < 0.95 * shared_s
-    assert stormy_s <= 1.1 * calm_s
+
+
+def test_where_queries_begin_batches_together_all_lag_more(monkeypatch):
+    apart_s = others_lag_s(spread(None, is_stormy=False))
+    monkeypatch.setattr(simulated_clusters, "staggered_ms", lambda usual_ms, _number: usual_ms)
+    together_s = others_lag_s(spread.__wrapped__(None, is_stormy=False))
+    assert apart_s < 0.95 * together_s
+
+
+@pytest.mark.parametrize(("number", "interval_ms"), [(1, 500), (2, 507), (8, 549)])
+def test_ticks_are_the_multiples_of_an_interval_since_the_epoch(number, interval_ms):
+    simulation = Simulation(FLEET, homogeneous(FLEET, 1), policy=None)
+    query, now, ticks_ms = simulated_clusters._Query("c0", [], number=number), 0.0, []
+    for _ in range(10_000):
+        now = simulation._next_tick(now, query)
+        ticks_ms.append(simulated_clusters._EPOCH_MS + round(1000 * now))
+    assert {tick_ms % interval_ms for tick_ms in ticks_ms} == {0}
+    assert set(np.diff(ticks_ms)) == {interval_ms}, "none is passed over, none comes twice"
 
 
 def test_those_beside_a_storm_keep_their_lag_before_anybody_is_moved():

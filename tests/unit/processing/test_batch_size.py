@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -220,6 +221,20 @@ def test_a_query_is_at_work_for_a_moment_after_its_batch(clock):
         assert at_work.cores_for("g", 2) == 1
         clock.now = 102.1
         assert at_work.cores_for("g", 2) == 2
+
+
+def test_the_cores_of_a_query_are_those_of_its_last_batch_with_the_pause_before_it(clock):
+    at_work = QueriesAtWork()
+    assert at_work.cores_of("g") == 0
+    with at_work.batch("g"):
+        assert at_work.cores_of("g") == math.inf, "it is not known yet"
+    clock.now += 0.6
+    with at_work.batch("g"):
+        clock.now += 0.4
+        at_work.worked("g", 0.5)
+    assert at_work.cores_of("g") == pytest.approx(0.5)
+    clock.now += 2.1
+    assert at_work.cores_of("g") == 0, "it is at work no more"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from waybill.processing.spark import idle_trigger
-from waybill.processing.spark.idle_trigger import IDLE_AFTER_S, IdleTrigger
+from waybill.processing.spark.idle_trigger import IDLE_AFTER_S, IdleTrigger, staggered_ms
 
 
 class Query:
@@ -108,3 +108,18 @@ def test_another_spark_is_left_alone_and_the_log_says_so_once(
     assert [record.getMessage() for record in caplog.records] == [
         "the query looks for data as often as before: NoSuchFieldException: intervalMs"
     ]
+
+
+def test_queries_of_an_application_have_intervals_that_differ_a_little():
+    intervals = [staggered_ms(500, number) for number in range(1, 9)]
+    assert intervals == [500, 507, 514, 521, 528, 535, 542, 549]
+    assert staggered_ms(500, 9) == 500, "however many there are, none waits for much longer"
+
+
+@pytest.mark.parametrize(
+    ("usual_ms", "intervals"), [(0, [0, 0]), (63, [63, 63]), (200, [200, 203])]
+)
+def test_a_short_interval_is_made_longer_by_less_and_none_stays_none(
+    usual_ms: int, intervals: list[int]
+) -> None:
+    assert [staggered_ms(usual_ms, number) for number in (1, 2)] == intervals

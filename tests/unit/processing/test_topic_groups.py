@@ -55,11 +55,12 @@ class Query:
 class Group:
     """A group as the application makes it; notes how it was ended."""
 
-    def __init__(self, consumers: Any, name: str) -> None:
+    def __init__(self, consumers: Any, name: str, number: int) -> None:
         self.topics = sorted(consumer.name for consumer in consumers)
-        self.name = name
+        self.name, self.number = name, number
         self.errors: dict[str, WaybillError] = {}
         self.apart: set[str] = set()
+        self.busy_cores = 0.0
         self.busy = False
         """Its batch runs."""
         self.ending = False
@@ -157,6 +158,19 @@ def test_few_topics_are_spread_over_four_groups_where_there_are_as_many_cores(co
 
 
 @pytest.mark.usefixtures("clock")
+def test_each_group_is_made_with_the_least_number_that_is_free_and_keeps_it():
+    app = Application(most_topics=50, spread=4)
+    app.groups.look("abcd")
+    assert [app.query_of(topic).group.number for topic in "abcd"] == [1, 2, 3, 4]
+    app.groups.look("acd")
+    app.groups.look("acde")
+    assert [app.query_of(topic).group.number for topic in "acde"] == [1, 3, 4, 2]
+    app.groups.look("acdef")
+    assert app.query_of("f").group.topics == ["a", "f"]
+    assert app.query_of("f").group.number == 1, "started anew, it ticks as before"
+
+
+@pytest.mark.usefixtures("clock")
 def test_a_topic_that_comes_restarts_the_smallest_group_and_a_group_more_is_made_where_all_are_full():
     app = Application(most_topics=2, spread=2)
     app.groups.look("abc")
@@ -167,6 +181,36 @@ def test_a_topic_that_comes_restarts_the_smallest_group_and_a_group_more_is_made
     app.groups.look("abcde")
     assert app.running == [["a", "c"], ["b", "d"], ["e"]]
     assert app.query_of("a") is kept
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_topic_that_comes_goes_to_the_group_whose_batches_keep_the_fewest_cores_busy():
+    app = Application(most_topics=50, spread=2)
+    app.groups.look("ab")
+    app.query_of("a").group.busy_cores, app.query_of("b").group.busy_cores = 0.9, 0.3
+    app.groups.look("abc")
+    app.query_of("b").group.busy_cores = 0.4
+    app.groups.look("abcd")
+    assert app.running == [["a"], ["b", "c", "d"]]
+
+
+@pytest.mark.usefixtures("clock")
+def test_topics_that_come_at_once_are_spread_though_one_group_is_idler():
+    app = Application(most_topics=50, spread=2)
+    app.groups.look("ab")
+    app.query_of("a").group.busy_cores = 0.9
+    app.groups.look("abcdef")
+    assert app.running == [["a", "d", "f"], ["b", "c", "e"]]
+
+
+@pytest.mark.parametrize(("busy_cores", "running"), [(0.04, "bd"), (0.06, "acd")])
+@pytest.mark.usefixtures("clock")
+def test_groups_that_are_as_idle_are_compared_by_their_topics(busy_cores, running):
+    app = Application(most_topics=50, spread=2)
+    app.groups.look("abc")
+    app.query_of("b").group.busy_cores = busy_cores
+    app.groups.look("abcd")
+    assert app.query_of("d").group.topics == list(running)
 
 
 def test_a_topic_that_is_slow_alone_in_its_group_goes_on_there_and_gets_no_neighbour(clock):

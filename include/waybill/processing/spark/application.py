@@ -84,10 +84,14 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
             consumer.open()
             return consumer
 
-        def make_group(consumers: Iterable[TopicConsumer], name: str) -> TopicGroup:
-            checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
+        def make_group(consumers: Iterable[TopicConsumer], name: str, number: int) -> TopicGroup:
             return TopicGroup(
-                parts, consumers, name=name, checkpoint=checkpoint, pool=own.scheduler_pool
+                parts,
+                consumers,
+                name=name,
+                number=number,
+                checkpoint=checkpoints / f"{name}-{uuid.uuid4().hex}",
+                pool=own.scheduler_pool,
             )
 
         def wanted() -> Iterable[str]:

@@ -134,6 +134,15 @@ class QueriesAtWork:
             one.core_s += took_s
             one.turn_s = took_s if is_full else math.inf
 
+    def cores_of(self, query: str) -> float:
+        """Return the cores that a query's last batch kept busy, with the pause before it.
+
+        0: it is not at work; infinite: it has its first batch.
+        """
+        with self._lock:
+            own = self._at_work().get(query)
+        return 0.0 if own is None else own.cores
+
     def turn_s(self, query: str) -> float:
         """Return the least that a batch of another query took, which falls behind.
 

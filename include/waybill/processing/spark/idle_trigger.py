@@ -19,6 +19,27 @@ IDLE_AFTER_S = 60.0
 """Without data for so long, a query is idle."""
 
 
+_INTERVALS = 8
+_PARTS = 64
+
+
+def staggered_ms(usual_ms: int, number: int) -> int:
+    """Return the interval of an application's query, so that its queries do not begin together.
+
+    Spark begins batches at multiples of the interval since the epoch. Queries with the same one
+    plan, use the cores and leave them idle at the same moments; where intervals differ by some
+    milliseconds, their batches drift apart.
+
+    Args:
+        usual_ms: as declared; below 64 all queries have it.
+        number: of the query in its application, from 1; each eighth has the same interval.
+
+    Returns:
+        Milliseconds; a ninth more than declared at the most.
+    """
+    return usual_ms + (number - 1) % _INTERVALS * (usual_ms // _PARTS)
+
+
 class IdleTrigger:
     """How often one query looks for data: as declared, or less often while none comes.
 

@@ -41,7 +41,7 @@ from waybill.processing.spark.batches import (
     unread_of,
 )
 from waybill.processing.spark.consumers import BatchGate
-from waybill.processing.spark.idle_trigger import IdleTrigger
+from waybill.processing.spark.idle_trigger import IdleTrigger, staggered_ms
 from waybill.processing.spark.learning_reports import is_cut, learned_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.task_shares import shares_of
@@ -75,6 +75,7 @@ class TopicGroup:
         parts: of the application.
         consumers: open; this group alone uses them while it runs.
         name: of the query, for people.
+        number: of the query in its application, from 1: see `staggered_ms`.
         checkpoint: Spark's folder; empty.
         pool: Spark's scheduler pool; empty: one of the query's own, of its name.
     """
@@ -85,6 +86,7 @@ class TopicGroup:
         consumers: Iterable[TopicConsumer],
         *,
         name: str,
+        number: int = 1,
         checkpoint: Path,
         pool: str = "",
     ) -> None:
@@ -95,7 +97,8 @@ class TopicGroup:
         self._pool = pool or name
         self._gate = BatchGate()
         spark_settings = parts.settings.spark
-        self._trigger = IdleTrigger(spark_settings.trigger_ms, spark_settings.idle_trigger_ms)
+        self._trigger_ms = staggered_ms(spark_settings.trigger_ms, number)
+        self._trigger = IdleTrigger(self._trigger_ms, spark_settings.idle_trigger_ms)
         self._left_out: set[str] = set()
         """Topics whose share of a batch was not committed: this query reads no more of them."""
         self.errors: dict[str, WaybillError] = {}
@@ -128,7 +131,7 @@ class TopicGroup:
             frame.writeStream.queryName(self._checkpoint.name)
             .foreachBatch(self._on_batch)
             .option("checkpointLocation", checkpoint_location(self._checkpoint))
-            .trigger(processingTime=f"{settings.spark.trigger_ms} milliseconds")
+            .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
         )
         self._trigger.watch(query)
@@ -148,6 +151,11 @@ class TopicGroup:
     def clear(self) -> None:
         """Remove Spark's checkpoint, once the query has ended."""
         shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    @property
+    def busy_cores(self) -> float:
+        """The cores that its batches keep busy; see `QueriesAtWork.cores_of`."""
+        return self._parts.at_work.cores_of(self.name)
 
     def take_apart(self) -> set[str]:
         """Return the topics that should be read by a query of their own, since this was last asked.

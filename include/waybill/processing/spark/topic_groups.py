@@ -59,6 +59,20 @@ def groups_for(cores: int) -> int:
     return _MOST_SPREAD if cores >= _MOST_SPREAD else 1
 
 
+def group_load(coming: int, busy_cores: float, topics: int) -> tuple[int, float, int]:
+    """Return what groups are compared by: a topic that comes goes to the one with the least.
+
+    All topics of a group wait for its batch: an idle group is the better one, however many topics
+    are in it.
+
+    Args:
+        coming: topics that its query does not read yet: what they take is not known.
+        busy_cores: that its batches keep busy; less than a tenth makes no difference.
+        topics: that it has, with those that come.
+    """
+    return coming, round(busy_cores, 1), topics
+
+
 @dataclass(slots=True)
 class _Topic:
     most_topics: int
@@ -75,7 +89,8 @@ class _Topic:
 class _Slot:
     """A group as it should be, and as it runs."""
 
-    name: str
+    number: int
+    """The least that was free."""
     most_topics: int
     topics: set[str] = field(default_factory=set)
     changed_at: float | None = None
@@ -84,6 +99,17 @@ class _Slot:
     query: StreamingQuery | None = None
     read: frozenset[str] = frozenset()
     """Topics that its query reads."""
+
+    @property
+    def name(self) -> str:
+        """Its query's."""
+        return f"topics-{self.number}"
+
+    @property
+    def load(self) -> tuple[int, float, int]:
+        """See `group_load`."""
+        busy_cores = 0.0 if self.group is None else self.group.busy_cores
+        return group_load(len(self.topics - self.read), busy_cores, len(self.topics))
 
     def change(self) -> None:
         """Note that the query is to be started anew."""
@@ -101,7 +127,7 @@ class TopicGroups:
 
     Args:
         open_consumer: takes a topic over, and opens it where the ledger stands; None: not yet.
-        make_group: makes the group of some consumers, by a name.
+        make_group: makes the group of some consumers, by a name and its number, from 1.
         start: starts a group's query.
         unreadable: tells which of some topics cannot be read now, and why; asked once a look.
         most_topics: of a group.
@@ -111,7 +137,7 @@ class TopicGroups:
     def __init__(
         self,
         open_consumer: Callable[[str], TopicConsumer | None],
-        make_group: Callable[[Iterable[TopicConsumer], str], TopicGroup],
+        make_group: Callable[[Iterable[TopicConsumer], str, int], TopicGroup],
         start: Callable[[TopicGroup], StreamingQuery],
         unreadable: Callable[[Collection[str]], Mapping[str, RetryError]],
         *,
@@ -317,21 +343,21 @@ class TopicGroups:
         try_later(topic, state.retry, error)
 
     def _place(self, topic: str) -> None:
-        """Put a topic into the smallest group with room, or into a new one; into none that ends."""
+        """Put a topic into the idlest group with room, or into a new one; into none that ends."""
         most = self._topics[topic].most_topics
         slots = [slot for slot in self._slots if slot.most_topics == most]
         lasting = [slot for slot in slots if slot.topics or not slot.read]
         has_room = [slot for slot in lasting if len(slot.topics) < most]
         is_spread = most < self._most_topics or len(lasting) >= self._spread
-        slot = min(has_room, key=lambda one: len(one.topics), default=None) if is_spread else None
+        slot = min(has_room, key=lambda one: one.load, default=None) if is_spread else None
         slot = slot or self._new_slot(most)
         slot.topics.add(topic)
         slot.change()
 
     def _new_slot(self, most_topics: int) -> _Slot:
-        names = {slot.name for slot in self._slots}
-        name = next(name for n in count(1) if (name := f"topics-{n}") not in names)
-        slot = _Slot(name, most_topics)
+        used = {slot.number for slot in self._slots}
+        number = next(number for number in count(1) if number not in used)
+        slot = _Slot(number, most_topics)
         self._slots.append(slot)
         return slot
 
@@ -344,7 +370,7 @@ class TopicGroups:
             if self._end(slot) and slot.topics:
                 consumers = [self._topics[topic].consumer for topic in sorted(slot.topics)]
                 open_ones = [consumer for consumer in consumers if consumer is not None]
-                slot.group = self._make_group(open_ones, slot.name)
+                slot.group = self._make_group(open_ones, slot.name, slot.number)
                 slot.query = self._start(slot.group)
                 slot.read = frozenset(slot.topics)
                 took_s, slot.changed_at = time.monotonic() - slot.changed_at, None
