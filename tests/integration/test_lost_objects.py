@@ -26,7 +26,7 @@ from waybill.pipelines import load_pipeline, topic_of
 from waybill.reconciliation import audit
 from waybill.reconciliation.balance_report import balance
 from waybill.recovery.past_stages import stages_at
-from waybill.retention import trim_payloads, trim_rows
+from waybill.retention import trim_log, trim_payloads, trim_rows
 from waybill.settings import KafkaSettings
 from waybill.storage import open_log
 from waybill.storage.tracker import COUNT_COLUMNS
@@ -282,6 +282,34 @@ def test_trimming_the_books_leaves_what_a_lost_object_waits_with(loads, processe
 
 def _counts(**numbers: int) -> list[int]:
     return [numbers.get(name, 0) for name in COUNT_COLUMNS]
+
+
+def test_records_of_what_was_made_again_stay_until_it_is_loaded(loads, processed):
+    _, key = processed.process(10, 11)
+    last, _ = processed.process(12, 13)
+    loads.objects.delete([key])
+    patience = loads.patience()
+    loads.deliver(patience, last)
+    assert processed.recover().recovered == 1
+    loads.sql("UPDATE batches SET committed_at = committed_at - interval '30 days'")
+    loads.sql("UPDATE topic_offsets SET known_since = known_since - interval '10 years'")
+
+    def trimmed() -> tuple[int, str]:
+        topics = {processed.topic.name: loads.name}
+        [found] = trim_log(loads.tracker, processed.log, topics, kept_s=86_400)
+        return found.deleted, found.held
+
+    kept = f"all are kept: commit {last + 1} was made again of them, and is not loaded yet"
+    assert trimmed() == (0, kept)
+    [(again,)] = loads.sql("SELECT key FROM staged_objects WHERE state = 'staged'")
+    loads.objects.delete([again])
+    loads.deliver(patience, last + 1)
+    assert trimmed() == (0, kept), "it is lost again"
+    assert processed.recover().recovered == 1
+    loads.deliver(patience, last + 2)
+    loads.sql("UPDATE batches SET committed_at = committed_at - interval '30 days'")
+    assert trimmed() == (3, ""), "but for the last one that was read"
+    assert processed.numbers() == [10, 11, 12, 13]
 
 
 def test_payloads_of_a_lost_object_stay_while_its_records_do(loads, processed):

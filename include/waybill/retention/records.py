@@ -6,6 +6,8 @@ A record goes once all of this holds:
 - no staged object of these commits is in another state than loaded or deleted: what is in
   quarantine is read again from the log; nor parked events of them in quarantine that may be made
   again from it;
+- no staged object that was made again of this topic's records waits to be loaded: it may be lost in
+  its turn;
 - no write-ahead log may still look for it. Who opens a log again, or takes its source over, looks
   in Kafka for what it had sent beyond its last committed page, and counts that: what is not found
   is sent once more. So of a log that is open, or taken over and not counted yet, all stays that was
@@ -22,6 +24,7 @@ deleted: a kill between has them deleted again, which changes nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -35,6 +38,7 @@ from waybill.progress import Progress
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.topics import examine, read_stops, stop_error
 
+_LOG = logging.getLogger(__name__)
 MOST_COMMITS = 5_000
 """Commits that one look goes through."""
 _KNOWN = text("""
@@ -61,6 +65,14 @@ FROM (
     SELECT last_commit FROM load_positions WHERE destination = :destination)
   ORDER BY commit_number LIMIT :most) AS batches
 ORDER BY commit_number
+""")
+_AGAIN = text("""
+SELECT min(commit_number) FROM staged_objects JOIN batches USING (destination, commit_number)
+WHERE destination = :destination AND consumer LIKE 'recovery/%' AND state IN ('staged', 'lost')
+  AND (state = 'lost' OR commit_number > (
+    SELECT last_commit FROM load_positions WHERE destination = :destination))
+  AND EXISTS (
+    SELECT FROM jsonb_array_elements(staged_objects.offsets) AS own WHERE own->>0 = :topic)
 """)
 _LOGS = text("""
 SELECT wal_id, node, coalesce(pipelines.name, pipeline_id) AS pipeline, seen_at,
@@ -123,6 +135,17 @@ class _Log(NamedTuple):
         )
 
 
+class _Over(NamedTuple):
+    """How far a topic's records are not needed any more."""
+
+    ends: dict[int, int]
+    """{partition: end of its newest range that is over}."""
+    commit: int
+    """The newest such commit."""
+    held: str = ""
+    """What keeps the one behind it though it is old enough; empty: its age, or there is none."""
+
+
 @dataclass(slots=True)
 class _Known:
     """What the ledger knows of a topic."""
@@ -153,7 +176,10 @@ def trim_log(
     progress = Progress("retention: records in Kafka", "topics", len(topics))
     for topic, destination in sorted(topics.items()):
         if topic in existing:
-            trimmed.append(_trim(tracker, log, topic, destination, kept_s))
+            done = _trim(tracker, log, topic, destination, kept_s)
+            if done.held:
+                _LOG.warning("%s: %s", topic, done.held)
+            trimmed.append(done)
         progress.add()
     return trimmed
 
@@ -176,12 +202,12 @@ def _trim(
         known = _known(tracker, topic)  # as it is since: a stop may have been settled meanwhile
         if not isinstance(known, _Known) or known.topic_id != info.topic_id:
             raise StopError(f"the positions of {topic!r} were moved meanwhile")
-        ends, commit, held = _ends(tracker, topic, destination, known, kept_s)
+        over = _ends(tracker, topic, destination, known, kept_s)
         own = read_positions(tracker, topic).get((known.cluster_id, known.topic_id), {})
         lows = {number: low for number, (low, _) in log.watermarks(info).items()}
         below = {
             number: least
-            for number, end in ends.items()
+            for number, end in over.ends.items()
             if number in own
             and (least := min(end, own[number].deletable_before)) > lows.get(number, least)
         }
@@ -189,9 +215,9 @@ def _trim(
             log.delete_records(topic, below)
     except WaybillError as error:
         return TopicTrim(topic, problem=str(error))
-    _keep(tracker, topic, known, commit)
+    _keep(tracker, topic, known, over.commit)
     deleted = sum(end - lows[number] for number, end in below.items())
-    return TopicTrim(topic, deleted, commit, held=held)
+    return TopicTrim(topic, deleted, over.commit, held=over.held)
 
 
 def _known(tracker: TrackerStore, topic: str) -> _Known | str | None:
@@ -213,8 +239,17 @@ def _known(tracker: TrackerStore, topic: str) -> _Known | str | None:
 
 def _ends(
     tracker: TrackerStore, topic: str, destination: str, known: _Known, kept_s: float
-) -> tuple[dict[int, int], int, str]:
-    """Return {partition: end of its newest range that is over}, that commit, what keeps more."""
+) -> _Over:
+    """Do ``_go_through``; nothing is over while what was made again of the topic is not loaded."""
+    over = _go_through(tracker, topic, destination, known, kept_s)
+    held = _made_again(tracker, topic, destination)  # after what it was made of was read
+    return _Over({}, known.trimmed, held) if held else over
+
+
+def _go_through(
+    tracker: TrackerStore, topic: str, destination: str, known: _Known, kept_s: float
+) -> _Over:
+    """Return how far the commits behind those that were gone through are over."""
     ends: dict[int, int] = {}
     after = known.trimmed
     logs = _logs(tracker, topic, kept_s)
@@ -235,11 +270,21 @@ def _ends(
             }
             held = _held(row, own, logs)
             if held or not row.is_old:
-                return ends, after, held if row.is_old else ""
+                return _Over(ends, after, held if row.is_old else "")
             after = int(row.commit_number)
             ends.update(own)
         if len(rows) < MOST_COMMITS:
-            return ends, after, ""
+            return _Over(ends, after)
+
+
+def _made_again(tracker: TrackerStore, topic: str, destination: str) -> str:
+    """Return why nothing of a topic may go: an object that was made again of it is not loaded."""
+    asked = {"topic": topic, "destination": destination}
+    with tracker.transaction() as connection:
+        number = connection.execute(_AGAIN, asked).scalar()
+    if number is None:
+        return ""
+    return f"all are kept: commit {number} was made again of them, and is not loaded yet"
 
 
 def _logs(tracker: TrackerStore, topic: str, kept_s: float) -> list[_Log]:
