@@ -17,15 +17,19 @@ from tests.unit.destinations.orders import clean_database
 from waybill.access import Decision
 from waybill.deployment import deploy
 from waybill.events import Event, encode
-from waybill.ledger import commit_batch
+from waybill.ledger import commit_batch, fold
 from waybill.ledger.commit import StagedObject, write_counts
 from waybill.loading.quarantine import lost_objects, recover_lost, settle_lost
+from waybill.parking import new_staged_again_key
+from waybill.parking.refreshing import refresh
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.reconciliation import audit
 from waybill.reconciliation.balance_report import balance
 from waybill.recovery.past_stages import stages_at
+from waybill.retention import trim_log, trim_payloads, trim_rows
 from waybill.settings import KafkaSettings
 from waybill.storage import open_log
+from waybill.storage.tracker import COUNT_COLUMNS
 from waybill.storage.tracker.tables import staged_objects
 
 pytestmark = pytest.mark.serves
@@ -243,6 +247,112 @@ def test_a_lost_object_that_an_older_release_did_not_count_is_made_again(loads, 
     assert processed.balance().unaccounted == 2
     assert processed.recover().recovered == 1
     assert (processed.balance().unaccounted, processed.balance().in_flight) == (0, 2)
+
+
+@pytest.mark.parametrize("recovered", [False, True])
+def test_trimming_the_books_leaves_what_a_lost_object_waits_with(loads, processed, recovered):
+    last, key = processed.process(10, 11, 12)
+    other = "staged/2026/01/01/other.wbs"
+    if recovered:  # a second one of the same commit, which was made again
+        loads.sql(
+            "INSERT INTO staged_objects (key, destination, commit_number, rows, bytes, state) "
+            "SELECT :other, destination, commit_number, 1, 1, 'deleted' FROM staged_objects",
+            other=other,
+        )
+    processed.process(13, 14)
+    loads.objects.delete([key])
+    loads.deliver(loads.patience(), last + 1)
+    if recovered:
+        with loads.tracker.transaction() as connection:
+            back = [["order", "lost", MINUTE, _counts(in_first=-1)]]
+            write_counts(connection, f"found:{other}", [("test-orders", back)])
+    fold(loads.tracker)
+    loads.sql("UPDATE staged_objects SET state = 'deleted' WHERE state = 'loaded'")
+    loads.sql("UPDATE staged_objects SET loaded_at = now() - interval '100 days' "
+              "WHERE state = 'deleted'")  # fmt: skip
+    for table in ("batches", "ledger"):
+        loads.sql(f"UPDATE {table} SET committed_at = committed_at - interval '100 days'")
+    waiting = (3 - recovered, 0)
+    for _ in range(2):
+        found = processed.balance()
+        assert (found.in_flight, found.unrecoverable) == waiting
+        trim_rows(loads.tracker, kept_s=90 * 86_400)
+    assert processed.recover().recovered == 1
+
+
+def _counts(**numbers: int) -> list[int]:
+    return [numbers.get(name, 0) for name in COUNT_COLUMNS]
+
+
+def test_records_of_what_was_made_again_stay_until_it_is_loaded(loads, processed):
+    _, key = processed.process(10, 11)
+    last, _ = processed.process(12, 13)
+    loads.objects.delete([key])
+    patience = loads.patience()
+    loads.deliver(patience, last)
+    assert processed.recover().recovered == 1
+    loads.sql("UPDATE batches SET committed_at = committed_at - interval '30 days'")
+    loads.sql("UPDATE topic_offsets SET known_since = known_since - interval '10 years'")
+
+    def trimmed() -> tuple[int, str]:
+        topics = {processed.topic.name: loads.name}
+        [found] = trim_log(loads.tracker, processed.log, topics, kept_s=86_400)
+        return found.deleted, found.held
+
+    kept = f"all are kept: commit {last + 1} was made again of them, and is not loaded yet"
+    assert trimmed() == (0, kept)
+    [(again,)] = loads.sql("SELECT key FROM staged_objects WHERE state = 'staged'")
+    loads.objects.delete([again])
+    loads.deliver(patience, last + 1)
+    assert trimmed() == (0, kept), "it is lost again"
+    assert processed.recover().recovered == 1
+    loads.deliver(patience, last + 2)
+    loads.sql("UPDATE batches SET committed_at = committed_at - interval '30 days'")
+    assert trimmed() == (3, ""), "but for the last one that was read"
+    assert processed.numbers() == [10, 11, 12, 13]
+
+
+def test_payloads_of_a_lost_object_stay_while_its_records_do(loads, processed):
+    last, key = processed.process(10, 11)
+    payload = "payloads/test-orders/large"
+    loads.objects.put(payload, b"{}")
+    loads.objects.delete([key])
+    loads.deliver(loads.patience(), last)
+    loads.sql("UPDATE staged_objects SET not_recovered = 'its payload does not pass'")
+    fold(loads.tracker)
+    assert audit(loads.tracker, processed.log).opened == []
+    loads.sql("DELETE FROM audit_minutes")  # the auditor is through: it is unrecoverable
+    assert trim_payloads(loads.tracker, loads.objects, kept_s=-3600).deleted == 0
+    settle_lost(loads.tracker, loads.name, Decision("ann", "nobody wants them"))
+    assert trim_payloads(loads.tracker, loads.objects, kept_s=-3600).deleted == 1
+
+
+def test_an_object_that_is_made_again_stays_while_who_made_it_is_frozen(
+    loads, processed, monkeypatch
+):
+    last, key = processed.process(10, 11)
+    loads.objects.delete([key])
+    loads.deliver(loads.patience(), last)
+    put = loads.objects.put
+
+    def frozen_behind(new: str, body: bytes) -> None:
+        put(new, body)
+        loads.sql("UPDATE consumers SET seen_at = clock_timestamp() + interval '1 hour'")
+        assert refreshed().garbage_kept_undecided == 1
+
+    def refreshed():
+        return refresh(loads.tracker, loads.objects, grace_s=0, staged_kept_s=86_400)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loads.objects, "put", frozen_behind)
+        assert processed.recover().recovered == 1
+    loads.deliver(loads.patience(), last + 1)
+    assert processed.numbers() == [10, 11]
+    [(new,)] = loads.sql("SELECT key FROM staged_objects WHERE state = 'loaded'")
+    late = new_staged_again_key(key)
+    put(late, b"of another process, which came too late")
+    assert refreshed().garbage_deleted == 1
+    assert (loads.objects.exists(late), loads.objects.exists(new)) == (False, True)
 
 
 def test_a_parked_object_that_is_gone_is_told_by_the_look_of_each_minute(lot):

@@ -15,6 +15,15 @@ from tests.support.books import open_books
 from tests.support.children import was_killed
 from tests.support.many_batches import ManyBatches, fill
 
+from waybill.ingestion.takeover import count_sent
+from waybill.ledger import (
+    LogIdentity,
+    LogProgress,
+    claim_source,
+    replaced_log,
+    settle_log,
+    tell_progress,
+)
 from waybill.reconciliation.balance_report import balance
 from waybill.retention import records, rows, trim_log, trim_rows
 from waybill.settings import TrackerSettings
@@ -177,7 +186,7 @@ def test_records_go_once_they_are_loaded_and_old_and_the_last_one_stays(way: Way
     age(way, 30, most=2)
     before = books(way)
     assert trimmed(way) == {
-        "topic": way.topic.name, "deleted": 7, "commit": 2, "problem": "",
+        "topic": way.topic.name, "deleted": 7, "commit": 2, "problem": "", "held": "",
     }  # fmt: skip
     assert low(way) == 7
     assert trimmed(way)["deleted"] == 0
@@ -196,8 +205,112 @@ def test_records_whose_staged_object_is_not_loaded_stay_with_all_behind(way: Way
     way.load()
     age(way, 30)
     way.query("UPDATE staged_objects SET state = 'staged' WHERE commit_number = 2")
-    assert trimmed(way)["deleted"] == 4
-    assert low(way) == 4
+    found = trimmed(way)
+    assert (found["deleted"], low(way)) == (4, 4)
+    assert "commit 2 and all behind it are kept: a staged object of it is not" in found["held"]
+
+
+QUARANTINED = """
+WITH own AS (
+  INSERT INTO parked_partitions (pipeline_id, event_name, stage, error_type, quarantined)
+  VALUES ('p', 'order', 'mapping', 'x', 1) RETURNING id),
+object AS (INSERT INTO parked_objects (key, bytes) VALUES ('parked/x', 1) RETURNING key)
+INSERT INTO segments (partition_id, object_key, position, length, count, bytes, sha256,
+  first_event_at, last_event_at, state, scope, commit_number, kafka_partition, first_offset)
+SELECT own.id, key, 0, 1, 1, 1, '', now(), now(), 'quarantined', 'warehouse', 1, 0, 0
+FROM own, object
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "until"),
+    [
+        (
+            "UPDATE staged_objects SET state = 'lost', not_recovered = 'x' WHERE commit_number = 1",
+            "UPDATE staged_objects SET state = 'deleted', loaded_at = now() WHERE state = 'lost'",
+        ),
+        (QUARANTINED, "UPDATE segments SET problem = 'they are gone'"),
+    ],
+)
+def test_records_of_what_may_be_made_again_stay_also_when_the_books_are_trimmed(
+    way: Way, what: str, until: str
+) -> None:
+    flow(way, 4, 3, 2)
+    way.load()
+    age(way, 100)
+    way.query(what)
+    assert trim_rows(way.tracker, kept_s=KEPT_S)["batches"] == 0
+    found = trimmed(way)
+    assert (found["deleted"], found["commit"]) == (0, 0)
+    assert "commit 1 and all behind it are kept: " in found["held"]
+    way.query(until)
+    assert trimmed(way)["deleted"] == 8
+    assert trim_rows(way.tracker, kept_s=KEPT_S)["batches"] == 2
+
+
+def test_many_lost_objects_hold_up_no_row_of_those_behind(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "MOST_ROWS", 7)
+    fill(way.tracker, ManyBatches(PIPELINE, "other", "events.x.other", 60, 30))
+    first = "destination = 'other' AND commit_number <= 10"
+    way.query("UPDATE staged_objects SET state = 'deleted', "
+              "loaded_at = clock_timestamp() - interval '100 days'")  # fmt: skip
+    way.query(f"UPDATE staged_objects SET state = 'lost' WHERE {first}")
+    before, all_rows = sizes(way)["staged_objects"], "SELECT count(*) FROM staged_objects WHERE "
+    [(lost,)] = way.query(f"{all_rows} {first}")
+    assert trim_rows(way.tracker, kept_s=KEPT_S)["staged_objects"] == before - lost > 7
+    assert sizes(way)["staged_objects"] == lost > 7
+
+
+def log_of(way: Way, wal_id: str, **changes: Any) -> Any:
+    """Claim the source for a log, which begins at the ends of the topic as they are."""
+    ends = {n: high for n, (_, high) in way.log.watermarks(way.topic).items()}
+    name = way.topic.name
+    identity = LogIdentity(wal_id, PIPELINE, "ingestion", "p", "edge-7", "/wal", name, **changes)
+    return claim_source(way.tracker, identity, ends={name: ends})
+
+
+def test_records_that_a_log_may_look_for_stay_and_the_log_is_named(way: Way) -> None:
+    flow(way, 4)
+    lease = log_of(way, "a" * 32)
+    flow(way, 3, 2)
+    way.load()
+    age(way, 30, most=2)
+    tell_progress(way.tracker, LogProgress(lease, 1, 3))
+    assert trimmed(way)["deleted"] == 7, "its run lives"
+    age(way, 30)
+    way.query("UPDATE write_ahead_logs SET seen_at = seen_at - interval '31 days'")
+    found = trimmed(way)
+    assert (found["deleted"], found["commit"], low(way)) == (0, 2, 7), "its run died"
+    assert f"what log {'a' * 32} of " in found["held"]
+    assert f"`waybill logs settle {'a' * 32}`" in found["held"]
+    again = log_of(way, "a" * 32)
+    assert trimmed(way)["deleted"] == 0, "who opened it again has not looked yet"
+    tell_progress(way.tracker, LogProgress(again, 2, 0, 1, {0: 9}))
+    found = trimmed(way)
+    assert (found["deleted"], found["held"]) == (1, "")
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_records_of_a_log_that_was_taken_over_stay_until_it_is_counted(
+    way: Way, settled: bool
+) -> None:
+    log_of(way, "a" * 32)
+    flow(way, 4, 3)
+    way.load()
+    age(way, 30)
+    way.query("UPDATE write_ahead_logs SET seen_at = seen_at - interval '31 days'")
+    if settled:
+        settle_log(way.tracker, "a" * 32, who="ann", reason="the disk burnt")
+    else:
+        log_of(way, "b" * 32)
+    assert trimmed(way)["deleted"] == 0
+    replaced = replaced_log(way.tracker, "a" * 32)
+    assert replaced is not None
+    count_sent(way.tracker, way.log, replaced)
+    found = trimmed(way)
+    assert (found["deleted"], found["held"]) == (6, "")
 
 
 def test_offsets_of_another_topic_of_the_same_name_delete_nothing(way: Way) -> None:
@@ -221,7 +334,7 @@ def test_a_kill_after_the_deletion_is_made_good_by_the_next_run(
         patch.setattr(records, "_keep", lambda *_: None)
         assert trimmed(way)["deleted"] == 8
     assert trimmed(way) | {"commit": 3} == {
-        "topic": way.topic.name, "deleted": 0, "commit": 3, "problem": "",
+        "topic": way.topic.name, "deleted": 0, "commit": 3, "problem": "", "held": "",
     }  # fmt: skip
     assert low(way) == 8
 

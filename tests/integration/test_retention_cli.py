@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from tests.support import orders
 from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import app
-from waybill.storage import open_log
+from waybill.ledger import LogIdentity, claim_source
+from waybill.storage import open_log, open_tracker
 from waybill.storage.tracker.tables import METADATA
 
 pytestmark = pytest.mark.serves
@@ -51,3 +53,32 @@ def test_what_is_shown_asked_and_trimmed(settings: Any, tmp_path: Path) -> None:
     assert set(report["rows"].values()) == {0}
     assert report["source_keys"] == {"deleted": 0, "bytes": 0, "kept": {}}
     assert runner.invoke(app, ["retention", "run", "--yes"]).exit_code == 0
+
+
+def test_the_command_names_a_log_that_keeps_records(settings: Any, tmp_path: Path) -> None:
+    topic = orders.topic_of(tmp_path / "pipelines")
+    info = open_log(settings.kafka).describe(topic)
+    old = "now() - interval '31 days'"
+    with open_tracker(settings.tracker) as tracker:
+        identity = LogIdentity(
+            "a" * 32, "test-orders", "ingestion", "p", "n\x1b[31m", "/wal", topic
+        )
+        assert claim_source(tracker, identity, ends={topic: {0: 0}})
+        with tracker.transaction() as connection:
+            for statement in (
+                f"UPDATE write_ahead_logs SET seen_at = {old}",
+                "INSERT INTO load_positions (destination, last_commit) VALUES ('warehouse', 1)",
+                "INSERT INTO topic_offsets (cluster_id, topic_id, topic, partition, next_offset, "
+                f"known_since) VALUES ('{info.cluster_id}', '{info.topic_id}', '{topic}', 0, 0, "
+                "now() - interval '90 days')",
+                "INSERT INTO batches (id, consumer, epoch, destination, commit_number, offsets, "
+                "committed_at) VALUES (gen_random_uuid(), 'processing/x', 1, 'warehouse', 1, "
+                f"jsonb_build_array(jsonb_build_array('{topic}', 0, 0, 1, 1)), {old})",
+            ):
+                connection.execute(text(statement))
+    done = CliRunner().invoke(app, ["retention", "run", "--yes"])
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.output.split())
+    assert f"commit 1 and all behind it are kept: what log {'a' * 32} of orders on n" in words
+    assert f"its next run does that, or `waybill logs settle {'a' * 32}`" in words
+    assert "\x1b" not in words

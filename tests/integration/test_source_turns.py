@@ -24,7 +24,7 @@ from waybill.cli import app
 from waybill.ingestion import IngestReport, RunSoFar, Turn, TurnEndedError, run_progress
 from waybill.ingestion.connectors.csv_file import CsvConnector
 from waybill.ingestion.run_progress import RunProgress
-from waybill.ledger import any_run, ask_leave, ask_stop, last_turns, read_slot_users
+from waybill.ledger import any_run, ask_leave, ask_stop, last_turns, read_logs, read_slot_users
 from waybill.settings import Settings
 from waybill.storage import TrackerStore
 
@@ -141,6 +141,28 @@ def test_a_turn_does_not_end_before_the_sources_cursor_has_moved(
         found, turns = turn(settings, found), turns + 1
     assert isinstance(found, IngestReport), "each turn began where the one before it had"
     assert len(set(ids_in_kafka(settings))) == 2 * PAGE_ROWS
+
+
+def test_a_run_that_waits_for_its_source_has_a_log_that_is_seen(
+    settings: Settings, tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By that its log is none that was forgotten, for which Kafka keeps records."""
+    real, unseen = CsvConnector.read, list[float]()
+
+    def read(self: Any, cursor: Any) -> Iterator[Any]:
+        with tracker.transaction() as connection:
+            connection.execute(
+                text("UPDATE write_ahead_logs SET seen_at = seen_at - interval '9 d'")
+            )
+        yield None
+        unseen.extend(log.unseen_s for log in read_logs(tracker))
+        yield from real(self, cursor)
+
+    monkeypatch.setattr(CsvConnector, "read", read)
+    monkeypatch.setattr("waybill.ingestion.run._TELL_IDLE_S", -1.0)
+    assert services.run_ingest(settings, NAME).read == ROWS
+    assert len(unseen) == 1
+    assert unseen[0] < 600
 
 
 def test_a_run_without_a_slot_is_not_moved_by_being_asked(

@@ -89,6 +89,8 @@ def run(
 def _print(report: dict[str, Any]) -> None:
     for topic in report["topics"]:
         echo(f"{topic['deleted']:,} records of {topic['topic']}")
+        if topic["held"]:
+            echo(f"  {plain(topic['held'])}")
     for name in report["ended_topics"]:
         echo(f"topic {name}, which had ended")
     echo(f"{report['payloads'].get('deleted', 0):,} payloads")

@@ -112,6 +112,8 @@ _CONFIRM_EVERY = 16
 _KAFKA_AWAY_LIMIT_S = 60.0
 """Kafka acknowledges nothing for so long: the run ends, and the next one goes on."""
 _TELL_EVERY_S = 5.0
+_TELL_IDLE_S = 3600.0
+"""A run whose source gives nothing says so often that its log is not one that was forgotten."""
 _AFTER_AN_ERROR_S = 5.0
 _POLL_S = 0.02
 _LOOK_S = 1.0
@@ -197,6 +199,8 @@ class _Run:
     _total: int | None = None
     """Rows that the source has, where it can say."""
     _began: float
+    _idle_told = 0.0
+    """When it was told last, monotonic, that the run waits for its source."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -441,6 +445,9 @@ class _Run:
         """Commit what Kafka has meanwhile, while a source without an end is waited for."""
         self._intake.producer.poll(0)
         self._commit_delivered()
+        if time.monotonic() - self._idle_told > _TELL_IDLE_S:
+            self._tell_waiting()
+            self._idle_told = time.monotonic()
 
     # Versions and the lease
 

@@ -74,7 +74,8 @@ VALUES (:wal_id, :pipeline_id, :purpose, :name, :node, :path, :topic, :rereadabl
 ON CONFLICT (wal_id) DO UPDATE SET state = 'open', epoch = :epoch, last_version = :version,
   node = :node, path = :path, topic = :topic,
   offsets = CASE WHEN known.state = 'closed' THEN :offsets ELSE known.offsets END,
-  seen_at = clock_timestamp(), ended_at = NULL
+  seen_at = CASE WHEN known.state = 'closed' THEN clock_timestamp() ELSE known.seen_at END,
+  ended_at = NULL
 """).bindparams(bindparam("offsets", type_=JSONB))
 _TAKE_OVER = text("""
 UPDATE write_ahead_logs SET state = 'taken_over', counted_to = offsets,

@@ -10,7 +10,8 @@ after it was given up by name. See docs/adr/0010.
 Invariants
   I1  A lost object is made again once: one transaction moves its row from ``lost`` to ``deleted``
       by compare-and-set and names the new object. A SIGKILL before it leaves an object that no row
-      names.
+      names; its key says of which lost one it is made, and while that is lost the refresh does not
+      delete it: who froze between the two names an object that is there.
   I2  Only what gives the same number of rows again is taken: the pipeline may have another version
       by now, and events that parked then would be there twice.
   I3  The ledger's rows ``lost`` are what commits staged less what came in at the destination, and
@@ -32,6 +33,7 @@ from waybill.errors import InputError, StopError, WaybillError
 from waybill.ledger import LOST, PackedCounts, next_commit_number, read_minutes, write_counts
 from waybill.loading.states import audit_destination, pipelines_into
 from waybill.notices import write_notice
+from waybill.parking import new_staged_again_key
 from waybill.processing import ChainResult
 from waybill.storage import KafkaLog, ObjectStore, TrackerStore
 from waybill.storage.tracker import (
@@ -401,7 +403,7 @@ def _replace(
         for pipeline_id, packed in result.counts.by_pipeline()
     ]
     batch_id, body = uuid4(), result.staged.finish()
-    key = f"{item.key.rpartition('/')[0]}/{batch_id}.wbs"
+    key = new_staged_again_key(item.key)
     objects.put(key, body)
     with tracker.transaction() as connection:
         moved = connection.execute(

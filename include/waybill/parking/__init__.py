@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from waybill.parking.names import summary as summary
     from waybill.parking.object_keys import new_key as new_key
     from waybill.parking.object_keys import new_refused_key as new_refused_key
+    from waybill.parking.object_keys import new_staged_again_key as new_staged_again_key
     from waybill.parking.object_keys import new_unloaded_key as new_unloaded_key
     from waybill.parking.packed import NAMES as NAMES
     from waybill.parking.packed import CorruptSegmentError as CorruptSegmentError
@@ -179,7 +180,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Segment",
         ],
         "names": ["storable", "summary"],
-        "object_keys": ["new_key", "new_refused_key", "new_unloaded_key"],
+        "object_keys": [
+            "new_key",
+            "new_refused_key",
+            "new_staged_again_key",
+            "new_unloaded_key",
+        ],
         "packed": [
             "CorruptSegmentError",
             "NAMES",

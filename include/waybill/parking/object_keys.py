@@ -1,4 +1,4 @@
-"""Keys of parked objects: by each, what kind of object it is and what it holds.
+"""Keys of objects: by each, what kind of object it is and what it holds.
 
 An object is stored before the row that names it is committed. Where its key says what it holds,
 one that a killed process left is known to be garbage once the books stand beyond that: see
@@ -7,6 +7,7 @@ one that a killed process left is known to be garbage once the books stand beyon
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -17,6 +18,7 @@ from uuid import uuid4
 _REFUSED = re.compile(r"parked/refused/([0-9a-f]{32})/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
 _UNLOADED = re.compile(r"parked/unloaded/([0-9a-f]*)/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
 _CUT = re.compile(r"parked/cut/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
+_STAGED_AGAIN = re.compile(r"staged/(?:[^/]+/)*again-([0-9a-f]{64})-[0-9a-f]{32}\.wbs")
 _REWRITTEN = re.compile(r"parked/rewritten/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
 
 
@@ -72,3 +74,20 @@ def first_moved(key: str) -> int | None:
     """Return the id of the first segment that an object took over; None: it is another kind."""
     found = _REWRITTEN.fullmatch(key)
     return None if found is None else int(found[1])
+
+
+def new_staged_again_key(lost_key: str) -> str:
+    """Return a fresh key beside a lost staged object: ``…/again-<its digest>-<uuid4>.wbs``."""
+    folder = lost_key.rpartition("/")[0]
+    return f"{folder}/again-{staged_digest(lost_key)}-{uuid4().hex}.wbs"
+
+
+def staged_digest(key: str) -> str:
+    """Return by what the key of an object that was made again names the one that was lost."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def lost_digest(key: str) -> str | None:
+    """Return the digest of the lost object's key; None: it was not made again of one."""
+    found = _STAGED_AGAIN.fullmatch(key)
+    return None if found is None else found[1]

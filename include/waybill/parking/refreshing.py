@@ -12,6 +12,7 @@ a frozen process may wake up after any grace; the ledger fences it, so the ledge
   the offset, the batch was committed, with this object or without it;
 - staged: once each processing consumer, after the object was written, has committed a batch or was
   taken over: batches of one consumer follow each other;
+- staged, made again of a lost one: not before that one is no longer lost, besides;
 - parked, a message that Kafka refused: once its row names another object;
 - parked, the parts of a segment that was cut, or segments moved by a rewriting: once no swap of
   that segment, or of the first that moves, can commit;
@@ -72,7 +73,14 @@ from sqlalchemy.schema import CreateTable
 from waybill.access import write_audit
 from waybill.parking.cleanup import tracker_now
 from waybill.parking.model import RefreshReport
-from waybill.parking.object_keys import cut_segment, first_moved, refused_message, unloaded_commit
+from waybill.parking.object_keys import (
+    cut_segment,
+    first_moved,
+    lost_digest,
+    refused_message,
+    staged_digest,
+    unloaded_commit,
+)
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, read_object_directory
 from waybill.parking.quarantine import raise_alarm
 from waybill.parking.states import HELD, IS_MARKED, IS_UNMARKED, lock_group
@@ -326,12 +334,13 @@ def _decided(
         return []
     since = _processing_decided_before(tracker)
     before = None if since is None else since - timedelta(seconds=skew_s)
+    lost = _lost_digests(tracker)
     keys = []
     for item in old:
         if item.deleted:
             keys.append(item.key)
         elif item.key.startswith("staged/"):
-            if before is not None and item.modified < before:
+            if before is not None and item.modified < before and lost_digest(item.key) not in lost:
                 keys.append(item.key)
         elif _is_decided(tracker, objects, item):
             keys.append(item.key)
@@ -352,6 +361,16 @@ def _unnamed_now(tracker: TrackerStore, keys: Sequence[str]) -> list[str]:
     with tracker.transaction() as connection:
         named = {str(row[0]) for row in connection.execute(query)}
     return [key for key in keys if key not in named]
+
+
+def _lost_digests(tracker: TrackerStore) -> set[str]:
+    """Return by what objects that are made again name those that are lost.
+
+    Only the transaction that moves a row from ``lost``, which nothing leads back to, can name one.
+    """
+    query = select(staged_objects.c.key).where(staged_objects.c.state == "lost")
+    with tracker.transaction() as connection:
+        return {staged_digest(str(key)) for key in connection.execute(query).scalars()}
 
 
 def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> bool:

@@ -2,8 +2,10 @@
 
 Nobody counts who names an object, so it is kept while anything might. Of a pipeline the objects go
 that are older than the margin, and older than everything of it that is on its way: ingestion's
-oldest event that Kafka has not acknowledged, and the oldest intake minute that the auditor is not
-through with. Those that parked events name are kept: the segments are read. A pipeline keeps all
+oldest event that Kafka has not acknowledged, the oldest intake minute that the auditor is not
+through with, and that of which a staged object is lost: it may be made again from the events, also
+where that failed once. Those that parked events name are kept: the segments are read. A pipeline
+keeps all
 
 - while a replay of it runs, or ended within the margin: its messages are in the log once more, with
   payloads as old as they were;
@@ -47,6 +49,10 @@ SELECT clock_timestamp() - make_interval(secs => :kept_s) AS before,
   (SELECT min(open_from_minute) FROM intake_watermarks
     WHERE pipeline_id = :pipeline AND (open OR waiting > 0)) AS taken_in,
   (SELECT min(minute) FROM audit_minutes WHERE pipeline_id = :pipeline) AS audited,
+  (SELECT min((row->>2)::int) FROM staged_objects AS lost
+    JOIN ledger ON reference = 'lost:' || destination || ':' || commit_number,
+    jsonb_array_elements(counts) AS row
+    WHERE lost.state = 'lost' AND ledger.pipeline_id = :pipeline) AS lost,
   (SELECT count(*) FROM ledger WHERE pipeline_id = :pipeline AND NOT folded) AS unfolded
 """)
 _PARKED = text("""
@@ -140,7 +146,7 @@ def _before(tracker: TrackerStore, pipeline_id: str, kept_s: float) -> tuple[dat
     """Return the time before which no event of a pipeline is on its way, and what keeps all."""
     with tracker.transaction() as connection:
         row = connection.execute(_STANDS, {"pipeline": pipeline_id, "kept_s": kept_s}).one()
-    minutes = [m for m in (row.taken_in, row.audited) if m is not None]
+    minutes = [m for m in (row.taken_in, row.audited, row.lost) if m is not None]
     times = [row.before, *(datetime.fromtimestamp(m * 60, UTC) for m in minutes)]
     before = min(times) - timedelta(seconds=_SKEW_S)
     return before, "its counts are not folded yet" if row.unfolded else ""

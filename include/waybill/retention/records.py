@@ -6,6 +6,13 @@ A record goes once all of this holds:
 - no staged object of these commits is in another state than loaded or deleted: what is in
   quarantine is read again from the log; nor parked events of them in quarantine that may be made
   again from it;
+- no staged object that was made again of this topic's records waits to be loaded: it may be lost in
+  its turn;
+- no write-ahead log may still look for it. Who opens a log again, or takes its source over, looks
+  in Kafka for what it had sent beyond its last committed page, and counts that: what is not found
+  is sent once more. So of a log that is open, or taken over and not counted yet, all stays that was
+  younger than the margin when the log was seen last, but for what stands before its committed
+  pages. A log that lives holds nothing up, one that nobody opens again is named (``held``);
 - it is not the last record that processing read: each start compares that one with the log;
 - its topic is the one that the ledger knows, by id, and not stopped. Of commits made before the
   ledger knew this log (``known_since``, ``known_since_commit``: a topic of the same name was
@@ -17,10 +24,11 @@ deleted: a kill between has them deleted again, which changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row, text
 
@@ -30,6 +38,7 @@ from waybill.progress import Progress
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.topics import examine, read_stops, stop_error
 
+_LOG = logging.getLogger(__name__)
 MOST_COMMITS = 5_000
 """Commits that one look goes through."""
 _KNOWN = text("""
@@ -39,14 +48,17 @@ FROM topic_offsets WHERE topic = :topic
 # A commit is as old as the oldest one after it: a clock that was ahead holds nothing up.
 _COMMITS = text("""
 SELECT commit_number, offsets, committed_at,
+  min(committed_at) OVER (ORDER BY commit_number DESC) AS as_old_as,
   min(committed_at) OVER (ORDER BY commit_number DESC)
-    < clock_timestamp() - make_interval(secs => :kept_s) AND NOT EXISTS (
-    SELECT FROM staged_objects
+    < clock_timestamp() - make_interval(secs => :kept_s) AS is_old,
+  (SELECT min(state) FROM staged_objects
     WHERE destination = batches.destination AND commit_number = batches.commit_number
-      AND state NOT IN ('loaded', 'deleted')) AND NOT EXISTS (
+      AND state NOT IN ('loaded', 'deleted')) AS unloaded,
+  EXISTS (
     SELECT FROM segments JOIN parked_partitions p ON p.id = partition_id
     WHERE p.quarantined > 0 AND state = 'quarantined' AND problem = ''
-      AND scope = batches.destination AND segments.commit_number = batches.commit_number) AS is_over
+      AND scope = batches.destination AND segments.commit_number = batches.commit_number
+  ) AS quarantined
 FROM (
   SELECT destination, commit_number, offsets, committed_at FROM batches
   WHERE destination = :destination AND commit_number > :after AND commit_number <= (
@@ -54,6 +66,25 @@ FROM (
   ORDER BY commit_number LIMIT :most) AS batches
 ORDER BY commit_number
 """)
+_AGAIN = text("""
+SELECT min(commit_number) FROM staged_objects JOIN batches USING (destination, commit_number)
+WHERE destination = :destination AND consumer LIKE 'recovery/%' AND state IN ('staged', 'lost')
+  AND (state = 'lost' OR commit_number > (
+    SELECT last_commit FROM load_positions WHERE destination = :destination))
+  AND EXISTS (
+    SELECT FROM jsonb_array_elements(staged_objects.offsets) AS own WHERE own->>0 = :topic)
+""")
+_LOGS = text("""
+SELECT wal_id, node, coalesce(pipelines.name, pipeline_id) AS pipeline, seen_at,
+  seen_at - make_interval(secs => :kept_s) AS since, logs.offsets
+FROM write_ahead_logs AS logs LEFT JOIN pipelines ON pipelines.id = pipeline_id
+WHERE topic = :topic AND (state = 'open' OR (purpose = 'ingestion' AND adoptions = 0 AND NOT reread
+  AND (state = 'taken_over' OR (state = 'ended'
+    AND ended_at > clock_timestamp() - make_interval(days => :ended_days)))))
+ORDER BY seen_at, wal_id
+""")
+_ENDED_DAYS = 30
+"""A log that was settled by name while Kafka was away is counted by the next run, or forgotten."""
 _KEEP = text("""
 UPDATE topic_offsets SET trimmed_commit = greatest(trimmed_commit, :commit)
 WHERE topic = :topic AND cluster_id = :cluster AND topic_id = :id
@@ -71,10 +102,48 @@ class TopicTrim:
     """Up to which commit of its destination its records may be gone."""
     problem: str = ""
     """Why nothing was done; empty: it was."""
+    held: str = ""
+    """What keeps records that are old enough, and what to do; empty: nothing does."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         return asdict(self)
+
+
+class _Log(NamedTuple):
+    """A write-ahead log of which what it sent may still be looked for in a topic."""
+
+    wal_id: str
+    pipeline: str
+    node: str
+    seen_at: datetime
+    since: datetime
+    """Of what was committed before, nothing is looked for."""
+    offsets: Mapping[str, int]
+    """{partition: offset}: nor of what stands before."""
+
+    def looks_for(self, partition: int, end: int, committed_at: datetime) -> bool:
+        """Tell whether it may have sent a record of a range that ends there."""
+        return committed_at >= self.since and end > self.offsets.get(str(partition), 0)
+
+    @property
+    def words(self) -> str:
+        return (
+            f"what log {self.wal_id} of {self.pipeline} on {self.node}, last seen "
+            f"{self.seen_at:%Y-%m-%d %H:%M} UTC, had sent may not be counted: its next run does "
+            f"that, or `waybill logs settle {self.wal_id}`"
+        )
+
+
+class _Over(NamedTuple):
+    """How far a topic's records are not needed any more."""
+
+    ends: dict[int, int]
+    """{partition: end of its newest range that is over}."""
+    commit: int
+    """The newest such commit."""
+    held: str = ""
+    """What keeps the one behind it though it is old enough; empty: its age, or there is none."""
 
 
 @dataclass(slots=True)
@@ -107,7 +176,10 @@ def trim_log(
     progress = Progress("retention: records in Kafka", "topics", len(topics))
     for topic, destination in sorted(topics.items()):
         if topic in existing:
-            trimmed.append(_trim(tracker, log, topic, destination, kept_s))
+            done = _trim(tracker, log, topic, destination, kept_s)
+            if done.held:
+                _LOG.warning("%s: %s", topic, done.held)
+            trimmed.append(done)
         progress.add()
     return trimmed
 
@@ -130,12 +202,12 @@ def _trim(
         known = _known(tracker, topic)  # as it is since: a stop may have been settled meanwhile
         if not isinstance(known, _Known) or known.topic_id != info.topic_id:
             raise StopError(f"the positions of {topic!r} were moved meanwhile")
-        ends, commit = _ends(tracker, topic, destination, known, kept_s)
+        over = _ends(tracker, topic, destination, known, kept_s)
         own = read_positions(tracker, topic).get((known.cluster_id, known.topic_id), {})
         lows = {number: low for number, (low, _) in log.watermarks(info).items()}
         below = {
             number: least
-            for number, end in ends.items()
+            for number, end in over.ends.items()
             if number in own
             and (least := min(end, own[number].deletable_before)) > lows.get(number, least)
         }
@@ -143,8 +215,9 @@ def _trim(
             log.delete_records(topic, below)
     except WaybillError as error:
         return TopicTrim(topic, problem=str(error))
-    _keep(tracker, topic, known, commit)
-    return TopicTrim(topic, sum(end - lows[number] for number, end in below.items()), commit)
+    _keep(tracker, topic, known, over.commit)
+    deleted = sum(end - lows[number] for number, end in below.items())
+    return TopicTrim(topic, deleted, over.commit, held=over.held)
 
 
 def _known(tracker: TrackerStore, topic: str) -> _Known | str | None:
@@ -166,10 +239,20 @@ def _known(tracker: TrackerStore, topic: str) -> _Known | str | None:
 
 def _ends(
     tracker: TrackerStore, topic: str, destination: str, known: _Known, kept_s: float
-) -> tuple[dict[int, int], int]:
-    """Return {partition: end of its newest range that is over}, and the newest such commit."""
+) -> _Over:
+    """Do ``_go_through``; nothing is over while what was made again of the topic is not loaded."""
+    over = _go_through(tracker, topic, destination, known, kept_s)
+    held = _made_again(tracker, topic, destination)  # after what it was made of was read
+    return _Over({}, known.trimmed, held) if held else over
+
+
+def _go_through(
+    tracker: TrackerStore, topic: str, destination: str, known: _Known, kept_s: float
+) -> _Over:
+    """Return how far the commits behind those that were gone through are over."""
     ends: dict[int, int] = {}
     after = known.trimmed
+    logs = _logs(tracker, topic, kept_s)
     while True:
         asked = {
             "destination": destination,
@@ -180,14 +263,50 @@ def _ends(
         with tracker.transaction() as connection:
             rows = connection.execute(_COMMITS, asked).all()
         for row in rows:
-            if not row.is_over:
-                return ends, after
+            own = {
+                partition: end
+                for name, partition, _, end, *_ in row.offsets
+                if name == topic and _is_of(known, partition, row)
+            }
+            held = _held(row, own, logs)
+            if held or not row.is_old:
+                return _Over(ends, after, held if row.is_old else "")
             after = int(row.commit_number)
-            for name, partition, _, end, *_ in row.offsets:
-                if name == topic and _is_of(known, partition, row):
-                    ends[partition] = end
+            ends.update(own)
         if len(rows) < MOST_COMMITS:
-            return ends, after
+            return _Over(ends, after)
+
+
+def _made_again(tracker: TrackerStore, topic: str, destination: str) -> str:
+    """Return why nothing of a topic may go: an object that was made again of it is not loaded."""
+    asked = {"topic": topic, "destination": destination}
+    with tracker.transaction() as connection:
+        number = connection.execute(_AGAIN, asked).scalar()
+    if number is None:
+        return ""
+    return f"all are kept: commit {number} was made again of them, and is not loaded yet"
+
+
+def _logs(tracker: TrackerStore, topic: str, kept_s: float) -> list[_Log]:
+    asked = {"topic": topic, "kept_s": kept_s, "ended_days": _ENDED_DAYS}
+    with tracker.transaction() as connection:
+        rows = connection.execute(_LOGS, asked)
+        return [_Log(**{name: getattr(row, name) for name in _Log._fields}) for row in rows]
+
+
+def _held(commit: Row[Any], ends: Mapping[int, int], logs: Sequence[_Log]) -> str:
+    """Return what keeps a commit's records, in words; empty: nothing but its age."""
+    what = f"commit {commit.commit_number} and all behind it are kept: "
+    if commit.unloaded == "lost":
+        return what + "a staged object of it is lost, see `waybill destination lost`"
+    if commit.unloaded:
+        return what + "a staged object of it is not loaded"
+    if commit.quarantined:
+        return what + "parked events of it are quarantined, see `waybill parked lost`"
+    for log in logs:
+        if any(log.looks_for(n, end, commit.as_old_as) for n, end in ends.items()):
+            return what + log.words
+    return ""
 
 
 def _is_of(known: _Known, partition: int, commit: Row[Any]) -> bool:

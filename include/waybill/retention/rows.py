@@ -4,10 +4,12 @@ Each trim goes through its table in windows, a transaction each, by an index fro
 reads what it deletes, what it has to keep, and one window. Who asks for what:
 
 batches         the way to a destination, until they are loaded; the auditor's ranges, until it has
-                looked at them; traces, to know what was committed; trimming Kafka (``records``)
-ledger          minutes and totals, until they are folded; what a commit that waits brought; marks
-                of replays, which are written once: as long as the replay's row is there
-staged_objects  loading; refresh, until the object is deleted
+                looked at them; traces, to know what was committed; trimming Kafka (``records``),
+                which stops at a commit of which something is to be made again from the log
+ledger          minutes and totals, until they are folded; what a commit that waits brought; what is
+                lost and may be made again; marks of replays, which are written once: as long as
+                the replay's row is there
+staged_objects  loading; refresh, until the object is deleted; what is lost, with all of its commit
 segments        parked events, replays, marks that are settled late, traces of replays; their sums
                 go to ``parked_partitions.trimmed_…``
 replays         messages that are on their way; the books, of one that did not end by itself
@@ -55,7 +57,11 @@ GROWTH: dict[str, Growth] = {
     "audit_minutes": Growth("minute of an event name in work", "the auditor, once it balances"),
     "audit_rounds": Growth("minute", "the auditor, after a day"),
     "auto_replays": _lasts("marked partition", _NAMES),
-    "batches": Growth("micro-batch", f"{_BOOKS} after its commit, loaded and audited"),
+    "batches": Growth(
+        "micro-batch",
+        f"{_BOOKS} after its commit, loaded and audited, once nothing up to it waits to be made "
+        "again from Kafka",
+    ),
     "breaches": _lasts("breach", "lasts: what did not add up, and how it ended"),
     "campaign_groups": Growth("parked group in a campaign", f"{_BOOKS} after its campaign ended"),
     "campaigns": _lasts("campaign", "lasts: who asked for what, and what came of it in numbers"),
@@ -142,13 +148,22 @@ GROWTH: dict[str, Growth] = {
 MOST_ROWS = 1_000
 """Rows that one transaction looks at."""
 _BATCHES = text("""
-WITH old_ones AS (
+WITH needed AS (
+  SELECT destination, min(commit_number) AS first FROM (
+    SELECT destination, commit_number FROM staged_objects WHERE state = 'lost'
+    UNION ALL
+    SELECT scope, commit_number FROM segments
+    JOIN parked_partitions AS own ON own.id = partition_id
+    WHERE own.quarantined > 0 AND state = 'quarantined' AND problem = '') AS waiting
+  GROUP BY 1),
+old_ones AS (
   SELECT old.* FROM commit_sequences AS sequence
   JOIN load_positions AS loaded USING (destination)
+  LEFT JOIN needed USING (destination)
   CROSS JOIN LATERAL (
     SELECT id, committed_at FROM batches
     WHERE destination = sequence.destination
-      AND commit_number <= least(loaded.last_commit, sequence.last - 1,
+      AND commit_number <= least(loaded.last_commit, sequence.last - 1, needed.first - 1,
         CASE WHEN :audited
           THEN coalesce((CAST(:reached AS jsonb) ->> sequence.destination)::bigint, 0)
           ELSE sequence.last END)
@@ -163,6 +178,12 @@ WITH seen AS (
   SELECT id, reference, folded, min(committed_at) OVER (ORDER BY id DESC)
     < clock_timestamp() - make_interval(secs => :kept_s) AS is_old
   FROM (SELECT * FROM ledger WHERE id > :after ORDER BY id LIMIT :most) AS ledger),
+lost AS (
+  SELECT DISTINCT destination, commit_number FROM staged_objects WHERE state = 'lost'),
+waiting AS (
+  SELECT 'lost:' || destination || ':' || commit_number AS reference FROM lost
+  UNION ALL
+  SELECT 'found:' || key FROM lost JOIN staged_objects USING (destination, commit_number)),
 gone AS (
   DELETE FROM ledger USING seen
   WHERE ledger.id = seen.id AND seen.is_old AND seen.folded AND NOT CASE
@@ -170,7 +191,7 @@ gone AS (
       SELECT FROM batches WHERE batches.id = left(seen.reference, 36)::uuid)
     WHEN seen.reference LIKE 'replay:%' THEN EXISTS (
       SELECT FROM replays WHERE replays.id::text = split_part(seen.reference, ':', 2))
-    ELSE false END
+    ELSE seen.reference IN (SELECT reference FROM waiting) END
   RETURNING 1)
 SELECT max(id) AS last, bool_and(is_old) AS all_old, (SELECT count(*) FROM gone) AS gone FROM seen
 """)
@@ -178,8 +199,11 @@ _STAGED = text("""
 WITH old AS (
   SELECT staged.* FROM commit_sequences AS sequence
   CROSS JOIN LATERAL (
-    SELECT key, state, loaded_at FROM staged_objects
-    WHERE destination = sequence.destination
+    SELECT key, state, loaded_at FROM staged_objects AS own
+    WHERE destination = sequence.destination AND NOT EXISTS (
+      SELECT FROM staged_objects AS lost
+      WHERE lost.destination = own.destination AND lost.commit_number = own.commit_number
+        AND lost.state = 'lost')
     ORDER BY commit_number, key LIMIT :most) AS staged
   WHERE staged.state = 'deleted'
     AND staged.loaded_at < clock_timestamp() - make_interval(secs => :kept_s)
