@@ -278,6 +278,44 @@ def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_
     )
 
 
+WORKER = """
+import time, types, uvicorn
+from waybill.events import identity
+real_run = uvicorn.run
+uvicorn.run = lambda *given, **named: real_run(*given, **{**named, "workers": 1})
+identity.time = types.SimpleNamespace(time_ns=lambda: time.time_ns() - BEHIND_S * 10**9)
+"""
+
+
+def test_intake_versions_rise_over_the_workers_of_a_host_whatever_its_clock_does(
+    stack_settings: Settings, tmp_path: Path
+) -> None:
+    settings = collectors.deployed(stack_settings, tmp_path)
+    both = [
+        settings.model_copy(
+            update={
+                "collector": settings.collector.model_copy(
+                    update={"workers": 2, "port": collectors.free_port()}
+                )
+            }
+        )
+        for _ in range(2)
+    ]
+    with (
+        collectors.collector(both[0], tmp_path, patch=WORKER.replace("BEHIND_S", "0")) as first,
+        collectors.collector(both[1], tmp_path, patch=WORKER.replace("BEHIND_S", "5")) as second,
+    ):
+        for begin in range(0, 24, 6):
+            for at, running in ((begin, first), (begin + 3, second)):
+                batch = [{"number": 1, "amount": at + n} for n in range(3)]
+                assert running.post(batch).status_code == 202, running.words()
+        assert (first.stop(), second.stop()) == (0, 0), first.words() + second.words()
+    events = collectors.in_kafka(settings)
+    events.sort(key=lambda event: int(event.intake_version))
+    assert [event.data["amount"] for event in events] == list(range(24))
+    assert len({event.intake_version for event in events}) == 24
+
+
 UNSENT = """
 from waybill.services import collector
 real_config = collector.kafka_config
