@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.support.books import open_books
+from typer.testing import CliRunner
 
+from waybill.cli import app
 from waybill.errors import StopError
 from waybill.ledger import (
     CollectedPage,
@@ -30,6 +32,7 @@ from waybill.ledger import (
     settle_log,
 )
 from waybill.reconciliation.checks.stranded import look
+from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import COUNT_COLUMNS
 
@@ -173,7 +176,7 @@ def test_a_log_that_a_restored_tracker_lacks_goes_on_with_the_generation_of_its_
 
 
 def test_a_log_for_a_generation_that_a_restored_tracker_lacks_is_held_and_told_once(
-    tracker: TrackerStore,
+    tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = HeldRecords(1234, "events-g2.t.w")
     for number in (1, 2):
@@ -187,6 +190,10 @@ def test_a_log_for_a_generation_that_a_restored_tracker_lacks_is_held_and_told_o
     assert [(log.state, log.unsettled) for log in logs] == [("open", 1234)] * 2
     [finding] = look(logs, 600)
     assert "`waybill topics grow events.t.w`" in finding.words
+    settings = Settings(_env_file=None, tracker=TrackerSettings(dsn=tracker.dsn))
+    monkeypatch.setattr("waybill.settings.Settings", lambda: settings)
+    listed = " ".join(CliRunner().invoke(app, ["logs", "list"]).output.split())
+    assert f"log {1:032x} on n holds 1,234 events that cannot be had again" in listed
     settle_log(tracker, f"{2:032x}", who="ann", reason="nobody wants them")
     assert unknown(tracker, 2, held) is None, "now it is moved aside"
     grow(tracker)

@@ -45,6 +45,7 @@ def list_(
         print_json([one.to_json() for one in found])
     else:
         print_table(_log_table(found, everything=everything))
+        print_folded([one.reason for one in found if one.state == "open" and one.reason])
 
 
 @app.command()
