@@ -16,14 +16,22 @@ from typing import Any
 import httpx
 import pytest
 import zstandard
+from sqlalchemy import text
 from tests.support import collectors
 from tests.support.children import wait_until
+from tests.support.orders import team_of
 from tests.support.recorded import counting
 
 from waybill import services
+from waybill.access import Decision
 from waybill.errors import InputError
+from waybill.events import decode
+from waybill.ledger import note_partitions
+from waybill.pipelines import topic_name
 from waybill.settings import Settings
 from waybill.stack import Stack, credentials, environment, state_folder
+from waybill.storage import open_log, open_tracker
+from waybill.topics import GrowRequest
 
 pytestmark = pytest.mark.serves
 
@@ -268,6 +276,78 @@ def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_
     assert sorted(event.data["number"] for event in collectors.in_kafka(settings)) == list(
         range(30)
     )
+
+
+WORKER = """
+import time, types, uvicorn
+from waybill.events import identity
+real_run = uvicorn.run
+uvicorn.run = lambda *given, **named: real_run(*given, **{**named, "workers": 1})
+identity.time = types.SimpleNamespace(time_ns=lambda: time.time_ns() - BEHIND_S * 10**9)
+"""
+
+
+def test_intake_versions_rise_over_the_workers_of_a_host_whatever_its_clock_does(
+    stack_settings: Settings, tmp_path: Path
+) -> None:
+    settings = collectors.deployed(stack_settings, tmp_path)
+    both = [
+        settings.model_copy(
+            update={
+                "collector": settings.collector.model_copy(
+                    update={"workers": 2, "port": collectors.free_port()}
+                )
+            }
+        )
+        for _ in range(2)
+    ]
+    with (
+        collectors.collector(both[0], tmp_path, patch=WORKER.replace("BEHIND_S", "0")) as first,
+        collectors.collector(both[1], tmp_path, patch=WORKER.replace("BEHIND_S", "5")) as second,
+    ):
+        for begin in range(0, 24, 6):
+            for at, running in ((begin, first), (begin + 3, second)):
+                batch = [{"number": 1, "amount": at + n} for n in range(3)]
+                assert running.post(batch).status_code == 202, running.words()
+        assert (first.stop(), second.stop()) == (0, 0), first.words() + second.words()
+    events = collectors.in_kafka(settings)
+    events.sort(key=lambda event: int(event.intake_version))
+    assert [event.data["amount"] for event in events] == list(range(24))
+    assert len({event.intake_version for event in events}) == 24
+
+
+UNSENT = """
+from waybill.services import collector
+real_config = collector.kafka_config
+collector.kafka_config = lambda settings: {**real_config(settings), "linger.ms": 60_000}
+"""
+
+
+def test_what_was_answered_is_sent_though_a_restored_tracker_does_not_know_its_log(
+    stack_settings: Settings, tmp_path: Path
+) -> None:
+    settings = collectors.deployed(stack_settings, tmp_path)
+    name = topic_name(team_of(settings.pipelines_dir), "warehouse")
+    open_log(settings.kafka).ensure_topic(name)
+    with open_tracker(settings.tracker) as tracker:
+        note_partitions(tracker, name, open_log(settings.kafka).describe(name).partitions)
+    plan = services.plan_growth(settings, GrowRequest(topic=name, partitions=8))
+    second = services.grow_topic(settings, plan, Decision("ann", "a test")).name
+    with collectors.collector(settings, tmp_path, patch=UNSENT) as running:
+        answer = running.post([{"number": number} for number in range(30)])
+        assert answer.status_code == 202, answer.text
+        running.kill()
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        assert connection.execute(text("DELETE FROM write_ahead_logs")).rowcount == 1
+    with collectors.collector(settings, tmp_path) as running:
+        wait_until(
+            lambda: services.balance(settings).ingested == 30, limit_s=60, what=running.words()
+        )
+        assert running.stop() == 0, running.words()
+    log = open_log(settings.kafka)
+    sent = list(log.read(second, log.watermarks(log.describe(second))))
+    assert sorted(decode(value).data["number"] for value in sent) == list(range(30))
+    assert not list((settings.wal.dir).glob("*/quarantine/*"))
 
 
 def test_a_pipeline_that_is_sent_to_cannot_become_one_that_fetches(

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.support.books import open_books
+from typer.testing import CliRunner
 
+from waybill.cli import app
+from waybill.errors import StopError
 from waybill.ledger import (
     CollectedPage,
     FencedError,
+    HeldRecords,
     LogIdentity,
     LogMinute,
     LogProgress,
@@ -20,11 +24,15 @@ from waybill.ledger import (
     claim_source,
     close_collector_log,
     commit_collected,
+    flip_generation,
+    lock_generations,
     open_collector_log,
     read_logs,
     read_watermarks,
     settle_log,
 )
+from waybill.reconciliation.checks.stranded import look
+from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import COUNT_COLUMNS
 
@@ -131,3 +139,67 @@ def test_logs_that_commit_at_once_never_raise_the_watermark_above_one_of_them(
         list(pool.map(work, leases))
     assert watermark(tracker) == (True, 29, 0)
     assert len(counted(tracker)) == 3 * 28
+
+
+def unknown(tracker: TrackerStore, number: int, held: HeldRecords) -> SourceLease | None:
+    """Claim for a log that the tracker has no row of."""
+    log = LogIdentity(
+        f"{number:032x}", "p", "ingestion", "c", "n", "/wal", "events.t.w", rereadable=False
+    )
+    return claim_source(tracker, log, ends={}, committed_lsn=7, empty=False, held=held)
+
+
+def grow(tracker: TrackerStore) -> None:
+    with tracker.transaction() as connection:
+        flip_generation(
+            connection, lock_generations(connection, "events.t.w", alone=True), partitions=4
+        )
+
+
+def written_down(tracker: TrackerStore) -> list[tuple[str, int]]:
+    with tracker.transaction() as connection:
+        told = connection.execute(text("SELECT count(*) FROM notices")).scalar_one()
+        actions = connection.execute(text("SELECT action FROM audit_log ORDER BY id")).scalars()
+        return [(action, told) for action in actions]
+
+
+def test_a_log_that_a_restored_tracker_lacks_goes_on_with_the_generation_of_its_records(
+    tracker: TrackerStore,
+) -> None:
+    grow(tracker)
+    for number, name in enumerate(("events.t.w", "events-g2.t.w"), 1):
+        lease = unknown(tracker, number, HeldRecords(3, name))
+        assert lease is not None
+        assert lease.topic == name, "the one that drains too, which has not ended"
+    assert unknown(tracker, 3, HeldRecords()) is None, "it holds nothing that has to be sent"
+    assert written_down(tracker) == []
+
+
+def test_a_log_for_a_generation_that_a_restored_tracker_lacks_is_held_and_told_once(
+    tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldRecords(1234, "events-g2.t.w")
+    for number in (1, 2):
+        for _ in range(2):
+            with pytest.raises(StopError, match="1,234 events that cannot be had again"):
+                unknown(tracker, number, held)
+    assert written_down(tracker) == [("hold_log", 2), ("hold_log", 2)]
+    with tracker.transaction() as connection:
+        connection.execute(text("UPDATE write_ahead_logs SET seen_at = now() - interval '1 hour'"))
+    logs = read_logs(tracker)
+    assert [(log.state, log.unsettled) for log in logs] == [("open", 1234)] * 2
+    [finding] = look(logs, 600)
+    assert "`waybill topics grow events.t.w`" in finding.words
+    settings = Settings(_env_file=None, tracker=TrackerSettings(dsn=tracker.dsn))
+    monkeypatch.setattr("waybill.settings.Settings", lambda: settings)
+    listed = " ".join(CliRunner().invoke(app, ["logs", "list"]).output.split())
+    assert f"log {1:032x} on n holds 1,234 events that cannot be had again" in listed
+    settle_log(tracker, f"{2:032x}", who="ann", reason="nobody wants them")
+    assert unknown(tracker, 2, held) is None, "now it is moved aside"
+    grow(tracker)
+    lease = unknown(tracker, 1, held)
+    assert lease is not None
+    assert lease.topic == "events-g2.t.w"
+    [log] = read_logs(tracker)
+    assert log.reason == ""
+    assert open_collector_log(tracker, LogProgress(lease, 1, 0), minute=5).committed_lsn == 7

@@ -26,6 +26,7 @@ from waybill.ledger import (
     claim_source,
     close_source,
     commit_intake,
+    end_log,
     open_source,
     read_logs,
     read_position,
@@ -169,6 +170,43 @@ def test_events_on_a_node_that_is_gone_are_told_until_somebody_settles_them(
         rows = connection.execute(text("SELECT who, action, detail FROM audit_log ORDER BY id"))
         done = [(row.who, row.action, row.detail["unsettled"]) for row in rows]
     assert done == [("ann", "settle_log", 12), ("waybill", "take_over_log", 3)]
+
+
+def test_how_a_log_ended_is_known_when_its_disk_comes_back_after_years(
+    tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(_env_file=None, tracker=TrackerSettings(dsn=tracker.dsn))
+    monkeypatch.setattr("waybill.settings.Settings", lambda: settings)
+    others = [log(2, rereadable=False), log(3, purpose="replay")]
+    assert claimed(tracker, 1)
+    assert claim_source(tracker, others[0], ends={}, empty=False)
+    assert register_log(tracker, others[1])
+    assert claimed(tracker, 4), "it takes log 1 over"
+    end_log(tracker, log(1).wal_id)
+    clean = claimed(tracker, 5)
+    close_source(tracker, clean, last_version=1, minute=9, left=None)
+    pass_time(tracker, "40 days")
+    tell = ["logs", "settle", others[0].wal_id, "--why", "its node is gone"]
+    asked = CliRunner().invoke(app, tell, input="n\n")
+    said = " ".join(asked.output.split())
+    assert "LOST for good. Should its disk come back, they are moved aside unsent" in said
+    for one in others:
+        settle_log(tracker, one.wal_id, who="ann", reason="its node is gone")
+    assert claimed(tracker, 6), "it forgets logs"
+    assert states(tracker) == {1: "ended", 2: "ended", 3: "ended", 4: "taken_over", 6: "open"}
+    pass_time(tracker, "3 years")
+    assert claimed(tracker, 6)
+    for one in (log(1), others[0]):
+        assert claim_source(tracker, one, ends={}, empty=False) is None, "it is never sent"
+    assert register_log(tracker, others[1], empty=False) is None
+    assert claimed(tracker, 4) is None
+    assert states(tracker)[6] == "open"
+
+
+def pass_time(tracker: TrackerStore, span: str) -> None:
+    changed = f"seen_at = seen_at - interval '{span}', ended_at = ended_at - interval '{span}'"
+    with tracker.transaction() as connection:
+        connection.execute(text(f"UPDATE write_ahead_logs SET {changed}"))
 
 
 def test_the_command_line_lists_and_settles_logs(

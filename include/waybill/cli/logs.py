@@ -45,6 +45,7 @@ def list_(
         print_json([one.to_json() for one in found])
     else:
         print_table(_log_table(found, everything=everything))
+        print_folded([one.reason for one in found if one.state == "open" and one.reason])
 
 
 @app.command()
@@ -61,7 +62,8 @@ def settle(
 ) -> None:
     """Close a log whose node is gone: nothing waits for it, and nothing more of it is sent.
 
-    What it had sent is counted. A run that still uses it ends.
+    That is final, also where its disk comes back. What it had sent is counted. A run that still
+    uses it ends.
     """
     from waybill.services import settle_log, write_ahead_log
     from waybill.settings import Settings
@@ -86,7 +88,8 @@ def _show(one: LogLine) -> None:
     fate = (
         "they are read from the source again"
         if one.rereadable
-        else "they cannot be had again: they are LOST unless its disk comes back"
+        else "they cannot be had again: those that it has not sent are LOST for good. Should its "
+        "disk come back, they are moved aside unsent"
     )
     if one.purpose == "replay":
         fate = "they are still parked, and are replayed again"
@@ -98,6 +101,8 @@ def _show(one: LogLine) -> None:
         ("seen", f"{span(one.unseen_s)} ago"),
         ("holds", f"{held} when it was told last; {fate}"),
     ]
+    if one.reason:
+        facts.append(("why", one.reason))
     print_facts(facts, err=True)
 
 

@@ -31,6 +31,7 @@ import orjson
 
 from waybill.collector.page import MarkedPage, OpenPage, least_of
 from waybill.collector.records import CollectedEvent
+from waybill.collector.workers import SharedVersions
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.events import Event, IntakeClock, decode, dumps_read, encode, rfc3339
 from waybill.ingestion import SourceClaim, Undeliverable, taken_us
@@ -181,6 +182,7 @@ class Intake:
         self._producer: LosslessProducer
         self._claim: SourceClaim
         self._clock: IntakeClock
+        self._versions = SharedVersions(stores.wal.dir, pipeline.id)
         self._topic = ""
 
     # Opening
@@ -220,6 +222,7 @@ class Intake:
                 self._adopt()
             except BaseException:
                 self._producer.close(0)
+                self._versions.close()
                 raise
         for work in (self._write, self._settle):
             thread = threading.Thread(target=work, name=f"{self._name}-{work.__name__}")
@@ -237,6 +240,8 @@ class Intake:
         versions = [event.intake_version for _, event in left]
         versions += [page.last_version for page in marked]
         self._clock = IntakeClock(last=max([lease.last_version, *versions]))
+        with self._versions.above(self._clock):
+            pass  # from here on no worker of this host gives one that this log has
         minute = self._clock.minute()
         opened = open_collector_log(self._stores.tracker, self._progress(), minute=minute)
         self._marked.extend(page for page in marked if page.page.lsn > opened.committed_lsn)
@@ -352,12 +357,12 @@ class Intake:
         if not page.events:
             page.began_s = time.monotonic()
         with self._state:  # all of a request are taken at one time; each has a version of its own
-            stamps = [self._clock.stamp() for _ in submission.events]
-            minute, taken = stamps[0].minute, stamps[0].taken_us
+            with self._versions.above(self._clock):
+                version, minute, taken = self._clock.stamp(len(submission.events))
             if page.least_minute is None:
                 page.least_minute = minute
         time_text = rfc3339(datetime.fromtimestamp(taken / 1_000_000, UTC))
-        for event, stamp in zip(submission.events, stamps, strict=True):
+        for number, event in enumerate(submission.events):
             lsn = remembers.lsn(event) if event.own_id else None
             submission.known.append(lsn is not None)
             if lsn is None:
@@ -369,7 +374,7 @@ class Intake:
                         name=event.name,
                         key=event.key,
                         source_version=event.source_version,
-                        intake_version=stamp.version,
+                        intake_version=version + number,
                         intake_minute=minute,
                         time=time_text,
                         data=None,
@@ -532,6 +537,8 @@ class Intake:
         left = self._marked or self._page.events or self.error is not None
         whole = not left and not len(self._producer) and self._give_back()
         self._producer.close(0)
+        if not self._threads[0].is_alive():
+            self._versions.close()
         if self.error is not None:
             with contextlib.suppress(StopError), self._claim.ending():
                 raise StopError(str(self.error))

@@ -197,6 +197,10 @@ class IntakeClock:
         """The highest version given, or the one to begin above."""
         return self._last
 
+    def go_above(self, version: int) -> None:
+        """Give only versions above this one from now on: others gave it meanwhile."""
+        self._last = max(self._last, version)
+
     def minute(self) -> int:
         """Return the minute of an event that were taken in now."""
         self._taken = max(self._taken, self._now_us())

@@ -26,6 +26,7 @@ from waybill.errors import ParkError, RetryError, StopError
 from waybill.events import Event, decode, instant
 from waybill.ingestion.page_traces import TracesByName
 from waybill.ledger import (
+    HeldRecords,
     LogIdentity,
     ReplacedLog,
     SourceLease,
@@ -89,6 +90,11 @@ class SourceClaim:
         known = generation_ends(self._tracker, self._log, topic)
         if not found.empty:  # of a later generation that it does not name, it has sent nothing
             known |= {topic: {}, **{name: dict(at) for name, at in found.offsets.items()}}
+        held = HeldRecords()
+        if not self._rereadable:
+            held = HeldRecords(found.held, found.topic)
+            if found.topic not in found.offsets:
+                known |= {found.topic: {}}
         identity = LogIdentity(
             found.wal_id,
             self._pipeline.id,
@@ -105,6 +111,7 @@ class SourceClaim:
             ends=known,
             committed_lsn=found.confirmed_lsn,
             empty=found.empty,
+            held=held,
         )
         if self._lease is None:
             self._refused.append(found.wal_id)

@@ -143,6 +143,7 @@ if TYPE_CHECKING:
     from waybill.ledger.watermarks import IntakeWatermark as IntakeWatermark
     from waybill.ledger.watermarks import PageMark as PageMark
     from waybill.ledger.watermarks import read_watermarks as read_watermarks
+    from waybill.ledger.write_ahead_logs import HeldRecords as HeldRecords
     from waybill.ledger.write_ahead_logs import LogIdentity as LogIdentity
     from waybill.ledger.write_ahead_logs import LogLine as LogLine
     from waybill.ledger.write_ahead_logs import LogProgress as LogProgress
@@ -297,6 +298,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "watermarks": ["IntakeWatermark", "PageMark", "read_watermarks"],
         "write_ahead_logs": [
+            "HeldRecords",
             "LogIdentity",
             "LogLine",
             "LogProgress",

@@ -95,7 +95,11 @@ def reading_generation(generations: Sequence[TopicGeneration]) -> TopicGeneratio
 
 
 def generation_of_log(
-    generations: Sequence[TopicGeneration], before: LogBefore | None, *, empty: bool
+    generations: Sequence[TopicGeneration],
+    before: LogBefore | None,
+    *,
+    empty: bool,
+    written: str = "",
 ) -> TopicGeneration | None:
     """Return which generation a log that is being opened writes to, until it moves on.
 
@@ -103,12 +107,16 @@ def generation_of_log(
         generations: of its topic.
         before: the log's row; None: there is none.
         empty: it holds no record.
+        written: the generation that its newest record is for, as Kafka names it, where that is to
+            decide when there is no row. All that may have to be sent is for that one (I2).
 
     Returns:
         None: it must not be opened. It holds records, and nobody knows for which generation, or
         it was fenced.
     """
     writing = writing_generation(generations)
+    if before is None and written:
+        return next((g for g in generations if g.name == written and g.state != "ended"), None)
     if before is None:
         return writing if empty or writing.number == 1 else None
     if before.state in _ENDED_LOGS:
@@ -258,10 +266,16 @@ def note_partitions(tracker: TrackerStore, name: str, partitions: int) -> None:
 
 
 def claim_generation(
-    connection: Connection, topic: str, before: LogBefore | None, *, empty: bool
+    connection: Connection,
+    topic: str,
+    before: LogBefore | None,
+    *,
+    empty: bool,
+    written: str = "",
 ) -> TopicGeneration | None:
     """Do ``generation_of_log`` in a transaction that writes the log's row (I2)."""
-    return generation_of_log(lock_generations(connection, topic), before, empty=empty)
+    generations = lock_generations(connection, topic)
+    return generation_of_log(generations, before, empty=empty, written=written)
 
 
 def is_left(tracker: TrackerStore, name: str) -> bool:

@@ -9,6 +9,8 @@ so does each that opens, tells or closes the intake watermark.
     taken_over   another log claimed the source: what this one holds is read again there
     ended        taken over, and it sends nothing more; or settled by name
 
+A row that was taken over or ended is kept for good: else its disk, if it comes back, would be sent.
+
 A replay's log is no lease: it is registered when it is opened, and only its name can be settled.
 Then it is not opened again, and a run that still has it ends at its next mark.
 
@@ -32,7 +34,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, bindparam, text
 from sqlalchemy.dialects.postgresql import JSONB
 
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, RetryError, StopError
 from waybill.ledger.commit import FencedError, PackedCounts, write_counts
 from waybill.ledger.generations import LogBefore, claim_generation, refuse_beyond
 from waybill.ledger.watermarks import (
@@ -47,7 +49,8 @@ from waybill.storage import AdvisoryLock
 from waybill.storage.tracker import COUNT_COLUMNS, TrackerStore, audit_log, text_value
 
 _KEEP_DAYS = 30
-"""Closed and ended logs are forgotten after that."""
+"""Closed logs are forgotten after that. Not those that were taken over or settled: their disk may
+come back, and the row is all that says that nothing of them is sent."""
 _LATE_S = 3600.0
 """So long the runs of a pipeline look for what a log that was taken over still sends."""
 _ENDED = frozenset({"taken_over", "ended"})
@@ -75,8 +78,11 @@ ON CONFLICT (wal_id) DO UPDATE SET state = 'open', epoch = :epoch, last_version 
   node = :node, path = :path, topic = :topic,
   offsets = CASE WHEN known.state = 'closed' THEN :offsets ELSE known.offsets END,
   seen_at = CASE WHEN known.state = 'closed' THEN clock_timestamp() ELSE known.seen_at END,
-  ended_at = NULL
+  ended_at = NULL, reason = ''
 """).bindparams(bindparam("offsets", type_=JSONB))
+_HOLD = text("""
+UPDATE write_ahead_logs SET unsettled = :unsettled, reason = :reason WHERE wal_id = :wal_id
+""")
 _TAKE_OVER = text("""
 UPDATE write_ahead_logs SET state = 'taken_over', counted_to = offsets,
   ended_at = clock_timestamp(), ended_by = :by, reason = :reason
@@ -90,7 +96,8 @@ WHERE refused.wal_id = :wal_id AND refused.lsn > :committed_lsn ORDER BY refused
 """)
 _FORGET = text("""
 DELETE FROM write_ahead_logs WHERE pipeline_id = :pipeline_id AND wal_id <> :wal_id
-  AND state IN ('closed', 'ended') AND seen_at < clock_timestamp() - make_interval(days => :days)
+  AND state = 'closed'
+  AND coalesce(ended_at, seen_at) < clock_timestamp() - make_interval(days => :days)
 """)
 _PROGRESS = text("""
 UPDATE write_ahead_logs SET last_version = greatest(last_version, :last_version),
@@ -155,6 +162,15 @@ class LogIdentity:
     """events.<team>.<destination>; the tracker says which of its generations."""
     rereadable: bool = True
     """What it holds can be had from its source again."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRecords:
+    """Records of a log behind its last confirmed mark."""
+
+    number: int = 0
+    topic: str = ""
+    """What the newest record that may have to be sent is for, as Kafka names it; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +243,7 @@ class LogLine:
     ended_at: datetime | None
     ended_by: str
     reason: str
+    """Why it ended, or, of one that is open, why it cannot be opened again."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -240,6 +257,7 @@ def claim_source(
     ends: Ends,
     committed_lsn: int = 0,
     empty: bool = True,
+    held: HeldRecords = HeldRecords(),
 ) -> SourceLease | None:
     """Take a pipeline's source for a log, from whatever log has it.
 
@@ -254,34 +272,80 @@ def claim_source(
             does not know of.
         committed_lsn: of the last mark that the log knows to be committed.
         empty: it holds no record.
+        held: of a log whose events can be had only once. It goes on with the generation that they
+            are for where the tracker has no row of it: it was restored to an older point.
 
     Returns:
         None: the log was taken over, or settled by name, before, or the tracker does not know for
         which generation of the topic its records are: what it holds must not be sent.
+
+    Raises:
+        StopError: the log holds events that can be had only once, and the tracker does not know the
+            generation that they are for. The log stays as it is; its owner is told, once.
     """
-    values = {"wal_id": log.wal_id, "pipeline_id": log.pipeline_id}
     with tracker.transaction() as connection:
         AdvisoryLock.SOURCE_LEASE.take(connection, log.pipeline_id)
-        generation = _claim_generation(connection, log, empty=empty)
-        if generation is None:
+        own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
+        generation = _claim_generation(connection, log, own, empty=empty, written=held.topic)
+        if generation is not None:
+            written = replace(log, topic=generation)
+            return _claim(connection, written, ends.get(generation, {}), committed_lsn)
+        if log.rereadable or not held.number or (own is not None and own["state"] in _ENDED):
             return None
-        highest = connection.execute(_HIGHEST, values).one()
-        epoch, version = int(highest.epoch) + 1, int(highest.version)
-        others = connection.execute(_OTHERS, values).mappings().all() if log.rereadable else ()
-        for other in others:
-            _take_over(connection, other, log)
-        written = replace(log, topic=generation)
-        _write_open(connection, written, epoch, version, committed_lsn, ends.get(generation, {}))
-        connection.execute(_FORGET, {**values, "days": _KEEP_DAYS})
-    return SourceLease(log.wal_id, log.pipeline_id, epoch, version, generation)
+        if own is None:
+            _hold(connection, log, held, committed_lsn)
+    raise StopError(_why_held(log, held))
 
 
-def _claim_generation(connection: Connection, log: LogIdentity, *, empty: bool) -> str | None:
+def _claim(
+    connection: Connection, log: LogIdentity, ends: Offsets, committed_lsn: int
+) -> SourceLease:
+    values = {"wal_id": log.wal_id, "pipeline_id": log.pipeline_id}
+    highest = connection.execute(_HIGHEST, values).one()
+    epoch, version = int(highest.epoch) + 1, int(highest.version)
+    others = connection.execute(_OTHERS, values).mappings().all() if log.rereadable else ()
+    for other in others:
+        _take_over(connection, other, log)
+    _write_open(connection, log, epoch, version, committed_lsn, ends)
+    connection.execute(_FORGET, {**values, "days": _KEEP_DAYS})
+    return SourceLease(log.wal_id, log.pipeline_id, epoch, version, log.topic)
+
+
+def _claim_generation(
+    connection: Connection,
+    log: LogIdentity,
+    own: RowMapping | None,
+    *,
+    empty: bool,
+    written: str = "",
+) -> str | None:
     """Return the name of the generation that a log is to write to; None: it must not be opened."""
-    own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
     before = None if own is None else LogBefore(own["topic"], own["state"])
-    found = claim_generation(connection, log.topic, before, empty=empty)
+    found = claim_generation(connection, log.topic, before, empty=empty, written=written)
     return None if found is None else found.name
+
+
+def _why_held(log: LogIdentity, held: HeldRecords) -> str:
+    return (
+        f"log {log.wal_id} on {log.node} holds {held.number:,} events that cannot be had again, "
+        f"for topic {held.topic}, which this tracker does not know as a generation of {log.topic}: "
+        "it was restored to an older point. They are kept, and not sent. `waybill topics grow "
+        f"{log.topic}` until it has that generation again, and they are sent there; `waybill logs "
+        "settle` gives them up"
+    )
+
+
+def _hold(connection: Connection, log: LogIdentity, held: HeldRecords, committed_lsn: int) -> None:
+    """Write down, as open, a log that is not opened: it is listed, and can be settled by name."""
+    highest = connection.execute(_HIGHEST, {"pipeline_id": log.pipeline_id}).one()
+    written = replace(log, topic=held.topic)
+    _write_open(connection, written, highest.epoch + 1, highest.version, committed_lsn, {})
+    what = _why_held(log, held)
+    values = {"wal_id": log.wal_id, "unsettled": held.number, "reason": text_value(what)}
+    connection.execute(_HOLD, values)
+    write_notice(connection, kind="log", pipeline_id=log.pipeline_id, what=what)
+    detail = {"unsettled": held.number, "node": text_value(log.node), "reason": text_value(what)}
+    _write_audit(connection, "waybill", "hold_log", log.wal_id, detail)
 
 
 def _write_open(
@@ -501,7 +565,8 @@ def register_log(tracker: TrackerStore, log: LogIdentity, *, empty: bool = True)
         holds must not be sent.
     """
     with tracker.transaction() as connection:
-        generation = _claim_generation(connection, log, empty=empty)
+        own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
+        generation = _claim_generation(connection, log, own, empty=empty)
         if generation is not None:
             _write_open(connection, replace(log, topic=generation), 0, 0, 0, {})
     return generation

@@ -27,7 +27,7 @@ _TITLES = {
     "missing": ("object gone", "objects gone"),
     "damage": ("damaged segment", "damaged segments"),
     "destination": ("message about a destination", "messages about destinations"),
-    "log": ("write-ahead log taken over", "write-ahead logs taken over"),
+    "log": ("message about a write-ahead log", "messages about write-ahead logs"),
     "release": ("pipeline released", "pipelines released"),
     "replay": ("replay ended", "replays ended"),
     "digest": ("digest", "digests"),

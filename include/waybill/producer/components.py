@@ -225,7 +225,7 @@ def open_components(options: Options, folder: str) -> Components:
     superseded = 0
     try:
         files = open_files(directory, settings, disk, marks=options.marks)
-        while claim is not None and not claim(files.found_log()):
+        while not _claimed(claim, files):
             superseded += move_aside(disk, directory, files)
             files = open_files(directory, settings, disk, marks=options.marks)
         recovered = survey(files.log, files.start)
@@ -233,6 +233,14 @@ def open_components(options: Options, folder: str) -> Components:
         return _assemble(options, lock, config, files, recovered)
     except BaseException:
         lock.release()
+        raise
+
+
+def _claimed(claim: Claim | None, files: Files) -> bool:
+    try:
+        return claim is None or claim(files.found_log())
+    except BaseException:
+        files.close()  # who tries again and again must not run out of file descriptors
         raise
 
 

@@ -60,6 +60,10 @@ class FoundLog:
     """It holds no record."""
     offsets: Mapping[str, Mapping[int, int]]
     """{topic: {partition: offset}} before which nothing in doubt stands, where known."""
+    held: int = 0
+    """Records behind the last confirmed mark."""
+    topic: str = ""
+    """Of the newest record that may have to be sent; empty: there is none."""
 
 
 @dataclass(slots=True)

@@ -54,7 +54,19 @@ class Files(NamedTuple):
         """Return what ``claim`` is asked about."""
         log, start = self.log, self.start
         empty = log.first_lsn == log.next_lsn and not self.retry
-        return FoundLog(log.wal_id.hex(), log.directory, start.confirmed_lsn, empty, start.offsets)
+        held, topic = 0, ""
+        for record in log.records(start.floor_lsn):
+            if record.kind == DATA:
+                held += record.lsn > start.confirmed_lsn
+                topic = record.topic
+        confirmed = start.confirmed_lsn
+        wal_id = log.wal_id.hex()
+        return FoundLog(wal_id, log.directory, confirmed, empty, start.offsets, held, topic)
+
+    def close(self) -> None:
+        """Close the logs."""
+        for file in (self.log, self.retry, self.parking):
+            file.close()
 
 
 def open_files(directory: Path, settings: WalSettings, disk: Disk, *, marks: bool) -> Files:
@@ -96,8 +108,7 @@ def move_aside(disk: Disk, directory: Path, opened: Files) -> int:
     log = opened.log
     behind = log.records(opened.start.confirmed_lsn + 1)
     held = sum(record.kind == DATA for record in behind)
-    for file in (log, opened.retry, opened.parking):
-        file.close()
+    opened.close()
     disk.make_directory(directory / "quarantine")
     target = directory / "quarantine" / log.wal_id.hex()
     disk.make_directory(target)
@@ -108,8 +119,8 @@ def move_aside(disk: Disk, directory: Path, opened: Files) -> int:
     _move_segments(disk, directory, target)
     _move_files(disk, directory, target, ["checkpoint"])
     _LOG.error(
-        "log %s was taken over by another one, or settled by name: the %d records behind its last "
-        "mark are not sent; they were moved to %s",
+        "log %s was taken over by another one, or settled by name, or the tracker does not know "
+        "it: the %d records behind its last mark are not sent; they were moved to %s",
         *(log.wal_id.hex(), held, target),
     )
     return held

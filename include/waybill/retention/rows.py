@@ -140,7 +140,8 @@ GROWTH: dict[str, Growth] = {
     "upkeep_jobs": _lasts("job of upkeep", _NAMES),
     "virtual_clusters": _lasts("virtual cluster", _NAMES),
     "write_ahead_logs": _lasts(
-        "write-ahead log of a node", "lasts: versions go on from it, and how it ended"
+        "write-ahead log of a node",
+        "30 days after it was closed; one that was taken over or settled lasts: it is never sent",
     ),
 }
 

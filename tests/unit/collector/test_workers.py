@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from waybill.collector.workers import left_logs, take_free_slot, take_slot
+from waybill.collector.workers import SharedVersions, left_logs, take_free_slot, take_slot
 from waybill.errors import RetryError
+from waybill.events import IntakeClock, wall_us
 from waybill.settings import CollectorSettings, Settings
 from waybill.stack import Stack
 from waybill.stack.credentials import read
@@ -46,10 +48,34 @@ def test_logs_that_hold_something_are_found_and_others_are_not(tmp_path: Path):
         "collector-2-moved/quarantine/ab/seg-1.wal",
         "ingest-shop/seg-1.wal",
         "collector-x-shop/seg-1.wal",
+        "collector-shop.version",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert list(left_logs(tmp_path)) == [(0, "shop"), (3, "other-shop")]
+
+
+def test_versions_rise_over_processes_that_give_them_at_once_by_clocks_that_differ(tmp_path: Path):
+    ready, write = os.pipe()
+    workers = []
+    for behind_us in (0, 5_000_000, 3_600_000_000):
+        child = os.fork()
+        if child == 0:
+            clock = IntakeClock(now_us=lambda behind_us=behind_us: wall_us() - behind_us)
+            versions = SharedVersions(tmp_path, "shop")
+            for _ in range(200):
+                with versions.above(clock):  # written as they are given: a pipe keeps the order
+                    os.write(write, clock.stamp(3).version.to_bytes(8, "little"))
+            os._exit(0)
+        workers.append(child)
+    for child in workers:
+        assert os.waitpid(child, 0)[1] == 0
+    os.close(write)
+    with os.fdopen(ready, "rb") as pipe:
+        given = pipe.read()
+    numbers = [int.from_bytes(given[at : at + 8], "little") for at in range(0, len(given), 8)]
+    assert len(numbers) == 600
+    assert all(after - before >= 3 for before, after in itertools.pairwise(numbers))
 
 
 def test_the_stack_has_a_collector_where_it_was_asked_for(tmp_path: Path):

@@ -9,6 +9,7 @@ import pytest
 from tests.support import memory_logs
 from tests.support.memory_kafka import Clock, MemoryKafka, MemoryWorld
 
+from waybill.errors import StopError
 from waybill.producer import FoundLog, LosslessProducer
 from waybill.producer.wal.memory_disk import Killed, MemoryDisk
 
@@ -25,10 +26,13 @@ class Machine:
         self.world = MemoryWorld(self.disk, self.kafka, 1000)
         self.lost: set[str] = set()
         self.claimed: list[FoundLog] = []
+        self.fails = False
 
     def claim(self, found: FoundLog) -> bool:
         assert not self.kafka.messages, "nothing is sent before the claim"
         self.claimed.append(found)
+        if self.fails:
+            raise StopError("it is held")
         return found.wal_id not in self.lost
 
     def open(self) -> Any:
@@ -83,6 +87,20 @@ def test_a_log_that_is_still_ones_own_is_sent_and_its_marks_are_told() -> None:
     assert producer.wal_id == old
     assert [payload for _, payload in producer.recovered.marks] == [b"2"]
     assert producer.recovered.superseded == 0
+
+
+def test_a_claim_that_raises_leaves_the_log_as_it_is_for_the_next_opening() -> None:
+    machine, old = left_by_a_dead_process()
+    machine.fails = True
+    for _ in range(2):
+        with pytest.raises(StopError, match="held"):
+            machine.open()
+    assert not machine.kafka.messages
+    machine.fails = False
+    producer = machine.open()
+    assert producer.wal_id == old
+    assert [payload for _, payload in producer.recovered.marks] == [b"2"]
+    assert {(found.held, found.topic) for found in machine.claimed[1:]} == {(9, "a")}
 
 
 def test_killed_anywhere_while_it_is_moved_the_next_opening_moves_the_rest() -> None:

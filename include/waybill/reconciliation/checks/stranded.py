@@ -39,6 +39,8 @@ def _words(one: LogLine) -> str:
         if one.rereadable
         else "they cannot be had again: bring the node back, or `waybill logs settle` it"
     )
+    if one.reason:
+        return f"{events(one.unsettled)} wait: {one.reason}"
     return (
         f"{events(one.unsettled)} wait in write-ahead log {one.wal_id[:8]} on {one.node}, which "
         f"was not seen for {span(one.unseen_s)}; {fate}"
