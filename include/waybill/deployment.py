@@ -921,7 +921,9 @@ def _other_source(connection: Connection, active: Pipeline, proposed: Pipeline) 
         return []
     full = f"`waybill ingest {shlex.quote(proposed.name)} --full --why …`"
     stood = f"{', '.join(changed)}: the source's position is one in what it read before"
-    if old.connector == new.connector and new.connector != "sql":
+    if old.connector != new.connector:
+        return [f"{stood}: where the next run refuses it, {full} reads this one from its beginning"]
+    if new.connector != "sql":
         return [f"{stood}: where that was another source, {full} reads this one from its beginning"]
     return [f"{stood}: the next run is refused, until {full} reads this one from its beginning"]
 
