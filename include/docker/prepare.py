@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from waybill.deployment import StaleFolderError
+from waybill.deployment import OtherVersionError, StaleFolderError
 from waybill.errors import WaybillError
-from waybill.pipelines import pipeline_directories
+from waybill.pipelines import DeployAllowances, pipeline_directories
 from waybill.services import migrate, run_deploy
 from waybill.settings import Settings
 from waybill.storage import ObjectStore
@@ -36,10 +36,11 @@ def main() -> int:
 
 
 def deployed(settings: Settings, directory: Path) -> dict[str, Any]:
-    """Deploy a folder; where it is behind what is active, that stays, and the reason is said."""
+    """Deploy a folder; where it is refused beside what is active, that stays, and why is said."""
     try:
-        return run_deploy(settings, directory, who="docker-compose", force=False).to_json()
-    except StaleFolderError as error:
+        allows = DeployAllowances(missing_ok=True)
+        return run_deploy(settings, directory, who="docker-compose", allows=allows).to_json()
+    except (OtherVersionError, StaleFolderError) as error:
         return {"folder": str(directory), "changed": False, "kept": str(error)}
 
 

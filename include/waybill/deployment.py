@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -33,8 +34,10 @@ from waybill.notices import write_notice
 from waybill.pipelines import (
     PUSHED,
     DeclarationError,
+    EventDeclaration,
     Pipeline,
     PipelineHead,
+    Source,
     TableSpec,
     base_topic,
     load_pipeline,
@@ -44,6 +47,7 @@ from waybill.pipelines import (
 )
 from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import (
+    COUNT_COLUMNS,
     pipeline_versions,
     pipelines,
     text_value,
@@ -148,6 +152,8 @@ class DeployOrigin:
     """Deploy also where another version was deployed from elsewhere since."""
     version: str = ""
     """That was checked: another is refused. "": whatever the folder holds."""
+    version_ok: bool = False
+    """Deploy also where events of tables with rows get their version from elsewhere."""
 
 
 _UNKNOWN_ORIGIN = DeployOrigin()
@@ -155,6 +161,10 @@ _UNKNOWN_ORIGIN = DeployOrigin()
 
 class StaleFolderError(InputError):
     """A folder is behind what is active: deploying it would take back somebody's change."""
+
+
+class OtherVersionError(InputError):
+    """Events would get their version from elsewhere, and the rows of their table keep theirs."""
 
 
 def deploy(
@@ -184,6 +194,7 @@ def deploy(
         InputError: the declaration is wrong, its source lies where it must not, its name belongs to
             another pipeline, its team or destination is not what it was, a column's type is none
             that holds what was learned, or the folder holds another version than was checked.
+        OtherVersionError: events would get their version from elsewhere, and that is not allowed.
         StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
     """
     pipeline = load_pipeline(directory, source_roots)
@@ -195,7 +206,8 @@ def deploy(
         active = _active_row(connection, pipeline.id)
         if active is not None and active.version != pipeline.version and not origin.force:
             _refuse_stale(connection, pipeline, origin.place)
-        change = _Change(who, "deploy", {"place": origin.place} if origin.place else {})
+        detail = {"place": origin.place} if origin.place else {}
+        change = _Change(who, "deploy", detail, version_ok=origin.version_ok)
         report = _activated(connection, pipeline, active, change, rules or rules_of("postgres"))
         if origin.place and not report.changed:
             _note_agreement(connection, pipeline, report.number, change)
@@ -226,6 +238,8 @@ def roll_back(
     version: str | None,
     decision: Decision,
     check: Callable[[Pipeline], NameRules],
+    *,
+    version_ok: bool = False,
 ) -> DeployReport:
     """Make a version that was deployed before active again: as a new one, with a new number.
 
@@ -236,6 +250,7 @@ def roll_back(
             the active one.
         decision: whose it is, and why.
         check: looks at it as a deploy does, and returns the rules for names of its destination.
+        version_ok: also where events of tables with rows get their version from elsewhere.
 
     Raises:
         InputError: nothing of that name is deployed, there is no such version, or it is refused
@@ -250,7 +265,7 @@ def roll_back(
         rules = check(pipeline)
         _register(connection, pipeline)
         detail = {"why": decision.why, **decision.beside_who()}
-        change = _Change(decision.who, "rollback", detail, target.number)
+        change = _Change(decision.who, "rollback", detail, target.number, version_ok)
         return _activated(connection, pipeline, active, change, rules)
 
 
@@ -262,6 +277,7 @@ class _Change:
     action: str
     detail: Mapping[str, object]
     rolled_back_to: int | None = None
+    version_ok: bool = False
 
 
 def _activated(
@@ -272,13 +288,17 @@ def _activated(
     rules: NameRules,
 ) -> DeployReport:
     """Make a version active, unless it is; returns what that did."""
-    number, replaced = 0 if active is None else int(active.number), None
+    number, replaced, warnings = 0 if active is None else int(active.number), None, list[str]()
+    has_tables = not _are_tables_dropped(connection, pipeline.id)
     is_back = _take_back_undeployment(connection, pipeline, change.action)
     changed = active is None or active.version != pipeline.version or is_back
     if active is not None and changed:
         before = Pipeline.from_json(active.declaration)
         _refuse_other_topic(before, pipeline)
         _refuse_other_way(before, pipeline)
+        if has_tables:
+            warnings += _other_versions(connection, before, pipeline, change)
+        warnings += _other_source(connection, before, pipeline)
         replaced = _history(connection, pipeline.id)[0]
     if changed:
         _refuse_dropped_tables(connection, pipeline)
@@ -291,7 +311,7 @@ def _activated(
         pipeline.version,
         number,
         changed=changed,
-        warnings=tuple(shared_tables(connection, pipeline)),
+        warnings=(*shared_tables(connection, pipeline), *warnings),
         replaced=replaced,
         rolled_back_to=change.rolled_back_to,
         is_pushed=pipeline.source.connector == PUSHED,
@@ -810,6 +830,124 @@ def _refuse_other_way(active: Pipeline, proposed: Pipeline) -> None:
         )
 
 
+def _are_tables_dropped(connection: Connection, pipeline_id: str) -> bool:
+    """Tell whether a pipeline was undeployed with its tables."""
+    found = _undeployment(connection, pipeline_id)
+    return found is not None and found.drop_tables and found.done_at is not None
+
+
+def _other_versions(
+    connection: Connection, active: Pipeline, proposed: Pipeline, change: _Change
+) -> list[str]:
+    """Return a sentence for each event whose version would come from elsewhere, if that is allowed.
+
+    The rows that are in its table keep the versions that they have: where the new ones are less,
+    each change of these rows is superseded, for ever.
+
+    Raises:
+        OtherVersionError: there is one, and it is not allowed.
+    """
+    origins = {
+        name: (_version_origin(active, event), _version_origin(proposed, proposed.events[name]))
+        for name, event in active.events.items()
+        if name in proposed.events and _table_of(active, name) == _table_of(proposed, name)
+    }
+    names = [name for name, (old, new) in origins.items() if old and old != new]
+    given = {"id": proposed.id, "names": names}
+    met = list(connection.execute(_TAKEN_IN, given).scalars()) if names else []
+    found = [_said_other_version(proposed, name, *origins[name]) for name in met]
+    if found and not change.version_ok:
+        raise OtherVersionError(
+            f"pipeline {proposed.name!r}: {'; '.join(found)}. {_ways_out(proposed)}"
+        )
+    return found
+
+
+def _said_other_version(pipeline: Pipeline, event_name: str, old: str, new: str) -> str:
+    table = ".".join(_table_of(pipeline, event_name))
+    return (
+        f"event {event_name!r}: its version was {old}, and is now {new or 'none, which is 0'}. Rows"
+        f" of table {table} keep the version that they have: where the new ones are less, later"
+        " changes of these rows are superseded, and never written"
+    )
+
+
+def _ways_out(pipeline: Pipeline) -> str:
+    """Return what to do where rows would keep greater versions."""
+    said = "Keep the version that it had"
+    if pipeline.source.connector == PUSHED:
+        said += ", or declare another table for the event"
+    else:
+        name = shlex.quote(pipeline.name)
+        said += (
+            "; or declare another table for the event, deploy, and read the source from its"
+            f" beginning (waybill ingest {name} --full --why …), which into the same table does not"
+            f" help; or drop the table before (waybill pipelines undeploy {name} --drop-tables)"
+        )
+    return f"{said}. Where the new versions are greater than all old ones, go on with --version-ok"
+
+
+def _table_of(pipeline: Pipeline, event_name: str) -> tuple[str, str]:
+    """Return schema and name of an event's table."""
+    return pipeline.schema_name, pipeline.events[event_name].table.name
+
+
+def _version_origin(pipeline: Pipeline, event: EventDeclaration) -> str:
+    """Return where the source versions of an event come from, for people; "": they are all 0."""
+    source = pipeline.source
+    if source.connector == "postgres_cdc":
+        return "the position in PostgreSQL's log"
+    if source.connector == "kafka" and source.options.get("version") == "position":
+        return "the position in the log of Debezium's source"
+    return "" if event.version is None else f"field {event.version!r}"
+
+
+_SOURCE_PLACES = {
+    "sql": (("file",), ("schema",), ("table",)),
+    "dlt": (("resource",), ("arguments",), ("rest_api", "client")),
+    "singer": (("tap",), ("config",)),
+}
+"""Options that say what is read, of connectors whose positions are not known by the source."""
+
+
+def _other_source(connection: Connection, active: Pipeline, proposed: Pipeline) -> list[str]:
+    """Return a sentence where a source is another than the one that its position is of."""
+    old, new = active.source, proposed.source
+    if old.connector == new.connector and new.connector not in _SOURCE_PLACES:
+        return []
+    changed = _changed_places(old, new)
+    is_read = changed and connection.execute(_STANDS, {"id": proposed.id}).scalar()
+    if not is_read:
+        return []
+    full = f"`waybill ingest {shlex.quote(proposed.name)} --full --why …`"
+    stood = f"{', '.join(changed)}: the source's position is one in what it read before"
+    if old.connector != new.connector:
+        return [f"{stood}: where the next run refuses it, {full} reads this one from its beginning"]
+    if new.connector != "sql":
+        return [f"{stood}: where that was another source, {full} reads this one from its beginning"]
+    return [f"{stood}: the next run is refused, until {full} reads this one from its beginning"]
+
+
+def _changed_places(old: Source, new: Source) -> list[str]:
+    """Return what of a declaration names another source than it did, with names as they are."""
+    if old.connector != new.connector:
+        return [f"source.connector is {new.connector!r}, and was {old.connector!r}"]
+    changed = [] if old.connection == new.connection else ["source.connection is another"]
+    for path in _SOURCE_PLACES[new.connector]:
+        before, after = (_option(one.options, path) for one in (old, new))
+        if before != after:
+            are_names = all(isinstance(one, str | None) for one in (before, after))
+            said = f"{after!r}, and was {before!r}" if are_names else "another"
+            changed.append(f"source.options.{'.'.join(path)} is {said}")
+    return changed
+
+
+def _option(options: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        options = options.get(name) if isinstance(options, dict) else None
+    return options
+
+
 def _lock_deploys(connection: Connection) -> None:
     """Have deploys, also of different pipelines, take turns."""
     connection.execute(text("LOCK TABLE pipelines IN SHARE ROW EXCLUSIVE MODE"))
@@ -1146,6 +1284,23 @@ _DROPPED_TABLES = text(
     "SELECT pipelines.name AS pipeline, found.name AS table_name " + _ACTIVE_ONES + _TABLES_DROPPED
 )
 """Also those that were learned."""
+
+
+_TAKEN_IN = text(
+    """
+SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE EXISTS (
+  SELECT FROM ledger_totals WHERE pipeline_id = :id AND event_name = name
+  AND stage = 'ingestion' AND passed > 0) OR EXISTS (
+  SELECT FROM ledger CROSS JOIN LATERAL jsonb_array_elements(counts) AS row
+  WHERE NOT folded AND pipeline_id = :id AND row->>0 = name AND row->>1 = 'ingestion'
+  AND (row->3->>{passed})::bigint > 0) ORDER BY 1
+""".replace("{passed}", str(COUNT_COLUMNS.index("passed")))
+)
+"""Event names of which something was taken in: it has its version, also before it is loaded."""
+_STANDS = text("""
+SELECT EXISTS (SELECT FROM connector_positions
+  WHERE pipeline_id = :id AND jsonb_typeof(cursor) = 'object' AND reread_asked_at IS NULL)
+""")
 
 
 _LOADED_TABLES = text(

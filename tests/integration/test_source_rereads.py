@@ -159,7 +159,8 @@ def test_what_is_read_again_has_the_same_ids_and_the_cursor_is_audited_kept_and_
     moved = shop.sql(
         "SELECT request, who, old_cursor, new_cursor FROM cursor_resets ORDER BY number"
     )
-    at = {"by": ["changed", "number"], "from": ["int", "150"]}
+    of = {"file": "shop.db", "table": "orders"}
+    at = {"by": ["changed", "number"], "from": ["int", "150"], "of": of}
     assert moved == [("run-2", "kim", stood, at), ("run-4", "ops", stood, None)]
     audited = shop.sql(
         "SELECT who, target, detail->>'why', detail->>'value', detail->'before' FROM audit_log"
@@ -296,7 +297,8 @@ def test_a_range_that_is_not_read_to_its_end_stays_when_the_source_is_read_again
     left = shop.cursor()["rereads"]
     assert len(left) == 1
     shop.kill_at_the_reset("run-3", does="begin(*given)", **{"from": "155", "why": "y"})
-    assert shop.cursor() == {"by": stood["by"], "from": ["int", "155"], "rereads": left}
+    begun = {"by": stood["by"], "from": ["int", "155"], "of": stood["of"]}
+    assert shop.cursor() == {**begun, "rereads": left}
     shop.run("run-3", **{"from": "155", "why": "y"})
     assert shop.sent() == sorted(first + first[10:40] + first[55:])
     assert shop.cursor() == stood
@@ -318,3 +320,39 @@ def test_a_cursor_is_put_back_once_whenever_the_run_that_does_it_is_killed(shop,
     assert shop.sql("SELECT request FROM cursor_resets ORDER BY number") == [("run-2",), ("run-3",)]
     assert shop.run("run-4").read == 0
     assert shop.sent() == first
+
+
+def declare(shop, **options):
+    """Deploy the pipeline with other options of its source; return the report."""
+    file = shop.home / "pipeline.yaml"
+    shown = ", ".join(f"{name}: {value}" for name, value in options.items())
+    lines = [
+        f"  options: {{{shown}}}" if "options:" in line else line
+        for line in file.read_text().splitlines()
+    ]
+    file.write_text("\n".join(lines) + "\n")
+    return services.run_deploy(shop.settings, shop.home, who="test")
+
+
+def test_a_deploy_that_names_another_table_reads_none_of_it_from_the_old_place(shop):
+    shop.run("run-1")
+    first = shop.sent()
+    with sqlite3.connect(shop.home / "shop.db") as database:
+        database.execute("CREATE TABLE archive (number INTEGER PRIMARY KEY, changed INTEGER)")
+        rows = [(900 + n, 10 + n) for n in range(5)] + [(999, 500)]
+        database.executemany("INSERT INTO archive VALUES (?, ?)", rows)
+    said = declare(shop, file="shop.db", table="archive", cursor="changed").warnings
+    assert any("ingest orders --full" in one and "'archive'" in one for one in said), said
+    with pytest.raises(InputError, match=r"table 'orders'.*table 'archive'.*orders --full"):
+        shop.run("run-2")
+    assert shop.sent() == first
+    assert shop.run("run-3", full=True, why="the archive").read == 6
+    assert shop.run("run-4").read == 0
+    declare(shop, file="shop.db", table="orders", cursor="changed")
+    with pytest.raises(InputError, match="table 'archive'"):
+        shop.run("run-5")
+    assert shop.run("run-6", **{"from": "159", "why": "read before"}).read == 1
+
+
+def test_a_deploy_before_anything_was_read_says_nothing_of_another_table(shop):
+    assert not declare(shop, file="shop.db", table="archive", cursor="changed").warnings

@@ -16,9 +16,10 @@ import typer
 
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import AsJson, Reason, Who, decision
+from waybill.cli.options import AsJson, Reason, Who, decision, takes
 from waybill.cli.output import echo, plain, print_folded, print_json, terminal
 from waybill.cli.tables import Column, Styled, Table, print_table
+from waybill.pipelines import DeployAllowances
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -247,6 +248,7 @@ def history(name: Name, *, as_json: AsJson = False) -> None:
     print_table(_history_table(found))
 
 
+@takes(DeployAllowances, without=("force",))
 def rollback(
     name: Name,
     version: Annotated[
@@ -256,12 +258,7 @@ def rollback(
     who: Who = None,
     why: Reason = "",
     *,
-    missing_ok: Annotated[
-        bool,
-        typer.Option(
-            "--missing-ok", help="Also where an import or the destination is not known here."
-        ),
-    ] = False,
+    request: DeployAllowances,
     as_json: AsJson = False,
 ) -> None:
     """Make a version that was deployed before active again: the last other one, if none is named.
@@ -275,7 +272,7 @@ def rollback(
     from waybill.settings import Settings
 
     try:
-        report = run_rollback(Settings(), name, version, decision(who, why), missing_ok=missing_ok)
+        report = run_rollback(Settings(), name, version, decision(who, why), request)
     except NamesMissingError as error:
         raise InputError(f"{error}\n--missing-ok rolls back all the same") from error
     if as_json:

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import AsJson, Who, Why, decision
+from waybill.cli.options import AsJson, Who, Why, decision, takes
 from waybill.cli.output import (
     counted,
     echo,
@@ -41,6 +41,7 @@ from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     HOURLY,
     DeclarationError,
+    DeployAllowances,
     NamesMissingError,
     Pipeline,
     Problem,
@@ -436,21 +437,13 @@ def _few(names: list[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+@takes(DeployAllowances)
 def deploy(
     directory: Annotated[
         Path, typer.Argument(metavar=DECLARED, help="Folder with pipeline.yaml, or a name.")
     ],
     *,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Deploy over what was deployed from elsewhere since."),
-    ] = False,
-    missing_ok: Annotated[
-        bool,
-        typer.Option(
-            "--missing-ok", help="Deploy with an import or a destination that is not known here."
-        ),
-    ] = False,
+    request: DeployAllowances,
     deep: Annotated[
         bool,
         typer.Option(
@@ -474,6 +467,7 @@ def deploy(
 
     Its DAG is there, or anew, within seconds. Where Airflow is away the deploy holds all the same.
     A folder that is behind what is active is refused: another version was deployed from elsewhere.
+    So is another `version` of an event whose table has rows, as these keep theirs.
     Which other pipelines import shared modules of it that have changed is said.
     """
     from waybill.services import current_user, run_deploy
@@ -481,9 +475,7 @@ def deploy(
 
     settings, folder = Settings(), folder_named(directory)
     who = current_user()
-    report = _deployed(
-        lambda: run_deploy(settings, folder, who=who, force=force, missing_ok=missing_ok, deep=deep)
-    )
+    report = _deployed(lambda: run_deploy(settings, folder, who=who, allows=request, deep=deep))
     dag_id = f"ingest_{report.pipeline}"
     is_pushed = report.is_pushed
     note, is_paused = ("", False) if is_pushed else _renew_dag(settings, folder.resolve(), dag_id)

@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.schedule import next_run as next_run
     from waybill.pipelines.source_path import find_file as find_file
     from waybill.pipelines.validation import DeclarationError as DeclarationError
+    from waybill.pipelines.validation import DeployAllowances as DeployAllowances
     from waybill.pipelines.validation import NamesMissingError as NamesMissingError
     from waybill.pipelines.validation import RunEnvironment as RunEnvironment
     from waybill.pipelines.validation import check as check
@@ -167,6 +168,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "source_path": ["find_file"],
         "validation": [
             "DeclarationError",
+            "DeployAllowances",
             "NamesMissingError",
             "RunEnvironment",
             "check",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import Field
+
 from waybill.errors import InputError
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines.code_check import check_code
@@ -36,6 +38,7 @@ from waybill.pipelines.problems import Problem, field_name
 from waybill.pipelines.rules import check_rules, flattens, source_of, unescaped
 from waybill.pipelines.shared_modules import SharedModules, find_shared
 from waybill.pipelines.source_path import find_file, package_folder
+from waybill.request import Request
 
 _DEFAULT_CODE = "transformation.py"
 
@@ -46,6 +49,21 @@ class DeclarationError(InputError):
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+
+
+class DeployAllowances(Request):
+    """What a deploy, or a rollback, may go over that it is refused for else."""
+
+    force: bool = Field(
+        default=False, description="Deploy over what was deployed from elsewhere since."
+    )
+    missing_ok: bool = Field(
+        default=False, description="Also where an import or the destination is not known here."
+    )
+    version_ok: bool = Field(
+        default=False,
+        description="Also where an event's `version` is another than that of rows that are loaded.",
+    )
 
 
 class NamesMissingError(DeclarationError):

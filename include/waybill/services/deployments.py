@@ -22,6 +22,7 @@ from waybill.deployment import (
     roll_back,
 )
 from waybill.pipelines import (
+    DeployAllowances,
     NamesMissingError,
     Problem,
     RunEnvironment,
@@ -41,13 +42,16 @@ if TYPE_CHECKING:
     from waybill.settings import Settings
 
 
+_NOTHING = DeployAllowances()
+_BY_CODE = DeployAllowances(force=True, missing_ok=True)
+
+
 def run_deploy(
     settings: Settings,
     directory: Path,
     *,
     who: str,
-    force: bool = True,
-    missing_ok: bool = True,
+    allows: DeployAllowances = _BY_CODE,
     deep: bool = False,
 ) -> DeployReport:
     """Deploy the declaration in a folder.
@@ -56,13 +60,13 @@ def run_deploy(
         settings: all.
         directory: with the declaration.
         who: deploys.
-        force: also where another version was deployed from elsewhere since.
-        missing_ok: also where an import, or the destination, is not there as far as is known
-            here; then the report warns of it.
+        allows: what it may go over; the report warns of names that are missing, and of events
+            that get their version from elsewhere.
         deep: try its destination, and its code on a sample, before: see ``deep_check``.
 
     Raises:
         TrialFailedError: it was tried, and cannot work.
+        OtherVersionError: events would get their version from elsewhere, and that is not allowed.
         StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
         InputError: the declaration is wrong, not fit for what is deployed, or was changed while it
             was checked.
@@ -73,7 +77,7 @@ def run_deploy(
     open_connector(pipeline.source, directory, roots, events=pipeline.events)  # reads nothing
     environment = RunEnvironment.of(settings.destinations, settings.spark.master)
     missing = check_names(directory, environment)
-    if missing and not missing_ok:
+    if missing and not allows.missing_ok:
         raise NamesMissingError(missing)
     elsewhere = [one for one in check_sources(directory, environment) if not one.field]
     elsewhere += closed_sources(settings, pipeline, lambda: directory)
@@ -86,7 +90,12 @@ def run_deploy(
             who=who,
             rules=rules_for(pipeline, settings.destinations),
             source_roots=roots,
-            origin=DeployOrigin(place, force=force, version=pipeline.version),
+            origin=DeployOrigin(
+                place,
+                force=allows.force,
+                version=pipeline.version,
+                version_ok=allows.version_ok,
+            ),
         )
     said = map(_sentence, [*missing, *elsewhere, *tried])
     return replace(report, warnings=(*report.warnings, *said), tried=tuple(facts))
@@ -121,8 +130,7 @@ def run_rollback(
     name: str,
     version: str | None,
     decision: Decision,
-    *,
-    missing_ok: bool = False,
+    allows: DeployAllowances = _NOTHING,
 ) -> DeployReport:
     """Make an earlier version of a pipeline active again.
 
@@ -135,10 +143,11 @@ def run_rollback(
         version: its number, or the beginning of its digest; None: the last one that differs from
             the active one.
         decision: whose it is, and why.
-        missing_ok: also where an import, or the destination, is not there as far as is known
-            here; then the report warns of it.
+        allows: what it may go over; the report warns of names that are missing, and of events
+            that get their version from elsewhere.
 
     Raises:
+        OtherVersionError: events would get their version from elsewhere, and that is not allowed.
         InputError: there is no such pipeline or version, or it is refused as a deploy would be.
     """
     environment = RunEnvironment.of(settings.destinations, settings.spark.master)
@@ -151,13 +160,13 @@ def run_rollback(
         open_connector(pipeline.source, folder, settings.sources.roots, events=pipeline.events)
         label = f"version {pipeline.version}"
         missing, elsewhere = check_version(pipeline, label, folder, environment)
-        if missing and not missing_ok:
+        if missing and not allows.missing_ok:
             raise NamesMissingError(missing)
         warnings.extend([*missing, *elsewhere])
         return rules_for(pipeline, settings.destinations)
 
     with open_tracker(settings.tracker) as tracker:
-        report = roll_back(tracker, name, version, decision, check)
+        report = roll_back(tracker, name, version, decision, check, version_ok=allows.version_ok)
     return replace(report, warnings=(*report.warnings, *map(_sentence, warnings)))
 
 

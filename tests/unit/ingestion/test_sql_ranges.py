@@ -246,7 +246,8 @@ def test_a_table_that_is_emptied_meanwhile_ends_its_ranges(database, connector):
     database.execute("DELETE FROM t")
     database.commit()
     [last] = read_pages(connector(**RANGES), first[0].cursor)
-    assert (last.rows, last.cursor) == ([], {"by": ["at", "id"], "mark": ["int", "99"]})
+    of = {"file": "shop.db", "table": "t"}
+    assert (last.rows, last.cursor) == ([], {"by": ["at", "id"], "mark": ["int", "99"], "of": of})
     fill(database, (1, 99), (2, 98), (3, 100))
     assert ids(read_pages(connector(**RANGES), last.cursor)) == [1, 3]
 

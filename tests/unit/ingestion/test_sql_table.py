@@ -349,3 +349,41 @@ def test_a_cursor_behind_which_nothing_comes_is_refused_before_the_first_row(
 )
 def test_a_cursor_is_so_far_behind_the_greatest_in_seconds_or_units(value, end, expected):
     assert behind(value, end) == expected
+
+
+def test_a_position_in_another_table_or_file_is_refused(tmp_path, database, connector):
+    fill(database, *((n, n, "") for n in range(9)))
+    _, cursor = read(connector())
+    database.execute("CREATE TABLE other AS SELECT * FROM t")
+    database.commit()
+    (tmp_path / "copy.db").write_bytes((tmp_path / "shop.db").read_bytes())
+    for other in ({"table": "other"}, {"file": "copy.db"}):
+        with pytest.raises(InputError, match=r"--full.*--from") as refused:
+            read(connector(**other), cursor)
+        assert all(value in str(refused.value) for value in ("'t'", *map(repr, other.values())))
+        with pytest.raises(InputError, match="--full"):
+            connector(**other).reread_between("1", "2", cursor)
+        by_hand = connector(**other).cursor_at("7", cursor)
+        assert read(connector(**other), by_hand)[0] == [7, 8]
+    assert read(connector(file="./shop.db"), cursor)[0] == [], "the same file"
+
+
+def test_a_half_read_table_is_not_gone_on_with_in_another_one(database, connector):
+    fill(database, *((n, n, "") for n in range(100)))
+    database.execute("CREATE TABLE other AS SELECT * FROM t")
+    database.commit()
+    ranges = {"page_rows": 10, "backfill": {"ranges": 4}}
+    reading = connector(**ranges).read(None)
+    page = next(page for page in reading if page is not None)
+    reading.close()
+    assert "backfill" in page.cursor
+    with pytest.raises(InputError, match="table 'other'"):
+        read(connector(table="other", **ranges), page.cursor)
+
+
+def test_a_cursor_of_a_release_without_the_tables_name_goes_on(database, connector):
+    fill(database, (1, 1, ""), (2, 2, ""))
+    _, cursor = read(connector())
+    fill(database, (3, 3, ""))
+    found, after = read(connector(), {name: cursor[name] for name in cursor if name != "of"})
+    assert (found, after["of"]) == ([3], {"file": "shop.db", "table": "t"})

@@ -6,13 +6,17 @@ A run ends at the greatest cursor that the table had when it began. Without a cu
 reads the whole table, in the order of its key.
 
 The cursor is ``{"by": columns, "at": [the last row's values], "whole": did a run end there,
-"until": where that run ends}``, and what ``sql_ties`` knows. After a run that ended, the next one
-begins ``overlap`` before that, so that rows are met which were committed late; what it reads twice
-is known by id and version. Without an overlap it begins at that very value, and leaves out what was
-sent of it. A run that goes on where one died first ends that one, where it was to end, and then
-begins as after any other: rows that were late meanwhile are behind where it stood. Where the
-declared columns are others, reading starts at the beginning. ``{"by": columns, "from": value}`` is
-a beginning by hand: before the first row of that value.
+"until": where that run ends, "of": the table}``, and what ``sql_ties`` knows. After a run that
+ended, the next one begins ``overlap`` before that, so that rows are met which were committed late;
+what it reads twice is known by id and version. Without an overlap it begins at that very value, and
+leaves out what was sent of it. A run that goes on where one died first ends that one, where it was
+to end, and then begins as after any other: rows that were late meanwhile are behind where it stood.
+Where the declared columns are others, reading starts at the beginning. ``{"by": columns, "from":
+value}`` is a beginning by hand: before the first row of that value.
+
+``"of"`` names the table by what a declaration says of it, and the connection's database: no host,
+as a database may move. A cursor of another table is refused: its place there says nothing of what
+was read here. Cursors of releases that did not write it have none, and get it with the next page.
 
 With ``backfill``, a first reading goes by ranges of the key, some of them at once: see
 ``sql_ranges``. Meanwhile the cursor is ``{"by": columns, "backfill": what is left}``, and then
@@ -33,6 +37,8 @@ Identifiers are quoted by SQLAlchemy, values are bound. The session is read-only
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -197,6 +203,8 @@ class SqlConnector:
         self._ranges = 1 if options.backfill is None else options.backfill.ranges
         self._deletes = None if options.deletes is None else self._table_deletes()
         self._connection: Connection | None = None
+        self._identity: dict[str, str | None] = {}
+        """Of the table, once it was looked at."""
         if options.file is not None:
             self._file(options.file)
 
@@ -206,16 +214,18 @@ class SqlConnector:
         None while the limits, or ranges of the key, are waited for.
 
         Raises:
-            InputError: no such table or column, a cursor or key that is null or not unique, no such
-                connection, or the server refuses.
+            InputError: no such table or column, a cursor or key that is null or not unique, a
+                position of another table, no such connection, or the server refuses.
             RetryError: the server did not answer.
         """
         limit = RateLimit(self._options.limits.rows_per_second)
         with self._said(), closing(self._pages(cursor)) as pages:
             for page in pages:
-                if page is not None:
+                if page is None:
+                    yield None
+                else:
                     limit.met(len(page.rows))
-                yield page
+                    yield self._of_table(page)
                 while wait_s := limit.wait_s:
                     time.sleep(min(wait_s, _TURN_S))
                     yield None
@@ -294,14 +304,14 @@ class SqlConnector:
                     f"from: {value!r} is ahead of where the last run stopped, {begins[0]}: a run"
                     " from there would leave rows out; one without it reads them"
                 )
-        return {"by": list(reading.order), "from": kept(at)}
+        return {"by": list(reading.order), "from": kept(at), "of": self._identity}
 
     def reread_between(self, begin: str, end: str, stands: Cursor | None) -> dict[str, Any]:
         """Return the range of the rows that have one of two values, or lie between them.
 
         Raises:
             InputError: there is no cursor column, a value is not of its type, ``begin`` is behind
-                ``end``, or nothing was read before.
+                ``end``, nothing was read before, or it was of another table.
         """
         if self._options.cursor is None:
             raise InputError(
@@ -309,6 +319,7 @@ class SqlConnector:
             )
         with self._said(), self._engine().connect() as session:
             reading = self._look(session)
+            self._refuse_other_table(stands)
             first = self._read_as(session, reading, begin, "from")
             last = self._read_as(session, reading, end, "to")
             if stands is None or stands.get("by") != list(reading.order):
@@ -422,6 +433,7 @@ class SqlConnector:
         start = None if cursor is None else dict(cursor)
         with engine.connect() as session:
             reading = self._look(session)
+            self._refuse_other_table(start)
             self._refuse_nulls(session, reading)
             if self._deletes is not None and start is not None and "gone" in start:
                 start = yield from self._deletes.go_on(start)
@@ -693,6 +705,7 @@ class SqlConnector:
     def _look(self, session: sa.Connection) -> _Reading:
         options = self._options
         found = self._columns(session)
+        self._identity = self._identify(session)
         there = [column["name"] for column in found]
         columns = options.columns or there
         order = self._order(session)
@@ -719,6 +732,40 @@ class SqlConnector:
                 and session.dialect.name != "postgresql"
             ),
             self._booleans(session, found).intersection(columns).difference(order),
+        )
+
+    def _identify(self, session: sa.Connection) -> dict[str, str | None]:
+        """Return what the cursor knows the table by."""
+        options = self._options
+        if options.file is not None:
+            return {"file": os.path.normpath(options.file), "table": options.table}
+        database = None if self._connection is None else self._connection.schema or None
+        return {
+            "connection": self._opening.source.connection,
+            "database": None if session.dialect.name == "mysql" else database,  # it is the schema
+            "schema": options.schema_name or session.dialect.default_schema_name,
+            "table": options.table,
+        }
+
+    def _of_table(self, page: Page) -> Page:
+        """Return a page whose positions say which table they are of."""
+        of = {"of": self._identity}
+        start = None if page.start is None else page.start | of
+        return replace(page, cursor=page.cursor | of, start=start)
+
+    def _refuse_other_table(self, cursor: Cursor | None) -> None:
+        """Refuse a position in another table: rows of this one before it would never be read."""
+        stood = None if cursor is None else cursor.get("of")
+        if stood is None or stood == self._identity:
+            return
+        name = shlex.quote(self._opening.folder.name)
+        raise InputError(
+            f"source: its cursor is of {_shown_identity(stood)}; the declaration now names"
+            f" {_shown_identity(self._identity)}: a run from there on would leave out rows. Read it"
+            f" from its beginning (waybill ingest {name} --full --why …); where it is the same"
+            f" table under another name, go on from a value of its cursor (waybill ingest {name}"
+            " --from … --why …; `waybill sources status` shows where it stands), or deploy the"
+            " former declaration"
         )
 
     def _booleans(self, session: sa.Connection, found: Sequence[ReflectedColumn]) -> frozenset[str]:
@@ -1004,6 +1051,14 @@ def _bounds(cursor: Cursor, asked: Mapping[str, Any]) -> tuple[_Begin, Any]:
 
 def _no_cursor(cursor: Cursor) -> InputError:
     return InputError(f"cursor {str(dict(cursor))[:1000]} is not one of this connector; reset it")
+
+
+def _shown_identity(of: Any) -> str:
+    """Return which table a cursor is of, for people."""
+    if not isinstance(of, Mapping):
+        return repr(of)[:200]
+    beside = [f"{name} {value!r}" for name, value in of.items() if value and name != "table"]
+    return f"table {of.get('table')!r} ({', '.join(beside)})"[:1000]
 
 
 def _order_of(reading: _Reading, row: Sequence[Any]) -> list[Any]:
