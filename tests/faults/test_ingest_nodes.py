@@ -14,11 +14,13 @@ from tests.support import children, orders, refusals
 from tests.support.recorded import counting
 
 from waybill import services
+from waybill.access import Decision
 from waybill.errors import RetryError
 from waybill.events import decode, wall_us
 from waybill.ledger import IntakeWatermark, read_watermarks
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
+from waybill.undeployment import UndeployRequest
 
 pytestmark = pytest.mark.serves
 ROWS, PAGE_ROWS = 1_000, 100
@@ -306,3 +308,59 @@ def test_a_clock_that_steps_back_makes_no_version_older_and_the_minutes_are_of_t
     report = services.balance(settings)
     assert (report.ingested, report.in_flight, report.unaccounted) == (2 * ROWS, 2 * ROWS, 0)
     assert breaches(settings) == []
+
+
+FILES = """  connector: files
+  event: order
+  options: {path: "in/*.csv", settle_s: 0}
+"""
+UNREAD = UNSENT + 'after(LosslessProducer, "produce", 350)'
+"""Dies amid its first page: the cursor stands nowhere yet."""
+
+
+def rows_of(settings: Settings, statement: str) -> list[Any]:
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        result = connection.execute(text(statement))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+@pytest.fixture
+def filed(settings: Settings) -> Settings:
+    """`orders` as files in a folder, all in one page."""
+    home = settings.pipelines_dir / "orders"
+    declared = (home / "pipeline.yaml").read_text()
+    before, _, rest = declared.partition("  connector: csv\n")
+    (home / "pipeline.yaml").write_text(before + FILES + "events:" + rest.partition("events:")[2])
+    (home / "in").mkdir()
+    (home / "orders.csv").rename(home / "in" / "a.csv")
+    services.run_deploy(settings, home, who="test")
+    return settings
+
+
+def test_a_first_page_whose_file_is_moved_away_leaves_the_cursor_nowhere(filed: Settings) -> None:
+    dies(filed, UNREAD)
+    inbox = filed.pipelines_dir / "orders" / "in"
+    (inbox / "a.csv").rename(inbox.parent / "away.csv")
+    assert services.run_ingest(filed, "orders").accepted == 350
+    assert rows_of(filed, "SELECT sequence, cursor FROM connector_positions") == [(1, None)]
+    (inbox / "b.csv").write_text("number,amount,note\n5000,1,new\n")
+    assert services.run_ingest(filed, "orders").accepted == 1
+    assert (services.balance(filed).ingested, services.balance(filed).unaccounted) == (351, 0)
+
+
+def undeploys(settings: Settings, wait: float) -> services.UndeployReport:
+    rows_of(settings, "UPDATE source_runs SET told_at = told_at - interval '2 minutes'")
+    request = UndeployRequest(pipeline="orders", why="gone", wait=wait)
+    return services.run_undeploy(settings, request, Decision("ann", "gone"))
+
+
+def test_a_first_page_that_undeploy_brought_to_kafka_is_read_again_after_a_deploy(
+    filed: Settings,
+) -> None:
+    dies(filed, UNREAD)
+    assert not undeploys(filed, wait=8).is_done, "350 events are to be processed"
+    assert [state for _, state in logs(filed)] == ["closed"]
+    assert rows_of(filed, "SELECT sequence, cursor FROM connector_positions") == [(1, None)]
+    services.run_deploy(filed, filed.pipelines_dir / "orders", who="test")
+    services.run_ingest(filed, "orders")
+    assert len({event.id for event in in_kafka(filed)}) == ROWS
