@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection
 
-from waybill.errors import InputError, ParkError, RetryError, StopError
+from waybill.errors import InputError, ParkError, RetryError, SettleError, StopError
 from waybill.events import (
     IntakeClock,
     decode,
@@ -399,15 +399,28 @@ class _Run:
         """
         for lsn, payload in self._intake.producer.recovered.marks:
             mark = orjson.loads(payload)
-            done = self._commit(
-                _Marked(lsn, mark, {}, None, 0, 0), self._settling.recovered(mark["counts"])
-            )
+            done = self._commit_recovered(_Marked(lsn, mark, {}, None, 0, 0))
             self._intake.producer.confirm(lsn)
             if self._before is not None and done:
                 self._pages += 1
                 self._settled += _events_of(mark["counts"])
         if self._before is None:
             self._known_parked = 0  # what this run read
+
+    def _commit_recovered(self, page: _Marked) -> bool:
+        """Commit a page of a dead run; False: that was done before.
+
+        Raises:
+            SettleError: the tracker does not know the page before; says which command helps.
+        """
+        try:
+            return self._commit(page, self._settling.recovered(page.mark["counts"]))
+        except OffsetsMovedError as error:
+            raise SettleError(
+                f"{error}: it lost commits of ingestion, as where an older copy of it is restored,"
+                f" and the log's row with them. `waybill logs settle {self._intake.lease.wal_id}"
+                " --why …` lets the next run read on from where the tracker stands"
+            ) from error
 
     def _look_elsewhere(self) -> None:
         """Count what logs that were taken over had sent, and keep it: it is not sent again."""

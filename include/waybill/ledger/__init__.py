@@ -143,6 +143,7 @@ if TYPE_CHECKING:
     from waybill.ledger.watermarks import IntakeWatermark as IntakeWatermark
     from waybill.ledger.watermarks import PageMark as PageMark
     from waybill.ledger.watermarks import read_watermarks as read_watermarks
+    from waybill.ledger.write_ahead_logs import LogElsewhereError as LogElsewhereError
     from waybill.ledger.write_ahead_logs import LogIdentity as LogIdentity
     from waybill.ledger.write_ahead_logs import LogLine as LogLine
     from waybill.ledger.write_ahead_logs import LogProgress as LogProgress
@@ -156,6 +157,7 @@ if TYPE_CHECKING:
     from waybill.ledger.write_ahead_logs import open_source as open_source
     from waybill.ledger.write_ahead_logs import read_logs as read_logs
     from waybill.ledger.write_ahead_logs import register_log as register_log
+    from waybill.ledger.write_ahead_logs import release_source as release_source
     from waybill.ledger.write_ahead_logs import replaced_log as replaced_log
     from waybill.ledger.write_ahead_logs import replaced_logs as replaced_logs
     from waybill.ledger.write_ahead_logs import settle_log as settle_log
@@ -297,6 +299,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "watermarks": ["IntakeWatermark", "PageMark", "read_watermarks"],
         "write_ahead_logs": [
+            "LogElsewhereError",
             "LogIdentity",
             "LogLine",
             "LogProgress",
@@ -310,6 +313,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "open_source",
             "read_logs",
             "register_log",
+            "release_source",
             "replaced_log",
             "replaced_logs",
             "settle_log",
