@@ -408,11 +408,10 @@ def loses_commits(settings: Settings, kept: Path, *, last: int) -> None:
     rows_of(settings, f"DELETE FROM ledger WHERE {lost}")
 
 
-@pytest.mark.parametrize("last", [8, pytest.param(5, marks=pytest.mark.campaign)])
 def test_a_tracker_that_lost_commits_is_caught_up_with_by_the_next_run(
-    settings: Settings, tmp_path: Path, last: int
+    settings: Settings, tmp_path: Path
 ) -> None:
-    loses_commits(settings, tmp_path / "kept.json", last=last)
+    loses_commits(settings, tmp_path / "kept.json", last=8)
     services.run_ingest(settings, "orders")
     assert_whole(settings)
     assert [state for _, state in logs(settings)] == ["ended", "closed"]
@@ -432,6 +431,15 @@ def test_a_tracker_that_lost_the_log_as_well_is_told_which_command_helps(
     services.settle_log(settings, wal_id, Decision("ann", "the tracker was restored"))
     services.run_ingest(settings, "orders")
     assert len({event.id for event in in_kafka(settings)}) == ROWS
+
+
+@pytest.mark.campaign
+def test_a_tracker_that_lost_commits_of_all_that_a_log_holds_is_caught_up_with(
+    settings: Settings, tmp_path: Path
+) -> None:
+    loses_commits(settings, tmp_path / "kept.json", last=5)
+    services.run_ingest(settings, "orders")
+    assert_whole(settings)
 
 
 def test_undeploy_ends_where_a_tracker_lost_commits_and_a_deploy_reads_on(
