@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
@@ -14,11 +15,13 @@ from tests.support import children, orders, refusals
 from tests.support.recorded import counting
 
 from waybill import services
-from waybill.errors import RetryError
+from waybill.access import Decision
+from waybill.errors import InputError, RetryError, SettleError
 from waybill.events import decode, wall_us
 from waybill.ledger import IntakeWatermark, read_watermarks
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
+from waybill.undeployment import UndeployRequest
 
 pytestmark = pytest.mark.serves
 ROWS, PAGE_ROWS = 1_000, 100
@@ -306,3 +309,212 @@ def test_a_clock_that_steps_back_makes_no_version_older_and_the_minutes_are_of_t
     report = services.balance(settings)
     assert (report.ingested, report.in_flight, report.unaccounted) == (2 * ROWS, 2 * ROWS, 0)
     assert breaches(settings) == []
+
+
+FILES = """  connector: files
+  event: order
+  options: {path: "in/*.csv", settle_s: 0}
+"""
+UNREAD = UNSENT + 'after(LosslessProducer, "produce", 350)'
+"""Dies amid its first page: the cursor stands nowhere yet."""
+
+
+def rows_of(settings: Settings, statement: str) -> list[Any]:
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        result = connection.execute(text(statement))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+
+@pytest.fixture
+def filed(settings: Settings) -> Settings:
+    """`orders` as files in a folder, all in one page."""
+    home = settings.pipelines_dir / "orders"
+    declared = (home / "pipeline.yaml").read_text()
+    before, _, rest = declared.partition("  connector: csv\n")
+    (home / "pipeline.yaml").write_text(before + FILES + "events:" + rest.partition("events:")[2])
+    (home / "in").mkdir()
+    (home / "orders.csv").rename(home / "in" / "a.csv")
+    services.run_deploy(settings, home, who="test")
+    return settings
+
+
+def test_a_first_page_whose_file_is_moved_away_leaves_the_cursor_nowhere(filed: Settings) -> None:
+    dies(filed, UNREAD)
+    inbox = filed.pipelines_dir / "orders" / "in"
+    (inbox / "a.csv").rename(inbox.parent / "away.csv")
+    assert services.run_ingest(filed, "orders").accepted == 350
+    assert rows_of(filed, "SELECT sequence, cursor FROM connector_positions") == [(1, None)]
+    (inbox / "b.csv").write_text("number,amount,note\n5000,1,new\n")
+    assert services.run_ingest(filed, "orders").accepted == 1
+    assert (services.balance(filed).ingested, services.balance(filed).unaccounted) == (351, 0)
+
+
+def undeploys(settings: Settings, wait: float) -> services.UndeployReport:
+    rows_of(settings, "UPDATE source_runs SET told_at = told_at - interval '2 minutes'")
+    request = UndeployRequest(pipeline="orders", why="gone", wait=wait)
+    return services.run_undeploy(settings, request, Decision("ann", "gone"))
+
+
+def test_a_first_page_that_undeploy_brought_to_kafka_is_read_again_after_a_deploy(
+    filed: Settings,
+) -> None:
+    dies(filed, UNREAD)
+    assert not undeploys(filed, wait=8).is_done, "350 events are to be processed"
+    assert [state for _, state in logs(filed)] == ["closed"]
+    assert rows_of(filed, "SELECT sequence, cursor FROM connector_positions") == [(1, None)]
+    services.run_deploy(filed, filed.pipelines_dir / "orders", who="test")
+    services.run_ingest(filed, "orders")
+    assert len({event.id for event in in_kafka(filed)}) == ROWS
+
+
+LOSES = """
+import json
+real_commit, real_page, pages = module.commit_intake, module._Run._page, []
+def commit(tracker, page, record):
+    done = real_commit(tracker, page, record)
+    if page.sequence == 2:
+        open({kept!r}, "w").write(json.dumps([page.cursor, page.progress.committed_lsn]))
+    return done
+def read(run, *given):
+    result = real_page(run, *given)
+    pages.append(1)
+    if len(pages) == 5:
+        run._deliver_all()
+        run._intake.producer.components.maintenance.try_checkpoint()
+    if len(pages) == {last}:
+        act()
+    return result
+module.commit_intake, module._Run._page = commit, read
+"""
+
+
+def loses_commits(settings: Settings, kept: Path, *, last: int) -> None:
+    """Die amid a run, and put the tracker back to where its second page was committed."""
+    patch = LOSES.replace("{kept!r}", repr(str(kept))).replace("{last}", str(last))
+    dies(settings, UNSENT + patch)  # flushed at page 5; later pages are in the log only
+    cursor, lsn = json.loads(kept.read_text())
+    later = "sequence BETWEEN 3 AND 5"
+    assert rows_of(settings, f"SELECT 1 FROM connector_positions WHERE {later}") == [(1,)]
+    rows_of(
+        settings,
+        f"UPDATE connector_positions SET sequence = 2, rows_read = {2 * PAGE_ROWS}, "
+        f"cursor = '{json.dumps(cursor)}'",
+    )
+    rows_of(
+        settings,
+        f"UPDATE write_ahead_logs SET committed_lsn = {lsn}, offsets = '{{}}'",
+    )
+    lost = "reference LIKE 'intake:%' AND split_part(reference, ':', 4)::int > 2"
+    rows_of(settings, f"DELETE FROM ledger WHERE {lost}")
+
+
+def test_a_tracker_that_lost_commits_is_caught_up_with_by_the_next_run(
+    settings: Settings, tmp_path: Path
+) -> None:
+    loses_commits(settings, tmp_path / "kept.json", last=8)
+    services.run_ingest(settings, "orders")
+    assert_whole(settings)
+    assert [state for _, state in logs(settings)] == ["ended", "closed"]
+    [(notice,)] = rows_of(settings, "SELECT detail FROM notices WHERE kind = 'log'")
+    assert "the tracker lost commits of ingestion" in str(notice)
+
+
+def test_a_tracker_that_lost_the_log_as_well_is_told_which_command_helps(
+    settings: Settings, tmp_path: Path
+) -> None:
+    loses_commits(settings, tmp_path / "kept.json", last=8)
+    rows_of(settings, "DELETE FROM write_ahead_logs")
+    with pytest.raises(SettleError, match="stands at page 2, not at 5") as refused:
+        services.run_ingest(settings, "orders")
+    [(wal_id,)] = rows_of(settings, "SELECT wal_id FROM write_ahead_logs")
+    assert f"`waybill logs settle {wal_id} --why" in str(refused.value)
+    services.settle_log(settings, wal_id, Decision("ann", "the tracker was restored"))
+    services.run_ingest(settings, "orders")
+    assert len({event.id for event in in_kafka(settings)}) == ROWS
+
+
+@pytest.mark.campaign
+def test_a_tracker_that_lost_commits_of_all_that_a_log_holds_is_caught_up_with(
+    settings: Settings, tmp_path: Path
+) -> None:
+    loses_commits(settings, tmp_path / "kept.json", last=5)
+    services.run_ingest(settings, "orders")
+    assert_whole(settings)
+
+
+def test_undeploy_ends_where_a_tracker_lost_commits_and_a_deploy_reads_on(
+    settings: Settings, tmp_path: Path
+) -> None:
+    loses_commits(settings, tmp_path / "kept.json", last=8)
+    undeploys(settings, wait=8)
+    assert [state for _, state in logs(settings)] == ["ended", "closed"]
+    services.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
+    services.run_ingest(settings, "orders")
+    assert_whole(settings)
+
+
+def test_a_run_that_failed_with_nothing_unsettled_is_not_told_for_a_dead_one(
+    settings: Settings,
+) -> None:
+    source = settings.pipelines_dir / "orders" / "orders.csv"
+    source.rename(source.with_suffix(".away"))
+    with pytest.raises(InputError):
+        services.run_ingest(node(settings, "a"), "orders")
+    assert logs(settings) == [("a", "closed")]
+    source.with_suffix(".away").rename(source)
+    services.run_ingest(node(settings, "b"), "orders")
+    assert services.run_ingest(node(settings, "a"), "orders").accepted == 0
+    assert_whole(settings)
+    assert [state for _, state in logs(settings)] == ["closed", "closed"]
+    assert [one for one in services.waiting_notices(settings) if one.kind == "log"] == []
+    assert rows_of(settings, "SELECT 1 FROM audit_log WHERE action = 'take_over_log'") == []
+
+
+def test_a_run_that_failed_amid_a_page_keeps_the_source_for_the_next_one(
+    settings: Settings,
+) -> None:
+    """What is in the log behind the last mark is found only where it lies."""
+    patch = (
+        "from waybill.errors import InputError\n"
+        "def refuses(*given):\n"
+        '    raise InputError("the page is refused")\n'
+        "module._Run._mark = refuses\n"
+    )
+    code = PATCHES.replace("{patch}", patch).replace("{signal}", "SIGKILL")
+    child = children.start(node(settings, "a"), code)
+    try:
+        output, _ = child.communicate(timeout=120)
+    finally:
+        children.kill(child)
+    assert b"the page is refused" in output, output.decode()
+    assert logs(settings) == [("a", "open")]
+    services.run_ingest(node(settings, "b"), "orders")
+    assert_whole(settings)
+
+
+def test_undeploy_names_a_log_of_another_machine_and_leaves_it_its_events(
+    settings: Settings,
+) -> None:
+    a, b = node(settings, "a"), node(settings, "b")
+    dies(a, POINTS["marked, nothing sent"])
+    report = undeploys(b, wait=60)
+    [(wal_id, path)] = rows_of(settings, "SELECT wal_id, path FROM write_ahead_logs")
+    assert not report.is_done
+    [said] = [one for one in report.waits_for if "write-ahead log" in one]
+    assert f"{path} of a is open" in said
+    assert f"waybill logs settle {wal_id} --why" in said
+    assert logs(settings) == [("a", "open")]
+    undeploys(a, wait=8)
+    assert logs(settings) == [("a", "closed")]
+    [(rows,)] = rows_of(settings, "SELECT rows_read FROM connector_positions")
+    assert len(in_kafka(settings)) == rows == 4 * PAGE_ROWS
+
+
+def test_a_log_whose_disk_is_gone_is_settled_and_undeploy_ends(settings: Settings) -> None:
+    dies(node(settings, "a"), POINTS["marked, nothing sent"])
+    [(wal_id,)] = rows_of(settings, "SELECT wal_id FROM write_ahead_logs")
+    services.settle_log(settings, wal_id, Decision("ann", "the node is gone"))
+    assert undeploys(node(settings, "b"), wait=8).is_done
+    services.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
+    services.run_ingest(node(settings, "b"), "orders")
+    assert_whole(settings)

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import Connection
 
-from waybill.errors import InputError, ParkError, RetryError, StopError
+from waybill.errors import InputError, ParkError, RetryError, SettleError, StopError
 from waybill.events import (
     IntakeClock,
     decode,
@@ -360,7 +360,7 @@ class _Run:
     def _end_page(self, position: Position, unfinished: _Unfinished) -> Position:
         """Take in what a dead run left of a page, where no row of it came; return the position."""
         if unfinished:
-            position = self._position = self._page(_nothing_at(position), position, unfinished)
+            position = self._position = self._page(None, position, unfinished)
         return position
 
     def _tell(self, *, last: bool = False) -> None:
@@ -403,15 +403,28 @@ class _Run:
         """
         for lsn, payload in self._intake.producer.recovered.marks:
             mark = orjson.loads(payload)
-            done = self._commit(
-                _Marked(lsn, mark, {}, None, 0, 0), self._settling.recovered(mark["counts"])
-            )
+            done = self._commit_recovered(_Marked(lsn, mark, {}, None, 0, 0))
             self._intake.producer.confirm(lsn)
             if self._before is not None and done:
                 self._pages += 1
                 self._settled += _events_of(mark["counts"])
         if self._before is None:
             self._known_parked = 0  # what this run read
+
+    def _commit_recovered(self, page: _Marked) -> bool:
+        """Commit a page of a dead run; False: that was done before.
+
+        Raises:
+            SettleError: the tracker does not know the page before; says which command helps.
+        """
+        try:
+            return self._commit(page, self._settling.recovered(page.mark["counts"]))
+        except OffsetsMovedError as error:
+            raise SettleError(
+                f"{error}: it lost commits of ingestion, as where an older copy of it is restored,"
+                f" and the log's row with them. `waybill logs settle {self._intake.lease.wal_id}"
+                " --why …` lets the next run read on from where the tracker stands"
+            ) from error
 
     def _look_elsewhere(self) -> None:
         """Count what logs that were taken over had sent, and keep it: it is not sent again."""
@@ -486,10 +499,10 @@ class _Run:
         if not self._waiting or self._pages % _CONFIRM_EVERY == 0:
             self._confirm(page.mark["cursor"])
 
-    def _confirm(self, cursor: Cursor) -> None:
-        """Tell the source how far it is committed, if it wants to know."""
+    def _confirm(self, cursor: Cursor | None) -> None:
+        """Tell the source how far it is committed, if it wants to know; None: nothing of it is."""
         connector = self._intake.connector
-        if isinstance(connector, ConfirmedConnector):
+        if cursor is not None and isinstance(connector, ConfirmedConnector):
             connector.confirm(cursor)
 
     def _wait_for_room(self) -> None:
@@ -553,7 +566,15 @@ class _Run:
 
     # Pages
 
-    def _page(self, page: Page, position: Position, unfinished: _Unfinished) -> Position:
+    def _page(self, page: Page | None, position: Position, unfinished: _Unfinished) -> Position:
+        """Put a page into the log, with its mark; return the position behind it.
+
+        Args:
+            page: of the source; None: it gave none, and the cursor stays where it is, be it
+                nowhere yet.
+            position: before the page.
+            unfinished: what a dead run left of it.
+        """
         intake = self._intake
         counts = Counts()
         passed = TracesByName()
@@ -561,8 +582,11 @@ class _Run:
         self._page_minute, self._page_bytes = self._clock.minute(), 0
         known_before = self._known
         self._forget_adopted()
-        self._take_in(page, passed, unfinished, counts, packer)
-        counted = self._count_between(page.start, page.cursor)
+        cursor, rows, counted = position.cursor, 0, None
+        if page is not None:
+            self._take_in(page, passed, unfinished, counts, packer)
+            cursor, rows = page.cursor, len(page.rows) + len(page.bad)
+            counted = self._count_between(page.start, page.cursor)
         known = self._known - known_before
         taken = sum(len(one.ids) for one in passed.values())
         ingested = counts.total("in_first") + taken + known
@@ -570,11 +594,10 @@ class _Run:
         self._count(passed, counts)
         sequence = position.sequence + 1
         reference = f"intake:{intake.pipeline.id}:{intake.lease.wal_id}:{sequence}"
-        rows = len(page.rows) + len(page.bad)
         mark: dict[str, Any] = {
             "sequence": sequence,
             "reference": reference,
-            "cursor": page.cursor,
+            "cursor": cursor,
             "rows": rows,
             "counts": list(counts.by_pipeline()),
             "parked": self._put_parked(packer),
@@ -589,7 +612,7 @@ class _Run:
         self._page_minute = None
         self._accepted += events + known
         self._parked += counts.total("parked")
-        return Position(sequence, page.cursor, position.rows_read + rows)
+        return Position(sequence, cursor, position.rows_read + rows)
 
     def _take_in(
         self,
@@ -858,12 +881,6 @@ def _events_of(counts: Iterable[tuple[str, list[list[Any]]]]) -> int:
     """Return how many events of a page passed, by the counts of its mark."""
     column = COUNT_NAMES.index("passed")
     return sum(int(row[-1][column]) for _, rows in counts for row in rows)
-
-
-def _nothing_at(position: Position) -> Page:
-    """Return a page without rows where the source gave none, for what a dead run left."""
-    cursor = dict(position.cursor or {})
-    return Page([], [], cursor=cursor, start=cursor)
 
 
 def _with_counts(watermark: PageMark, counted: list[int] | None) -> PageMark:

@@ -22,9 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from waybill.errors import ParkError, RetryError, StopError
-from waybill.events import Event, decode, instant
+from waybill.errors import InputError, ParkError, RetryError, StopError
+from waybill.events import Event, decode, instant, wall_us
 from waybill.ingestion.page_traces import TracesByName
+from waybill.ingestion.turns import TurnEndedError
 from waybill.ledger import (
     HeldRecords,
     LogIdentity,
@@ -34,6 +35,7 @@ from waybill.ledger import (
     count_copies,
     end_log,
     ended_at,
+    release_source,
     replaced_log,
     settle_log,
     tell_log,
@@ -59,6 +61,7 @@ class SourceClaim:
         node: of this machine.
         recorder: for the traces.
         rereadable: what the log holds can be had from its source again.
+        takes_over: the source is claimed from whatever log has it; False: from none that is open.
     """
 
     def __init__(  # noqa: PLR0913 - who claims what
@@ -71,8 +74,9 @@ class SourceClaim:
         recorder: Recorder | None,
         *,
         rereadable: bool = True,
+        takes_over: bool = True,
     ) -> None:
-        self._rereadable = rereadable
+        self._rereadable, self._takes_over = rereadable, takes_over
         self._tracker, self._log, self._recorder = tracker, log, recorder
         self._pipeline, self._name, self._node = pipeline, name, node
         self._lease: SourceLease | None = None
@@ -112,6 +116,7 @@ class SourceClaim:
             committed_lsn=found.confirmed_lsn,
             empty=found.empty,
             held=held,
+            takes_over=self._takes_over,
         )
         if self._lease is None:
             self._refused.append(found.wal_id)
@@ -119,14 +124,30 @@ class SourceClaim:
 
     @contextmanager
     def stopping(self, producer: LosslessProducer) -> Iterator[None]:
-        """End the logs that were moved aside; close a producer that was fenced, unsent."""
+        """End the logs that were moved aside; close a producer that was fenced, unsent.
+
+        A run that fails with nothing unsettled in its log gives the source back.
+        """
         for wal_id in self._refused:
             self._end(wal_id, held=producer.recovered.superseded)
         try:
             yield
+        except TurnEndedError:
+            raise
+        except (InputError, RetryError):
+            self._give_back(producer)
+            raise
         except StopError:
             producer.close(0)
             raise
+
+    def _give_back(self, producer: LosslessProducer) -> None:
+        if not self._rereadable or not producer.is_confirmed:
+            return
+        try:
+            release_source(self._tracker, self.lease, minute=wall_us() // 60_000_000)
+        except RetryError as error:
+            _LOG.warning("the source is not given back, the next run takes it over: %s", error)
 
     @contextmanager
     def ending(self) -> Iterator[None]:

@@ -144,6 +144,7 @@ if TYPE_CHECKING:
     from waybill.ledger.watermarks import PageMark as PageMark
     from waybill.ledger.watermarks import read_watermarks as read_watermarks
     from waybill.ledger.write_ahead_logs import HeldRecords as HeldRecords
+    from waybill.ledger.write_ahead_logs import LogElsewhereError as LogElsewhereError
     from waybill.ledger.write_ahead_logs import LogIdentity as LogIdentity
     from waybill.ledger.write_ahead_logs import LogLine as LogLine
     from waybill.ledger.write_ahead_logs import LogProgress as LogProgress
@@ -157,6 +158,7 @@ if TYPE_CHECKING:
     from waybill.ledger.write_ahead_logs import open_source as open_source
     from waybill.ledger.write_ahead_logs import read_logs as read_logs
     from waybill.ledger.write_ahead_logs import register_log as register_log
+    from waybill.ledger.write_ahead_logs import release_source as release_source
     from waybill.ledger.write_ahead_logs import replaced_log as replaced_log
     from waybill.ledger.write_ahead_logs import replaced_logs as replaced_logs
     from waybill.ledger.write_ahead_logs import settle_log as settle_log
@@ -299,6 +301,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "watermarks": ["IntakeWatermark", "PageMark", "read_watermarks"],
         "write_ahead_logs": [
             "HeldRecords",
+            "LogElsewhereError",
             "LogIdentity",
             "LogLine",
             "LogProgress",
@@ -312,6 +315,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "open_source",
             "read_logs",
             "register_log",
+            "release_source",
             "replaced_log",
             "replaced_logs",
             "settle_log",

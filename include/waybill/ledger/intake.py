@@ -56,7 +56,8 @@ class IntakeCommit:
     pipeline_id: str
     sequence: int
     """This page's number: one more than the position's."""
-    cursor: dict[str, Any]
+    cursor: dict[str, Any] | None
+    """Behind the page; None: nothing of the source is read yet."""
     rows: int
     counts: PackedCounts
     watermark: PageMark | None = None
@@ -265,7 +266,7 @@ def _move_cursor(connection: Connection, commit: IntakeCommit) -> bool:
     table = connector_positions
     connection.execute(
         insert(table)
-        .values(pipeline_id=commit.pipeline_id, sequence=0, cursor={}, rows_read=0)
+        .values(pipeline_id=commit.pipeline_id, sequence=0, cursor=JSON.NULL, rows_read=0)
         .on_conflict_do_nothing()
     )
     moved = connection.execute(
@@ -273,7 +274,7 @@ def _move_cursor(connection: Connection, commit: IntakeCommit) -> bool:
         .where(table.c.pipeline_id == commit.pipeline_id, table.c.sequence == commit.sequence - 1)
         .values(
             sequence=commit.sequence,
-            cursor=commit.cursor,
+            cursor=JSON.NULL if commit.cursor is None else commit.cursor,
             rows_read=table.c.rows_read + commit.rows,
             updated_at=func.clock_timestamp(),
         )

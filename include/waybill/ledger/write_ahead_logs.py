@@ -5,7 +5,7 @@ is the lease: each page's transaction changes it, and fails once another log has
 so does each that opens, tells or closes the intake watermark.
 
     open         a run has it, or died with it; of a source that can be read again there is one
-    closed       its run came to a clean end: nothing in it is unsettled
+    closed       its run ended, or failed, with nothing in it unsettled
     taken_over   another log claimed the source: what this one holds is read again there
     ended        taken over, and it sends nothing more; or settled by name
 
@@ -13,6 +13,12 @@ A row that was taken over or ended is kept for good: else its disk, if it comes 
 
 A replay's log is no lease: it is registered when it is opened, and only its name can be settled.
 Then it is not opened again, and a run that still has it ends at its next mark.
+
+A log that knows a later mark to be committed than ``committed_lsn`` of its row shows that the
+tracker lost commits: an older copy of it was restored, or a standby that lagged took over. Such a
+log is replaced by a new one on its own node. The row says where in Kafka begins what the tracker
+does not know of: it is counted as that of any log that was taken over, and the source is read on
+from the tracker's cursor.
 
 What a log that was taken over had sent beyond its last committed page is found in Kafka by the
 header that names the log: behind ``offsets``, with an lsn above ``committed_lsn``. It is counted
@@ -26,7 +32,7 @@ ahead of the machine's clock, so that who claims the source goes on above them, 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -110,6 +116,11 @@ UPDATE write_ahead_logs SET state = 'closed', unsettled = 0, last_version = :las
   seen_at = clock_timestamp(), ended_at = clock_timestamp()
 WHERE wal_id = :wal_id AND epoch = :epoch AND state = 'open'
 """)
+_RELEASE = text("""
+UPDATE write_ahead_logs SET state = 'closed', unsettled = 0, seen_at = clock_timestamp(),
+  ended_at = clock_timestamp()
+WHERE wal_id = :wal_id AND epoch = :epoch AND state = 'open'
+""")
 _REREAD = text("""
 UPDATE write_ahead_logs SET reread = true
 WHERE pipeline_id = :pipeline_id AND state IN ('taken_over', 'ended') AND NOT reread
@@ -143,6 +154,10 @@ WHERE (:every OR logs.state IN ('open', 'taken_over'))
   AND (CAST(:wal_id AS text) IS NULL OR starts_with(logs.wal_id, :wal_id))
 ORDER BY logs.seen_at DESC
 """)
+
+
+class LogElsewhereError(InputError):
+    """Another log has the source, and this run is not to take it over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +273,7 @@ def claim_source(
     committed_lsn: int = 0,
     empty: bool = True,
     held: HeldRecords = HeldRecords(),
+    takes_over: bool = True,
 ) -> SourceLease | None:
     """Take a pipeline's source for a log, from whatever log has it.
 
@@ -274,22 +290,28 @@ def claim_source(
         empty: it holds no record.
         held: of a log whose events can be had only once. It goes on with the generation that they
             are for where the tracker has no row of it: it was restored to an older point.
+        takes_over: from whatever log has it; False: from none that is open.
 
     Returns:
-        None: the log was taken over, or settled by name, before, or the tracker does not know for
-        which generation of the topic its records are: what it holds must not be sent.
+        None: the log was taken over, or settled by name, before, the tracker lost commits of it, or
+        does not know for which generation of the topic its records are: what it holds must not be
+        sent.
 
     Raises:
+        LogElsewhereError: another log has the source, and is not to be taken over.
         StopError: the log holds events that can be had only once, and the tracker does not know the
             generation that they are for. The log stays as it is; its owner is told, once.
     """
     with tracker.transaction() as connection:
         AdvisoryLock.SOURCE_LEASE.take(connection, log.pipeline_id)
+        if log.rereadable and _lost_commits(connection, log, committed_lsn):
+            return None
         own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
         generation = _claim_generation(connection, log, own, empty=empty, written=held.topic)
         if generation is not None:
+            others = _others(connection, log, takes_over=takes_over)
             written = replace(log, topic=generation)
-            return _claim(connection, written, ends.get(generation, {}), committed_lsn)
+            return _claim(connection, written, others, ends.get(generation, {}), committed_lsn)
         if log.rereadable or not held.number or (own is not None and own["state"] in _ENDED):
             return None
         if own is None:
@@ -297,13 +319,30 @@ def claim_source(
     raise StopError(_why_held(log, held))
 
 
+def _others(connection: Connection, log: LogIdentity, *, takes_over: bool) -> Sequence[RowMapping]:
+    """Return the logs that have the source: they are to be taken over."""
+    if not log.rereadable:
+        return ()
+    values = {"wal_id": log.wal_id, "pipeline_id": log.pipeline_id}
+    others = connection.execute(_OTHERS, values).mappings().all()
+    if others and not takes_over:
+        raise LogElsewhereError(
+            f"log {others[0]['wal_id']} of {others[0]['node']} has the source of "
+            f"{log.pipeline_id!r}; it is not taken over from {log.node}"
+        )
+    return others
+
+
 def _claim(
-    connection: Connection, log: LogIdentity, ends: Offsets, committed_lsn: int
+    connection: Connection,
+    log: LogIdentity,
+    others: Sequence[RowMapping],
+    ends: Offsets,
+    committed_lsn: int,
 ) -> SourceLease:
     values = {"wal_id": log.wal_id, "pipeline_id": log.pipeline_id}
     highest = connection.execute(_HIGHEST, values).one()
     epoch, version = int(highest.epoch) + 1, int(highest.version)
-    others = connection.execute(_OTHERS, values).mappings().all() if log.rereadable else ()
     for other in others:
         _take_over(connection, other, log)
     _write_open(connection, log, epoch, version, committed_lsn, ends)
@@ -365,14 +404,38 @@ def _write_open(
 
 def _take_over(connection: Connection, other: RowMapping, log: LogIdentity) -> None:
     reason = f"the source was taken over by log {log.wal_id} on {log.node}"
-    values = {"wal_id": other["wal_id"], "by": log.wal_id, "reason": text_value(reason)}
-    connection.execute(_TAKE_OVER, values)
-    _count_refused(connection, other)
     what = (
         f"a run of ingestion on {other['node']} died or stands still: its write-ahead log "
         f"{other['wal_id']} held {other['unsettled']:,} unsettled events when it was told last; "
         f"{log.node} reads them from the source again"
     )
+    _replace(connection, other, log, reason, what)
+
+
+def _lost_commits(connection: Connection, log: LogIdentity, committed_lsn: int) -> bool:
+    """Take a log over on its own node where the tracker lost commits of it; tell whether it did."""
+    own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
+    if own is None or own["state"] in _ENDED or committed_lsn <= own["committed_lsn"]:
+        return False
+    reason = (
+        f"the tracker lost commits of it: it knows them up to lsn {own['committed_lsn']}, the log "
+        f"up to {committed_lsn}"
+    )
+    what = (
+        f"the tracker lost commits of ingestion, as where an older copy of it is restored: it does "
+        f"not know all that write-ahead log {log.wal_id} on {log.node} had sent. That is counted, "
+        "and the source is read on from where the tracker stands"
+    )
+    _replace(connection, own, log, reason, what)
+    return True
+
+
+def _replace(
+    connection: Connection, other: RowMapping, log: LogIdentity, reason: str, what: str
+) -> None:
+    values = {"wal_id": other["wal_id"], "by": log.wal_id, "reason": text_value(reason)}
+    connection.execute(_TAKE_OVER, values)
+    _count_refused(connection, other)
     write_notice(connection, kind="log", pipeline_id=log.pipeline_id, what=what)
     detail = {"unsettled": other["unsettled"], "node": text_value(log.node), "to": log.wal_id}
     _write_audit(connection, "waybill", "take_over_log", other["wal_id"], detail)
@@ -474,6 +537,27 @@ def close_source(
         if at_end:
             connection.execute(_REREAD, {"pipeline_id": lease.pipeline_id})
         close_watermark(connection, lease.pipeline_id, minute=minute, left=left)
+
+
+def release_source(tracker: TrackerStore, lease: SourceLease, *, minute: int) -> bool:
+    """Give a source back, and close its watermark, where a run failed and its log is settled.
+
+    So the next run, on whatever node, has nothing to take over.
+
+    Args:
+        tracker: the books.
+        lease: the run's.
+        minute: of now.
+
+    Returns:
+        Whether the run still had the source.
+    """
+    with tracker.transaction() as connection:
+        values = {"wal_id": lease.wal_id, "epoch": lease.epoch}
+        if connection.execute(_RELEASE, values).rowcount != 1:
+            return False
+        close_watermark(connection, lease.pipeline_id, minute=minute, left=None)
+    return True
 
 
 def _fenced(lease: SourceLease) -> FencedError:

@@ -664,6 +664,13 @@ class LosslessProducer:
         self._sender.poller.poll()
         return self.components.settled(lsn)
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the log holds no record behind the last confirmed mark, and none is in doubt."""
+        log, marks = self._log, self.components.marks
+        last = log.next_lsn - 1
+        return not len(self) and (log.first_lsn > last or marks.confirmed_lsn >= last)
+
     def __len__(self) -> int:
         """Return how many records are in doubt."""
         return self.components.in_doubt()

@@ -136,7 +136,8 @@ def run_ingest(
             tracker, parking, objects, pipeline_version=pipeline.version, recorder=recorder
         )
         name = f"ingest-{pipeline.id}"
-        claim = SourceClaim(tracker, log, pipeline, name, node, recorder)
+        takes_over = asked is None or not asked.drains
+        claim = SourceClaim(*(tracker, log, pipeline, name, node, recorder), takes_over=takes_over)
         with (
             closing_connector(connector),
             claim.ending(),

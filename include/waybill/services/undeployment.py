@@ -16,7 +16,7 @@ from waybill.deployment import (
     read_undeployment,
     unfinished_drops,
 )
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, RetryError, StopError
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
 
@@ -275,8 +275,12 @@ def _drained(
     deadline: float,
     tell: Callable[[str], object],
 ) -> OnTheWay:
-    """Wait until nothing of a pipeline is on its way; return what is when the wait is over."""
+    """Wait until nothing of a pipeline is on its way; return what is when the wait is over.
+
+    A log that lies on another machine is not waited for: only there it can be brought to Kafka.
+    """
     from waybill import undeployment
+    from waybill.ledger import LogElsewhereError
 
     log, told = open_log(settings.kafka), [""]
 
@@ -292,11 +296,30 @@ def _drained(
         say("; ".join(left.lines()))
         if read_undeployment(tracker, pipeline.id) is None:
             raise InputError(f"pipeline {pipeline.name!r} was deployed meanwhile: it goes on")
-        if left.run is not None and left.run.state == "running":
-            _ask_stop(tracker, pipeline, decision)
-        elif left.is_left_by_dead:
-            say(_emptied(settings, pipeline, decision))
+        try:
+            say(_advance(settings, tracker, pipeline, decision, left))
+        except LogElsewhereError:
+            return left
         time.sleep(_LOOK_S)
+
+
+def _advance(
+    settings: Settings,
+    tracker: TrackerStore,
+    pipeline: Pipeline,
+    decision: Decision,
+    left: OnTheWay,
+) -> str:
+    """Stop a run that goes on, or empty a dead one's log; return why that is not done.
+
+    Raises:
+        LogElsewhereError: the log lies on another machine.
+    """
+    if left.run is not None and left.run.state == "running":
+        _ask_stop(tracker, pipeline, decision)
+    elif left.is_left_by_dead:
+        return _emptied(settings, pipeline, decision)
+    return ""
 
 
 def _ask_stop(tracker: TrackerStore, pipeline: Pipeline, decision: Decision) -> None:
@@ -309,14 +332,21 @@ def _ask_stop(tracker: TrackerStore, pipeline: Pipeline, decision: Decision) -> 
 
 
 def _emptied(settings: Settings, pipeline: Pipeline, decision: Decision) -> str:
-    """Bring what dead runs left in a log to Kafka; return why that is not done, empty: it is."""
+    """Bring what dead runs left in a log to Kafka; return why that is not done, empty: it is.
+
+    Raises:
+        LogElsewhereError: the log lies on another machine.
+    """
     from waybill.ingestion import IngestRequest
+    from waybill.ledger import LogElsewhereError
     from waybill.services.ingestion import AskedRun, run_ingest
 
     asked = AskedRun(IngestRequest(), f"undeploy-{pipeline.id}", decision.who, drains=True)
     try:
         run_ingest(settings, pipeline.name, asked=asked)
-    except (InputError, RetryError) as error:
+    except LogElsewhereError:
+        raise
+    except (InputError, RetryError, StopError) as error:
         return f"its write-ahead log is not emptied: {error}"
     return ""
 

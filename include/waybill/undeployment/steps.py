@@ -86,10 +86,22 @@ class OnTheWay:
         if self.run is not None:
             found.append(f"a run of its source goes on, on {self.run.node}; it ends at a page")
         elif self.logs:
-            found += [f"write-ahead log {log.path} of {log.node} is open" for log in self.logs]
+            found += [_open_log(log) for log in self.logs]
         if self.events:
             found.append(f"{self.events:,} events are in Kafka or staged: processing and loading")
         return found
+
+
+def _open_log(log: LogLine) -> str:
+    is_open = f"write-ahead log {log.path} of {log.node} is open"
+    if log.purpose != "ingestion":
+        return is_open
+    return (
+        f"{is_open}, with {log.unsettled:,} events that were not committed when it was told last: "
+        "the same command on that machine sends them. If its disk is gone: `waybill logs settle "
+        f"{log.wal_id} --why …`; what it had not sent is read from the source once the pipeline "
+        "is deployed again"
+    )
 
 
 def refuse_hindered(connection: Connection, pipeline: Pipeline, *, leave_parked: bool) -> None:
