@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
-from uuid import uuid4
 
 import psycopg
 import pyarrow as pa
@@ -18,7 +17,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark import cloudpickle
 from tests.support import children
-from tests.support.books import batch, nothing_parked
 from tests.support.executed_loads import (
     Delivered,
     SpiedExecutors,
@@ -31,12 +29,11 @@ from tests.support.executed_loads import (
     wait_for_backend,
 )
 from tests.support.loads import opened_loads, some
-from tests.unit.destinations.orders import EVENT, PIPELINE, Order, clean_database, rows_of, spec_of
+from tests.unit.destinations.orders import Order, clean_database, spec_of
 
 from waybill.destinations import open_destination
 from waybill.destinations.adapters.delta.lake import storage_options
-from waybill.ledger import commit_batch, staged_after
-from waybill.ledger.commit import StagedObject
+from waybill.ledger import staged_after
 from waybill.loading import LoadPlan, StoppedError, loader
 from waybill.loading.failures import NotTakenError
 from waybill.loading.plans import PlannedObject
@@ -44,9 +41,7 @@ from waybill.loading.quarantine import lost_objects
 from waybill.loading.spark.tasks import LoadTask
 from waybill.parking import ParkedGroupFilter, Parking, read_segment
 from waybill.pipelines import Column
-from waybill.processing import StagedPacker
 from waybill.processing.spark import ExecutorSettings
-from waybill.processing.staged import StagedHead
 from waybill.settings import DestinationSettings, Settings
 from waybill.storage import deployment_of
 
@@ -103,22 +98,6 @@ def lake_ids(loads, spec) -> list[int]:
         storage_options=storage_options(loads.s3),
     )
     return sorted(table.to_pyarrow_table(columns=["id"])["id"].to_pylist())
-
-
-def stage_tables(loads, *parts) -> int:
-    """Commit a batch whose one object has rows of several tables: (spec, orders)."""
-    packer, rows = StagedPacker(), 0
-    for place, (spec, found) in enumerate(parts):
-        head = StagedHead(PIPELINE, "shop", f"{EVENT}{place or ''}", "v1", spec)
-        for part in rows_of(found, spec).data.to_batches():
-            packer.add(head=head, batch=part)
-        rows += len(found)
-    key, body = f"staged/{uuid4()}", packer.finish()
-    loads.objects.put(key, body)
-    start, loads._offset = loads._offset, loads._offset + rows
-    staged = [StagedObject(key, rows, len(body))]
-    done = batch(loads._epoch, (0, start, loads._offset), destination=loads.name, staged=staged)
-    return commit_batch(loads.tracker, done, nothing_parked)
 
 
 def parked_lines(loads) -> list[dict]:
@@ -197,7 +176,7 @@ def test_each_table_of_a_lake_is_a_task_of_its_own(lake, spark, tmp_path):
     orders, lines = spec_of(), spec_of("lines")
     refused = Order(9, 1, 9, what=None)
     lake.stage(some(1, 3), orders)
-    last = stage_tables(lake, (orders, some(4, 3)), (lines, some(1, 4)), (STRICT, [refused]))
+    last = lake.stage_tables((orders, some(4, 3)), (lines, some(1, 4)), (STRICT, [refused]))
     lake.deliver(lake.patience(executors=executed), last)
     places = [("shop", "lines"), ("shop", "orders"), ("shop", "strict")]
     assert list(executed.plans[0].tables) == places
@@ -212,7 +191,7 @@ def test_each_table_of_a_lake_is_a_task_of_its_own(lake, spark, tmp_path):
 
 def test_a_table_that_was_loaded_before_its_neighbours_died_is_loaded_once(lake, spark, tmp_path):
     orders, lines = spec_of(), spec_of("lines")
-    last = stage_tables(lake, (orders, some(1, 3)), (lines, some(1, 4)))
+    last = lake.stage_tables((orders, some(1, 3)), (lines, some(1, 4)))
     executed = SpiedExecutors(lake, spark, tmp_path)
 
     def lines_alone(plan):
@@ -279,8 +258,8 @@ def test_a_lost_object_is_noted_and_the_others_are_loaded(loads, executed):
 
 def test_a_damaged_frame_of_one_table_is_lost_for_all_tables_of_its_object(lake, spark, tmp_path):
     orders, lines = spec_of(), spec_of("lines")
-    stage_tables(lake, (orders, some(1, 3)), (lines, some(1, 4)))
-    last = stage_tables(lake, (orders, some(11, 3)), (lines, some(11, 4)))
+    lake.stage_tables((orders, some(1, 3)), (lines, some(1, 4)))
+    last = lake.stage_tables((orders, some(11, 3)), (lines, some(11, 4)))
     [key, _] = [r[0] for r in lake.sql("SELECT key FROM staged_objects ORDER BY commit_number")]
     body = lake.objects.get(key)
     lake.objects.put(key, body[:40] + b"?" + body[41:])

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.destined import never_park
+from tests.support.lake_warehouses import delta_folder, iceberg_folder
 from tests.support.loads import opened_loads, some
 from tests.support.lost_commits import answer_lost, commits_changed
-from tests.unit.destinations.orders import Order, clean_database
+from tests.support.warehouses import kinds_of
+from tests.unit.destinations.orders import Order, clean_database, rows_of, spec_of
 
 from waybill.access import Decision
+from waybill.destinations import Commit
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
+from waybill.ledger import read_totals
+from waybill.ledger.balance import read_parked
 from waybill.loading import backoff as room
 from waybill.loading.backoff import StoppedError
 from waybill.loading.states import all_waiting, ask_to_park, take_back
 from waybill.parking import read_segment
+from waybill.pipelines import Column
+from waybill.reconciliation.segment_sums import sum_gaps
+from waybill.tracing import Recorder, trace_spool
+from waybill.tracing.parquet import read_whole
+from waybill.tracing.trace import to_traces
 
 pytestmark = pytest.mark.serves
 BY_HAND = Decision("ann", "moved to another house")
@@ -278,3 +289,90 @@ def test_a_store_that_is_away_parks_nothing(loads, monkeypatch):
     monkeypatch.setattr(loads.objects, "put", put)
     loads.deliver(loads.patience(), last)
     assert loads.parked() == {"destination_unreachable": 3}
+
+
+def strict(name):
+    """Return a table that takes no order without words."""
+    words = Column(name="what", type="string", nullable=False)
+    return spec_of(name, Column(name="id", type="int64"), words)
+
+
+class Lake:
+    """A lake's tables as the loads' destination; a load dies before one of its commits, if told."""
+
+    def __init__(self, loads, warehouse):
+        self.loads, self.warehouse = loads, warehouse
+        self.dies_at = 0
+
+    def opening(self):
+        destination, steps = self.warehouse.open(self.loads.name), []
+
+        def hook(step):
+            steps.append(step)
+            if len(steps) == self.dies_at:
+                self.dies_at = 0
+                raise RetryError("the store is away")
+
+        destination.hook = hook
+        return destination
+
+    def deliver(self, last, recorder=None):
+        self.loads.deliver(self.loads.patience(opening=self.opening, recorder=recorder), last)
+
+    def gaps(self):
+        """Return what the audit finds of the counts beside the segments."""
+        self.loads.counts()
+        with self.loads.tracker.transaction() as connection:
+            found = sum_gaps(read_totals(connection), read_parked(connection))
+        return {key: gap for gaps in found.values() for key, (gap, _) in gaps.items() if gap}
+
+
+@pytest.fixture(params=kinds_of({"delta": delta_folder, "iceberg": iceberg_folder}))
+def lake(loads, request, tmp_path):
+    maker = {"delta": delta_folder, "iceberg": iceberg_folder}[request.param]
+    warehouse = maker(request, tmp_path)
+    yield Lake(loads, warehouse)
+    warehouse.close()
+
+
+def test_a_load_that_dies_between_the_tables_of_a_lake_parks_each_refused_row_once(
+    loads, lake, tmp_path
+):
+    tables = (strict("one"), [Order(1, 1, 1, None), Order(2, 1, 2)]), (
+        strict("two"), [Order(3, 1, 3), Order(4, 1, 4, None), Order(5, 1, 5, None)]
+    )  # fmt: skip
+    last = loads.stage_tables(*tables)
+    lake.dies_at = 2
+    lake.deliver(last, Recorder(tmp_path / "spool"))
+    assert lake.dies_at == 0, "it died"
+    assert loads.counts() == {"in_first": 5, "passed": 2, "parked": 3}
+    assert sorted(decode(parked.value).id for parked in events(loads)) == [
+        "1/1/1",
+        "4/1/4",
+        "5/1/5",
+    ]
+    files = trace_spool(tmp_path / "spool").files()
+    traced = {t.event_id: t for file in files for t in to_traces(read_whole(file.path))}
+    places = {key: t.object_key for key, t in traced.items() if t.outcome == "parked"}
+    of_one, of_two = places["1/1/1"], places["4/1/4"]
+    assert places == {"1/1/1": of_one, "4/1/4": of_two, "5/1/5": of_two}
+    found = loads.sql("SELECT object_key, count FROM segments")
+    assert sorted(found) == sorted([(of_one, 1), (of_two, 2)]), "the trail finds them there"
+    assert lake.gaps() == {}
+
+
+def test_rows_that_are_not_refused_when_their_load_is_tried_again_are_not_parked(loads, lake):
+    two = strict("two")
+    last = loads.stage_tables(
+        (strict("one"), [Order(1, 1, 1, None)]), (two, [Order(3, 1, 3), Order(4, 1, 4, None)])
+    )
+    lake.dies_at, loads.time.stopped = 2, True
+    with pytest.raises(StoppedError):
+        lake.deliver(last)
+    loads.time.stopped = False
+    newer = Commit(1, (rows_of([Order(4, 9, 9, "newer")], two),))
+    lake.warehouse.open("another").load([newer], never_park)
+    lake.deliver(last)
+    assert loads.counts() == {"in_first": 3, "passed": 1, "superseded": 1, "parked": 1}
+    assert [decode(parked.value).id for parked in events(loads)] == ["1/1/1"]
+    assert lake.gaps() == {}

@@ -126,6 +126,21 @@ class Loads:
         done = batch(self._epoch, (0, start, self._offset), destination=self.name, staged=staged)
         return commit_batch(self.tracker, done, nothing_parked)
 
+    def stage_tables(self, *parts: tuple[TableSpec, Sequence[Order]]) -> int:
+        """Commit a batch whose one object has rows of several tables, an event name each."""
+        packer, rows = StagedPacker(), 0
+        for place, (spec, orders) in enumerate(parts):
+            head = StagedHead(PIPELINE, "shop", f"{EVENT}{place or ''}", "v1", spec)
+            for part in rows_of(orders, spec).data.to_batches():
+                packer.add(head=head, batch=part)
+            rows += len(orders)
+        key, body = f"staged/{uuid4()}", packer.finish()
+        self.objects.put(key, body)
+        start, self._offset = self._offset, self._offset + rows
+        staged = [StagedObject(key, rows, len(body))]
+        done = batch(self._epoch, (0, start, self._offset), destination=self.name, staged=staged)
+        return commit_batch(self.tracker, done, nothing_parked)
+
     def open(self) -> Destination:
         self.opened.append(open_destination(self.name, self.settings))
         return self.opened[-1]

@@ -87,8 +87,8 @@ class TableBatch:
     def repeats_keys(self) -> bool:
         """Say whether two rows may have one key; False is sure. Cost: one hash pass over keys."""
         kinds = {column.name: column.type for column in self.spec.columns}
-        if any(kinds[name] in ("float64", "json") for name in self.spec.key):
-            return True  # equal values of these may differ in their bytes
+        if any(kinds[name] == "json" for name in self.spec.key):
+            return True  # equal values may differ in their bytes
         names = [str(place) for place in range(len(self.spec.key))]  # names are no paths then
         keys = self.columns.select(self.spec.key).rename_columns(names)
         groups = keys.group_by(names, use_threads=False).aggregate([])
@@ -160,8 +160,21 @@ def _fitted(rows: Rows, spec: TableSpec) -> pa.Table:
         if item.name not in own:
             arrays.append(pa.nulls(rows.data.num_rows, item.type))
         else:
-            arrays.append(_cast(rows, item.name, item.type))
+            column = _cast(rows, item.name, item.type)
+            arrays.append(key_values(column) if item.name in spec.key else column)
     return pa.table(arrays, schema=pa.schema([pa.field(f.name, f.type) for f in schema]))
+
+
+def key_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a key's values such that equal ones have the same bytes, and so the same text.
+
+    Of floats -0.0 becomes 0.0, and there is one NaN; all others stay.
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    values = pa.compute.add(column, pa.scalar(0.0, column.type))
+    no_number = pa.scalar(float("nan"), column.type)
+    return pa.compute.if_else(pa.compute.is_nan(values), no_number, values)
 
 
 def _cast(rows: Rows, name: str, kind: pa.DataType) -> pa.ChunkedArray:

@@ -41,6 +41,8 @@ _VERSIONS = ["_waybill_id", "_waybill_source_version", "_waybill_intake_version"
 _DEFINED_IN = "postgres"
 
 _SOURCE, _INTAKE = "_waybill_source_version", "_waybill_intake_version"
+_TOUCH = "_waybill_touch"
+"""Beside a stage's own columns, which may have any name but such."""
 
 
 def quoted(name: str) -> str:
@@ -64,6 +66,7 @@ class MergeStatements:
         dialect: a sqlglot dialect.
         marked: the table has ``_waybill_deleted_at``, whether deletes are soft now or were once.
         items: names of the tables with the items of the spec's children, in their order.
+        now: expression for the time; no column can be meant by it.
     """
 
     spec: TableSpec
@@ -72,6 +75,7 @@ class MergeStatements:
     dialect: str = "postgres"
     marked: bool = False
     items: tuple[str, ...] = ()
+    now: str = "CURRENT_TIMESTAMP"
 
     def find_losers(self, losers: str) -> str:
         """Fill table ``losers`` (n, winner, prev: the next better row) with rows that lost."""
@@ -158,7 +162,7 @@ class MergeStatements:
             f"INSERT INTO {tombstones} (table_schema, table_name, key_hash, key, "
             f"_waybill_id, {_SOURCE}, {_INTAKE}, deleted_at) "
             f"SELECT {literal(self.spec.schema_name)}, {literal(self.spec.name)}, {key_hash}, "
-            f"{key_text}, s._waybill_id, s.{_SOURCE}, s.{_INTAKE}, CURRENT_TIMESTAMP "
+            f"{key_text}, s._waybill_id, s.{_SOURCE}, s.{_INTAKE}, {self.now} "
             f"FROM {self._effective()} AS s WHERE s._waybill_op = 'delete'"
             f"{stays if self.spec.soft_delete else ''}"
         )
@@ -167,12 +171,11 @@ class MergeStatements:
         """Apply what has no verdict; ``judged`` False: nothing has one, so none is looked for."""
         if judged:
             return self._merge(self._effective())
-        return self._merge(f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)")
+        return self._merge(self._all)
 
     def merge_news(self) -> str:
         """Apply all but what meets a row of an equal or higher source version."""
-        source = f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)"
-        return self._merge(source, f"(t.{_SOURCE} IS NULL OR s.{_SOURCE} > t.{_SOURCE})")
+        return self._merge(self._all, f"(t.{_SOURCE} IS NULL OR s.{_SOURCE} > t.{_SOURCE})")
 
     def merge_range(self, low: str, high: str) -> str:
         """Apply what has no verdict, of the ordinals from ``low``, before ``high``: expressions."""
@@ -202,11 +205,11 @@ class MergeStatements:
             f"(s.{_SOURCE} = t.{_SOURCE} AND s.{_INTAKE} > t.{_INTAKE}))"
         )
         versions = _assignments(_VERSIONS)
-        touched = f"WHEN MATCHED AND s.touch AND {newer} THEN UPDATE SET {versions} "
+        touched = f"WHEN MATCHED AND s.{_TOUCH} AND {newer} THEN UPDATE SET {versions} "
         delete = f"WHEN MATCHED AND s._waybill_op = 'delete' AND {newer} THEN "
         revived = f", {DELETED_AT} = NULL" if self.marked else ""
         if self.spec.soft_delete:
-            marks = f"{versions}, {DELETED_AT} = CURRENT_TIMESTAMP"
+            marks = f"{versions}, {DELETED_AT} = {self.now}"
             first = f"{touched}{delete}UPDATE SET {marks} "
         else:
             first = f"{delete}DELETE {touched}"
@@ -215,10 +218,10 @@ class MergeStatements:
             f"MERGE INTO {self._target} AS t USING {source} AS s ON {self._on_key} "
             f"{first}"
             f"WHEN MATCHED AND {newer} THEN UPDATE SET {_assignments([*free, *_VERSIONS])}, "
-            f"_waybill_loaded_at = CURRENT_TIMESTAMP{revived} "
+            f"_waybill_loaded_at = {self.now}{revived} "
             "WHEN NOT MATCHED AND s._waybill_op = 'upsert' THEN "
             f"INSERT ({self._names(inserted)}, _waybill_loaded_at) "
-            f"VALUES ({', '.join(f's.{quoted(name)}' for name in inserted)}, CURRENT_TIMESTAMP)"
+            f"VALUES ({', '.join(f's.{quoted(name)}' for name in inserted)}, {self.now})"
         )
 
     def clear_items(self, child: ChildTable, bounds: str = "") -> str:
@@ -252,7 +255,7 @@ class MergeStatements:
         return self._render(
             f"INSERT INTO {self._table(child.name)} "
             f"({self._names([*self.spec.key, ITEM, *columns, *_VERSIONS])}, _waybill_loaded_at) "
-            f"SELECT {', '.join(sources)}, CURRENT_TIMESTAMP FROM {quoted(items)} AS i "
+            f"SELECT {', '.join(sources)}, {self.now} FROM {quoted(items)} AS i "
             f"JOIN {quoted(self.stage)} AS s ON s._waybill_n = i._waybill_n "
             f"WHERE s._waybill_op = 'upsert' AND {self.unjudged}{bounds}"
         )
@@ -287,10 +290,15 @@ class MergeStatements:
             f"(s.{_INTAKE} <= t.{_INTAKE} OR {same_content})))"
         )
 
+    @property
+    def _all(self) -> str:
+        """Return all rows of the stage; none is only touched."""
+        return f"(SELECT s.*, FALSE AS {_TOUCH} FROM {quoted(self.stage)} AS s)"
+
     def _effective(self, condition: str = "") -> str:
-        """Rows to apply, with ``touch``."""
+        """Return the rows to apply, and of each whether it is only touched."""
         return (
-            f"(SELECT s.*, COALESCE(v.touch, FALSE) AS touch FROM {quoted(self.stage)} AS s "
+            f"(SELECT s.*, COALESCE(v.touch, FALSE) AS {_TOUCH} FROM {quoted(self.stage)} AS s "
             f"LEFT JOIN {quoted(self.verdict)} AS v ON v.n = s._waybill_n "
             f"WHERE (v.n IS NULL OR v.touch){condition})"
         )

@@ -69,9 +69,8 @@ class LoadOutcome:
     replays: Mapping[str, Mapping[str, int]]
     """Replay id to outcome ("delivered", …) to rows, of the events that came with a replay."""
     parked: tuple[Mapping[str, Any], ...]
-    """The descriptors ``park`` returned, of all commits of a load that had refused rows; more than
-    one where a destination without transactions across tables took a commit in several loads, the
-    last one of which is the latest."""
+    """The descriptors ``park`` returned, of all commits of a load that had refused rows; where
+    books are per table, one for each table that refused some."""
     rows: pa.Table | None
     """One row an event: event_id, pipeline_id, event_name, outcome, intake_minute, replayed,
     replay_id, number: from 0, its place among the commit's rows as they were given, by table.
@@ -143,12 +142,14 @@ class Finding:
 
 
 Park = Callable[[Sequence[RefusedRow]], Mapping[str, object] | None]
-"""Writes refused rows somewhere safe and returns a JSON descriptor. Called at most once a load,
-before the destination commits; what it wrote is garbage when the load fails afterwards."""
+"""Writes refused rows somewhere safe and returns a JSON descriptor. Called at most once a load, or
+where books are per table once for each table, before the destination commits; what it wrote is
+garbage when the load fails afterwards."""
 
 Note = Callable[[Sequence[LoadOutcome]], None]
-"""Told of what this load will have done, once, before the destination commits; if the load fails
-afterwards it was told of what is not, and is told again when it is tried again."""
+"""Told of what this load will have done, once, before the destination commits; where books are per
+table, of the rows of each table by themselves. If the load fails afterwards it was told of what is
+not, and is told again when it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)

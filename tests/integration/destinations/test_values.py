@@ -14,7 +14,7 @@ from tests.unit.destinations.orders import Order, rows_of, spec_of
 
 from waybill.destinations import Commit
 from waybill.mappings.naming import rules_of
-from waybill.pipelines import Column, TableSpec
+from waybill.pipelines import ChildTable, Column, TableSpec
 
 pytestmark = pytest.mark.serves
 
@@ -104,6 +104,7 @@ KEYS = {
     "timestamp": (utc(2026, 1, 1, 0, 0, 0, 1), utc(2026, 1, 1)),
     "date": (datetime.date(2026, 1, 1), datetime.date(1, 1, 1)),
     "bool": (True, False),
+    "float64": (0.1, -0.0),
 }
 
 
@@ -187,6 +188,76 @@ def test_a_hostile_name_is_a_name(destination, warehouse):
     assert go(4, Order(1, 2, 1, op="delete"), None) == {"delivered"}
     assert not any(warehouse.rows(spec) for spec in specs.values())
     assert all(len(warehouse.tombstones(spec)) == 1 for spec in specs.values())
+
+
+OWN_NAMES = (
+    "at as_new current_timestamp deleted file gone intake item k0 key known m met n op outcome place "
+    "prev row rows s source stage t touch winner x"
+).split()
+"""What the statements and joins of a load call columns and tables of their own, or an engine does."""
+
+
+@pytest.mark.parametrize("spell", [str.lower, str.upper], ids=["lower", "UPPER"])
+def test_a_column_may_have_any_name_that_loads_use_themselves(destination, warehouse, spell):
+    """Such names are of all columns of a key in one table, of all others in the other."""
+    names = [spell(name) for name in OWN_NAMES]
+    own = [Column(name=name, type="int64") for name in names]
+    text = Column(name="v", type="string")
+    keyed = TableSpec(schema_name="shop", name="keyed", columns=(*own, text), key=tuple(names))
+    free = spec_of("free", Column(name="id", type="int64"), *own, text)
+
+    def go(number, *orders):
+        """Load the same orders into both tables; return what became of them, for each alike."""
+        texts = [o.what for o in orders]
+        keys = {name: [10 * o.id + place for o in orders] for place, name in enumerate(names)}
+        same = {name: [7 + place for _ in orders] for place, name in enumerate(names)}
+        rows = (rows_of(orders, free, v=texts, **same), rows_of(orders, keyed, v=texts, **keys))
+        (found,) = destination.load([Commit(number, rows)], never_park)
+        outcomes = found.rows["outcome"].to_pylist()
+        assert outcomes[: len(orders)] == outcomes[len(orders) :]
+        return outcomes[: len(orders)]
+
+    new = [Order(i, 1, i, what) for i, what in ((1, "a"), (2, "b"), (3, "c"))]
+    assert go(1, *new) == ["delivered"] * 3
+    again = [Order(1, 1, 11, "a"), Order(2, 1, 12, "changed"), Order(3, 1, 13, "c")]
+    assert go(2, *again) == ["duplicate", "delivered", "duplicate"]
+    later = [Order(1, 2, 20, "x"), Order(1, 3, 21, "y"), Order(2, 2, 22, None, op="delete")]
+    assert go(3, *later) == ["superseded", "delivered", "delivered"]
+    assert go(4, Order(2, 1, 30, "late"), Order(3, 1, 31, "c")) == ["superseded", "duplicate"]
+    assert sorted((row["id"], row["v"]) for row in warehouse.rows(free)) == [(1, "y"), (3, "c")]
+    found = sorted((row[names[0]], row["v"]) for row in warehouse.rows(keyed))
+    assert found == [(10, "y"), (30, "c")]
+
+
+def test_zero_is_one_key_whatever_its_sign(destination, warehouse):
+    columns = (Column(name="id", type="float64"), Column(name="v", type="string"))
+    items = ChildTable(name="items", source="items", columns=(Column(name="sku", type="string"),))
+    plain = TableSpec(schema_name="shop", name="plain", columns=columns, key=("id",))
+    parent = TableSpec(
+        schema_name="shop", name="parent", columns=columns, key=("id",), children=(items,)
+    )
+
+    def go(number, order, key):
+        values = {"id": [key], "v": [order.what], items.arrow_name: [[{"sku": order.what}]]}
+        rows = (rows_of([order], parent, **values), rows_of([order], plain, **values))
+        (found,) = destination.load([Commit(number, rows)], never_park)
+        held = [sorted(row["v"] for row in warehouse.rows(spec)) for spec in (parent, plain)]
+        held.append([row["sku"] for row in warehouse.rows(parent, "items")])
+        assert held[0] == held[1] == held[2]
+        return set(found.rows["outcome"].to_pylist()), held[0]
+
+    assert go(1, Order(1, 1, 1, "a"), 0.0) == ({"delivered"}, ["a"])
+    assert go(2, Order(1, 2, 2, "b"), -0.0) == ({"delivered"}, ["b"])
+    assert go(3, Order(1, 3, 3, "gone", op="delete"), -0.0) == ({"delivered"}, [])
+    assert go(4, Order(1, 1, 4, "late"), 0.0) == ({"superseded"}, [])
+    assert go(5, Order(1, 4, 5, "c"), 0.0) == ({"delivered"}, ["c"])
+    assert go(6, Order(1, 5, 6, "gone", op="delete"), 0.0) == ({"delivered"}, [])
+    assert go(7, Order(1, 4, 7, "late"), -0.0) == ({"superseded"}, [])
+    orders, signs = [Order(1, 7, 8, "old"), Order(1, 8, 9, "new")], [-0.0, 0.0]
+    rows = rows_of(orders, plain, id=signs, v=["old", "new"])
+    (found,) = destination.load([Commit(8, (rows,))], never_park)
+    assert found.rows["outcome"].to_pylist() == ["superseded", "delivered"]
+    assert [row["v"] for row in warehouse.rows(plain)] == ["new"]
 
 
 def test_a_hostile_name_of_a_destination_is_a_name(warehouse):

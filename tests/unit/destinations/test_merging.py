@@ -28,10 +28,10 @@ def test_the_merge_for_postgresql_is_this():
         for name in ("_waybill_id", "_waybill_source_version", "_waybill_intake_version")
     )
     assert merge == (
-        'MERGE INTO "shop"."t" AS t USING (SELECT s.*, FALSE AS touch FROM "stage" AS s) AS s '
+        'MERGE INTO "shop"."t" AS t USING (SELECT s.*, FALSE AS _waybill_touch FROM "stage" AS s) AS s '
         'ON t."id" = s."id" '
         f"WHEN MATCHED AND s._waybill_op = 'delete' AND {newer} THEN DELETE "
-        f"WHEN MATCHED AND s.touch AND {newer} THEN UPDATE SET {versions} "
+        f"WHEN MATCHED AND s._waybill_touch AND {newer} THEN UPDATE SET {versions} "
         f'WHEN MATCHED AND {newer} THEN UPDATE SET "a ""b""" = s."a ""b""", {versions}, '
         "_waybill_loaded_at = CURRENT_TIMESTAMP "
         "WHEN NOT MATCHED AND s._waybill_op = 'upsert' THEN INSERT "

@@ -167,17 +167,14 @@ def stored_outcome(
 
 
 def joined_outcome(number: int, pieces: Sequence[LoadOutcome]) -> LoadOutcome:
-    """Return the outcome of a commit from those of its rows for each table.
-
-    What was loaded before comes first, so that the last parked object is this load's.
-    """
+    """Return the outcome of a commit from those of its rows for each table."""
     import pyarrow as pa
 
     counts: dict[GroupKey, OutcomeCount] = {}
     replays: dict[str, dict[str, int]] = {}
     parked: dict[str, Mapping[str, Any]] = {}
     rows: list[pa.Table] = []
-    for piece in sorted(pieces, key=lambda piece: piece.rows is not None):
+    for piece in pieces:
         _add_counts(counts, piece.counts)
         for replay_id, numbers in piece.replays.items():
             outcomes = replays.setdefault(replay_id, {})

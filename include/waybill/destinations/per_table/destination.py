@@ -1,6 +1,6 @@
 """A warehouse of lake tables, as ``waybill.destinations.Destination`` says.
 
-All tables are judged first, then what was refused is parked, then each table is committed by
+All tables are judged first, then what each refused is parked, then each table is committed by
 itself. Exactly once is per table and commit: see docs/adr.
 """
 
@@ -26,6 +26,7 @@ from waybill.destinations.model import (
     LoadOutcome,
     Note,
     Park,
+    RefusedRow,
     RowCount,
 )
 from waybill.destinations.per_table import examination
@@ -137,19 +138,16 @@ class LakeDestination(BaseDestination):
             loads = self._opened(workplace, commits, pieces, expected)
             for load in loads:
                 load.judge()
-        refused = [row for load in loads for row in load.refused]
-        parked = park(refused) if refused else None
-        judged = [(load, load.outcomes(parked)) for load in loads]
+        judged = [(load, load.outcomes(_parked(load.refused, park))) for load in loads]
         for _, outcomes in judged:
             _add(pieces, outcomes)
-        results = [joined_outcome(commit.number, pieces[commit.number]) for commit in commits]
-        fresh = [outcome for outcome in results if outcome.rows is not None]
+        fresh = [outcome for _, outcomes in judged for outcome in outcomes]
         if note is not None and fresh:
             note(fresh)
         with self._speaking():
             for load, outcomes in judged:
                 self._commit(load, outcomes)
-        return results
+        return [joined_outcome(commit.number, pieces[commit.number]) for commit in commits]
 
     def _opened(
         self,
@@ -362,6 +360,14 @@ def _by_table(commits: Sequence[Commit]) -> Mapping[Place, list[Commit]]:
         for place, own in rows.items():
             by_table.setdefault(place, []).append(Commit(commit.number, tuple(own), commit.batch))
     return by_table
+
+
+def _parked(refused: Sequence[RefusedRow], park: Park) -> Mapping[str, object] | None:
+    """Park the rows that one table refuses, in an object of their own, which its commit names.
+
+    A repeat asks again only tables without a commit: what these parked before is named by none.
+    """
+    return park(refused) if refused else None
 
 
 def _add(pieces: Mapping[int, list[LoadOutcome]], outcomes: Sequence[LoadOutcome]) -> None:

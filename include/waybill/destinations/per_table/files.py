@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waybill.destinations.batch import key_values
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.per_table.table import DELETE, OP, SOFT_DELETE, TOUCH, UPSERT, Changes
 from waybill.errors import InputError
@@ -132,8 +133,11 @@ def _is_whole(changes: Changes, schema: pa.Schema) -> bool:
 
 
 def _numbered(rows: pa.Table, key: Sequence[str], name: str) -> pa.Table:
-    """Return the key's columns, under names that Arrow does not read as paths, and the places."""
-    columns = [rows[part] for part in key]
+    """Return the key's columns, under names that Arrow does not read as paths, and the places.
+
+    Arrow joins bytes: a file may have -0.0, from an older release or somebody else.
+    """
+    columns = [key_values(rows[part]) for part in key]
     positions = pa.array(np.arange(rows.num_rows))
     return pa.table([*columns, positions], names=[*(f"k{i}" for i in range(len(key))), name])
 

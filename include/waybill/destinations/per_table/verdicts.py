@@ -12,7 +12,7 @@ row, before anything is written, and rows at fault park alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,7 @@ class Judge:
         self._verdicts = Verdicts(np.zeros(rows, np.int8), nothing, nothing.copy(), {})
         self._keys = pa.table(
             [*(batch.columns[name] for name in self._key), pa.array(np.arange(rows))],
-            names=[*(f"k{i}" for i in range(len(self._key))), "n"],
+            names=[*self._key_names, "n"],
         )
 
     def run(self, refused: Mask | None) -> Verdicts:
@@ -202,10 +202,8 @@ class Judge:
 
     def _repeats_keys(self) -> bool:
         """Say whether two rows may have one key; False is sure. Cost: one hash pass over keys."""
-        names = [f"k{i}" for i in range(len(self._key))]
+        names = self._key_names
         keys = self._keys.select(names)
-        if any(pa.types.is_floating(item.type) for item in keys.schema):
-            return True  # equal numbers may differ in their bytes
         groups = keys.group_by(names, use_threads=False).aggregate([])
         return bool(groups.num_rows < keys.num_rows)
 
@@ -216,13 +214,13 @@ class Judge:
     def _against_table(self, rows: pa.Table) -> None:
         soft = DELETED_AT in self._table.fields().names
         columns = [*self._key, SOURCE, INTAKE, *([DELETED_AT] if soft else [])]
-        self._connection.register("target", self._table.scan(columns, self.bounds(rows)))
+        self._connection.register("target", self._keyed(columns, self.bounds(rows)))
         gone = f"t.{quoted(DELETED_AT)} IS NOT NULL" if soft else "false"
         found = self._arrow(
             f"SELECT s.n AS n, coalesce(t.{SOURCE}, 0) AS source, "
             f"coalesce(t.{INTAKE}, 0) AS intake, t.{SOURCE} IS NOT NULL AS known, "
             f"{gone} AS deleted, t.{FILE} AS file "
-            f"FROM winners s JOIN target t ON {self._on_target()}"
+            f"FROM winners s JOIN target t ON {self._on_equal}"
         )
         numbers = found["n"].to_numpy()
         self._verdicts.met[numbers] = True
@@ -252,6 +250,14 @@ class Judge:
         absent = self._held[found["n"].to_numpy()] == _NONE_HELD
         self._weigh(_met(found.filter(pa.array(absent))), self._contents)
 
+    def _keyed(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
+        """Return a scan of the table; ``columns`` begin with the key's, which get our names."""
+        reader = self._table.scan(columns, bounds)
+        names = [*self._key_names, *reader.schema.names[len(self._key) :]]
+        schema = pa.schema(zip(names, reader.schema.types, strict=True))
+        renamed = (pa.record_batch(batch.columns, schema=schema) for batch in reader)
+        return pa.RecordBatchReader.from_batches(schema, renamed)
+
     def _weigh(self, met: _Met, contents: Callable[[Numbers], set[int]]) -> None:
         """Judge rows against what the table has of their keys."""
         source, intake = self._source[met.n], self._intake[met.n]
@@ -277,16 +283,15 @@ class Judge:
         self._connection.register("asked", asked)
         ordinals: set[int] = set()
         for chunk in _chunks(self._table.scan([*self._key, *free], self.bounds(asked))):
-            at = pa.array(np.arange(chunk.num_rows))
-            self._connection.register(
-                "chunk", chunk.select(list(self._key)).append_column("at", at)
-            )
+            keys = chunk.select(list(self._key)).rename_columns(self._key_names)
+            places = pa.array(np.arange(chunk.num_rows))
+            self._connection.register("chunk", keys.append_column("place", places))
             pairs = self._arrow(
-                f"SELECT s.n AS n, t.at AS at FROM asked s JOIN chunk t ON {self._on_target()}"
+                f"SELECT s.n AS n, t.place AS place FROM asked s JOIN chunk t ON {self._on_equal}"
             )
             if pairs.num_rows:
                 ours = self._batch.columns.select(free).take(pairs["n"])
-                alike = same(ours, chunk.select(free).take(pairs["at"]))
+                alike = same(ours, chunk.select(free).take(pairs["place"]))
                 ordinals.update(pairs["n"].to_numpy()[alike].tolist())
         return ordinals
 
@@ -306,15 +311,21 @@ class Judge:
         return self.bounds(self._keys.take(pa.array(places)))
 
     def _names(self) -> str:
-        return ", ".join(f"k{i}" for i in range(len(self._key)))
+        return ", ".join(self._key_names)
 
     def _on(self, one: str, other: str) -> str:
         return " AND ".join(
-            f"{one}.k{i} IS NOT DISTINCT FROM {other}.k{i}" for i in range(len(self._key))
+            f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in self._key_names
         )
 
-    def _on_target(self) -> str:
-        return " AND ".join(f"s.k{i} = t.{quoted(n)}" for i, n in enumerate(self._key))
+    @property
+    def _on_equal(self) -> str:
+        return " AND ".join(f"s.{name} = t.{name}" for name in self._key_names)
+
+    @property
+    def _key_names(self) -> list[str]:
+        """Return what the key's columns are called in DuckDB: their own names may be any."""
+        return [f"k{i}" for i in range(len(self._key))]
 
     def _arrow(self, query: str) -> pa.Table:
         return self._connection.execute(query).to_arrow_table()

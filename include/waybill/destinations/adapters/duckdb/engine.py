@@ -16,6 +16,7 @@ gone. Nobody else writes while the file is held.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -87,6 +88,8 @@ def _conditions(
     return conditions
 
 
+NOW = "get_current_timestamp()"
+"""DuckDB reads CURRENT_TIMESTAMP as a column, if there is one of that name."""
 _VERSIONS = tuple(name for name, _ in KEPT_COLUMNS if name != "_waybill_loaded_at")
 
 
@@ -129,7 +132,7 @@ def replace_rows(
     )
     _update(session, table, met, stage, where="m.touch", also="")
     if spec.soft_delete:
-        marked = f", {DELETED_AT} = CURRENT_TIMESTAMP"
+        marked = f", {DELETED_AT} = {NOW}"
         _update(session, table, met, stage, where="m.gone AND NOT m.touch", also=marked)
     kept = " AND NOT gone" if spec.soft_delete else ""
     replaced = f"FROM {met} WHERE NOT touch{kept}"
@@ -141,8 +144,7 @@ def replace_rows(
         f"{f' AND {statements.unjudged}' if judged else ''}"
     )
     inserted = session.execute(
-        f"INSERT INTO {table} ({columns}, _waybill_loaded_at) "
-        f"SELECT {columns}, CURRENT_TIMESTAMP {news}"
+        f"INSERT INTO {table} ({columns}, _waybill_loaded_at) SELECT {columns}, {NOW} {news}"
     )
     if inserted == batch.columns.num_rows and not deleted:
         return Merged(inserted, keys=change_of(batch, None))
@@ -206,7 +208,7 @@ class DuckEngine:
         self, label: str, batch: TableBatch, table: Table, refused: Mapping[int, object]
     ) -> tuple[MergeStatements, Refused]:
         """Let the batch be read as the stage, but for rows without a key and those refused."""
-        statements = statements_of(label, table, batch.spec, self.dialect)
+        statements = replace(statements_of(label, table, batch.spec, self.dialect), now=NOW)
         self._create(statements.verdict, _VERDICTS)
         unfit = _without_key(batch) | self._no_json(batch)
         self.session.register(statements.stage, _staged(batch, {**refused, **unfit}))
