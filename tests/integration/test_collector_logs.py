@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ def unknown(tracker: TrackerStore, number: int, held: HeldRecords) -> SourceLeas
     log = LogIdentity(
         f"{number:032x}", "p", "ingestion", "c", "n", "/wal", "events.t.w", rereadable=False
     )
-    return claim_source(tracker, log, ends={}, committed_lsn=7, empty=False, held=held)
+    return claim_source(tracker, log, ends={}, empty=False, held=replace(held, committed_lsn=7))
 
 
 def grow(tracker: TrackerStore) -> None:

@@ -94,9 +94,9 @@ class SourceClaim:
         known = generation_ends(self._tracker, self._log, topic)
         if not found.empty:  # of a later generation that it does not name, it has sent nothing
             known |= {topic: {}, **{name: dict(at) for name, at in found.offsets.items()}}
-        held = HeldRecords()
+        held = HeldRecords(committed_lsn=found.confirmed_lsn)
         if not self._rereadable:
-            held = HeldRecords(found.held, found.topic)
+            held = HeldRecords(found.held, found.topic, found.confirmed_lsn)
             if found.topic not in found.offsets:
                 known |= {found.topic: {}}
         identity = LogIdentity(
@@ -113,7 +113,6 @@ class SourceClaim:
             self._tracker,
             identity,
             ends=known,
-            committed_lsn=found.confirmed_lsn,
             empty=found.empty,
             held=held,
             takes_over=self._takes_over,

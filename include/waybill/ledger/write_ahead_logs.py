@@ -186,6 +186,8 @@ class HeldRecords:
     number: int = 0
     topic: str = ""
     """What the newest record that may have to be sent is for, as Kafka names it; empty: none."""
+    committed_lsn: int = 0
+    """Of the last mark that the log knows to be committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,6 @@ def claim_source(
     log: LogIdentity,
     *,
     ends: Ends,
-    committed_lsn: int = 0,
     empty: bool = True,
     held: HeldRecords = HeldRecords(),
     takes_over: bool = True,
@@ -286,10 +287,10 @@ def claim_source(
         log: which.
         ends: where the generations of its topic end; the log has sent nothing yet that the tracker
             does not know of.
-        committed_lsn: of the last mark that the log knows to be committed.
         empty: it holds no record.
-        held: of a log whose events can be had only once. It goes on with the generation that they
-            are for where the tracker has no row of it: it was restored to an older point.
+        held: how far it knows to be committed; and, of a log whose events can be had only once,
+            what it holds: it goes on with the generation that they are for where the tracker has
+            no row of it, as it was restored to an older point.
         takes_over: from whatever log has it; False: from none that is open.
 
     Returns:
@@ -304,18 +305,18 @@ def claim_source(
     """
     with tracker.transaction() as connection:
         AdvisoryLock.SOURCE_LEASE.take(connection, log.pipeline_id)
-        if log.rereadable and _lost_commits(connection, log, committed_lsn):
+        if log.rereadable and _lost_commits(connection, log, held.committed_lsn):
             return None
         own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
         generation = _claim_generation(connection, log, own, empty=empty, written=held.topic)
         if generation is not None:
             others = _others(connection, log, takes_over=takes_over)
             written = replace(log, topic=generation)
-            return _claim(connection, written, others, ends.get(generation, {}), committed_lsn)
+            return _claim(connection, written, others, ends.get(generation, {}), held)
         if log.rereadable or not held.number or (own is not None and own["state"] in _ENDED):
             return None
         if own is None:
-            _hold(connection, log, held, committed_lsn)
+            _hold(connection, log, held)
     raise StopError(_why_held(log, held))
 
 
@@ -338,14 +339,14 @@ def _claim(
     log: LogIdentity,
     others: Sequence[RowMapping],
     ends: Offsets,
-    committed_lsn: int,
+    held: HeldRecords,
 ) -> SourceLease:
     values = {"wal_id": log.wal_id, "pipeline_id": log.pipeline_id}
     highest = connection.execute(_HIGHEST, values).one()
     epoch, version = int(highest.epoch) + 1, int(highest.version)
     for other in others:
         _take_over(connection, other, log)
-    _write_open(connection, log, epoch, version, committed_lsn, ends)
+    _write_open(connection, log, epoch, version, held.committed_lsn, ends)
     connection.execute(_FORGET, {**values, "days": _KEEP_DAYS})
     return SourceLease(log.wal_id, log.pipeline_id, epoch, version, log.topic)
 
@@ -374,11 +375,11 @@ def _why_held(log: LogIdentity, held: HeldRecords) -> str:
     )
 
 
-def _hold(connection: Connection, log: LogIdentity, held: HeldRecords, committed_lsn: int) -> None:
+def _hold(connection: Connection, log: LogIdentity, held: HeldRecords) -> None:
     """Write down, as open, a log that is not opened: it is listed, and can be settled by name."""
     highest = connection.execute(_HIGHEST, {"pipeline_id": log.pipeline_id}).one()
     written = replace(log, topic=held.topic)
-    _write_open(connection, written, highest.epoch + 1, highest.version, committed_lsn, {})
+    _write_open(connection, written, highest.epoch + 1, highest.version, held.committed_lsn, {})
     what = _why_held(log, held)
     values = {"wal_id": log.wal_id, "unsettled": held.number, "reason": text_value(what)}
     connection.execute(_HOLD, values)
