@@ -13,6 +13,7 @@ from waybill.errors import InputError
 from waybill.events import decode
 from waybill.ingestion import IngestRequest
 from waybill.ledger import ask_reread
+from waybill.pipelines import DeployAllowances
 from waybill.services import AskedRun, ingest_progress
 from waybill.services.ingestion import run_ingest
 from waybill.storage import open_log, open_tracker
@@ -247,7 +248,9 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(shop):
 
     folder = shop.home
     orders.write_orders(folder.parent, rows=5)
-    services.run_deploy(shop.settings, folder, who="test")
+    services.run_deploy(
+        shop.settings, folder, who="test", allows=DeployAllowances(version_ok=True)
+    )
     with pytest.raises(InputError, match="from: the cursor of connector 'csv' is its source's own"):
         shop.run("run-4", **{"from": "3", "why": "x"})
     with pytest.raises(InputError, match="to: connector 'csv' cannot end at a value"):

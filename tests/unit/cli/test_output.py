@@ -205,7 +205,7 @@ def test_a_deep_check_says_what_code_raises_of_a_row_without_obeying_it(
 @EVERY
 def test_what_a_server_or_a_partition_says_is_not_obeyed(words, capsys):
     """Each of these printed what it was given: topics, pipelines, objects, reasons of runs."""
-    topic = {"topic": words, "deleted": 1}
+    topic = {"topic": words, "deleted": 1, "held": words}
     kept = {"deleted": 1, "kept": {words: words}}
     report = {"topics": [topic], "ended_topics": [words], "payloads": kept, "source_keys": kept}
     retention._print(report | {"trace_objects": 0, "rows": {words: 1}, "problems": [words]})
