@@ -248,9 +248,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(shop):
 
     folder = shop.home
     orders.write_orders(folder.parent, rows=5)
-    services.run_deploy(
-        shop.settings, folder, who="test", allows=DeployAllowances(version_ok=True)
-    )
+    services.run_deploy(shop.settings, folder, who="test", allows=DeployAllowances(version_ok=True))
     with pytest.raises(InputError, match="from: the cursor of connector 'csv' is its source's own"):
         shop.run("run-4", **{"from": "3", "why": "x"})
     with pytest.raises(InputError, match="to: connector 'csv' cannot end at a value"):
