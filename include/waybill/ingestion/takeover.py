@@ -61,8 +61,10 @@ class SourceClaim:
         node: of this machine.
         recorder: for the traces.
         rereadable: what the log holds can be had from its source again.
-        takes_over: the source is claimed from whatever log has it; False: from none that is open.
     """
+
+    takes_over = True
+    """The source is claimed from whatever log has it; False: from none that is open."""
 
     def __init__(  # noqa: PLR0913 - who claims what
         self,
@@ -74,9 +76,8 @@ class SourceClaim:
         recorder: Recorder | None,
         *,
         rereadable: bool = True,
-        takes_over: bool = True,
     ) -> None:
-        self._rereadable, self._takes_over = rereadable, takes_over
+        self._rereadable = rereadable
         self._tracker, self._log, self._recorder = tracker, log, recorder
         self._pipeline, self._name, self._node = pipeline, name, node
         self._lease: SourceLease | None = None
@@ -115,7 +116,7 @@ class SourceClaim:
             ends=known,
             empty=found.empty,
             held=held,
-            takes_over=self._takes_over,
+            takes_over=self.takes_over,
         )
         if self._lease is None:
             self._refused.append(found.wal_id)

@@ -137,7 +137,8 @@ def run_ingest(
         )
         name = f"ingest-{pipeline.id}"
         takes_over = asked is None or not asked.drains
-        claim = SourceClaim(*(tracker, log, pipeline, name, node, recorder), takes_over=takes_over)
+        claim = SourceClaim(tracker, log, pipeline, name, node, recorder)
+        claim.takes_over = takes_over
         with (
             closing_connector(connector),
             claim.ending(),

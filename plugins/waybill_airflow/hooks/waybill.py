@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
-from airflow.sdk.log import mask_secret
+from airflow.sdk.log import mask_secret, redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ class WaybillHook(BaseHook):
         if settings.s3.connection_id:
             settings = _with_aws_keys(settings)
         for secret in secret_values(settings):
-            mask_secret(secret)
+            _mask(secret)
         return settings
 
     def aws_connection_id(self) -> str | None:
@@ -121,6 +121,28 @@ def named(message: str) -> str:
     return f"{message} ({'; '.join(fields)})" if fields else message
 
 
+_secrets: set[str] = set()
+"""Those that were masked by this process."""
+_SHORTEST = 5
+"""Characters of the shortest secret that is masked, as in Airflow."""
+
+
+def _mask(secret: str) -> None:
+    if len(secret) >= _SHORTEST:
+        _secrets.add(secret)
+    mask_secret(secret)
+
+
+def redacted(text: str) -> str:
+    """Return a text in which secrets are masked, the longest first.
+
+    Airflow's masker tries them in no order: of one that begins with another it may leave the rest.
+    """
+    for secret in sorted(_secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return str(redact(text))
+
+
 def connection_text(name: str) -> str | None:
     """Return a source's connection as JSON, in Airflow's form; None: Airflow has none of this name.
 
@@ -134,7 +156,7 @@ def connection_text(name: str) -> str | None:
     given = {field: getattr(found, field) for field in fields}
     for secret in [found.password, *map(str, found.extra_dejson.values())]:
         if secret:
-            mask_secret(secret)
+            _mask(secret)
     return json.dumps({**given, "extra": found.extra_dejson})
 
 

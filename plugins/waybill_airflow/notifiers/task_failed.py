@@ -26,15 +26,14 @@ class TaskFailedNotifier(BaseNotifier):
         before = context["ti"].get_previous_dagrun()
         if before is not None and str(before.state) == "failed":
             return
-        from airflow.sdk.log import redact
-
         from waybill.services import tell_task_failed
         from waybill_airflow.failures import read_settings
+        from waybill_airflow.hooks.waybill import redacted
 
-        settings = read_settings()  # its secrets are known to `redact` from here on
+        settings = read_settings()  # its secrets are known to `redacted` from here on
         tell_task_failed(
             settings,
-            str(redact(self.words(context))),
+            redacted(self.words(context)),
             kind=self.kind,
             pipeline=_pipeline_of(context),
         )
@@ -70,13 +69,13 @@ def reason(context: Context) -> str:
 def error_words(error: BaseException) -> str:
     """Return an error in words that may be shown, on one line; secrets in it are masked."""
     from airflow.sdk.exceptions import AirflowFailException
-    from airflow.sdk.log import redact
 
     from waybill.errors import WaybillError
     from waybill.notices import one_line
+    from waybill_airflow.hooks.waybill import redacted
 
     if isinstance(error, WaybillError | AirflowFailException):
-        return one_line(str(redact(str(error))), 1000)
+        return one_line(redacted(str(error)), 1000)
     return f"{type(error).__name__}; its log says why"
 
 
