@@ -38,7 +38,7 @@ def settings(stack_settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def called(*words: str, code: int = 0) -> str:
-    run = CliRunner().invoke(app, list(words))
+    run = CliRunner().invoke(app, list(words), env={"COLUMNS": "80"})
     assert run.exit_code == code, run.output
     return run.output
 
