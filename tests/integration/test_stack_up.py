@@ -169,9 +169,8 @@ def _airflow_comes_back(home: Path, waybill: Run) -> dict[str, int]:
             os.kill(connection.info.backend_pid, signal.SIGKILL)
             with pytest.raises(psycopg.OperationalError):
                 connection.execute("select 1")
-        wait_for(lambda: not _is_ill(stack), 240)
         names = [f"airflow-{name}" for name in COMPONENTS]
-        before = {line.name: line.pid for line in stack.status() if line.name in names}
+        before = wait_for(lambda: _pids_if_well(stack, names), 240)
         _kill(before)
         wait_for(lambda: not _is_ill(stack), 300)
         after = {line.name: line for line in stack.status() if line.name in names}
@@ -183,6 +182,17 @@ def _airflow_comes_back(home: Path, waybill: Run) -> dict[str, int]:
         spark.wait()
         (home / "run" / "spark-loading-x.json").unlink(missing_ok=True)
     return pids(waybill)
+
+
+def _pids_if_well(stack: Stack, names: list[str]) -> dict[str, int]:
+    """Return the processes of some services; none where anything of the stack is ill.
+
+    One look for both: a service may end of its lost connection just after all were well.
+    """
+    lines = stack.status()
+    if not all(line.healthy for line in lines):
+        return {}
+    return {line.name: line.pid for line in lines if line.name in names and line.pid is not None}
 
 
 def _is_ill(stack: Stack) -> list[str]:
@@ -212,7 +222,8 @@ def _lives(process: psutil.Process) -> bool:
 
 def _kill(pids_by_name: dict[str, int]) -> None:
     for pid in pids_by_name.values():
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids_by_name.values()))
 
 
