@@ -217,6 +217,8 @@ _ALL: list[ErrorType] = [
 
 DELIVERY_ERRORS = frozenset(row.code for row in _ALL if row.code.startswith("delivery_"))
 """Kafka refused the message: what is parked is a whole event, also at stage ``ingestion``."""
+CODE_ERRORS = frozenset(row.code for row in _ALL if row.advice == _FIX_CODE)
+"""A transformation that is corrected cures them, on the events as they parked."""
 HELD_ERROR = "pipeline_held"
 """Nothing is wrong with the event: its pipeline was held when it came."""
 REFUSED_ROW = "record_invalid"

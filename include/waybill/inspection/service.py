@@ -24,7 +24,7 @@ from waybill.access import (
     read_audit,
     write_audit,
 )
-from waybill.deployment import active_version, deployed_names, is_pushed, keeps_source
+from waybill.deployment import active_version, deployed_names, keeps_source
 from waybill.errors import InputError
 from waybill.events import rfc3339
 from waybill.inspection import status
@@ -56,7 +56,7 @@ from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_partitions as partitions
 
 if TYPE_CHECKING:
-    from waybill.replay import Mending
+    from waybill.replay import Remedy
 
 _TIMELINE = timedelta(days=1)
 _STEPS = 24
@@ -359,22 +359,11 @@ class ParkedEventsService:
         """Tell whether a partition's events can enter before the stage that parked them."""
         return partition.stage == "mapping" and keeps_source(self._tracker, partition.pipeline_id)
 
-    def mending(self, partition: ParkedGroup) -> Mending | None:
-        """Return how to deliver its events once their transformation is mended.
+    def remedies(self, found: Sequence[ParkedGroup]) -> dict[int, tuple[Remedy, ...]]:
+        """Return {partition id: what delivers its events}, as of ``replay.read_remedies``."""
+        from waybill.replay import read_remedies
 
-        None for what another stage parked, which runs the transformation again or is past it,
-        and where the pipeline is not deployed.
-        """
-        from waybill.replay import mending
-
-        pipeline_id = partition.pipeline_id
-        if partition.stage != "mapping" or self.active_version(pipeline_id) is None:
-            return None
-        return mending(
-            partition,
-            carry_sources=keeps_source(self._tracker, pipeline_id),
-            is_pushed=is_pushed(self._tracker, pipeline_id),
-        )
+        return read_remedies(self._tracker, self.parking, found)
 
     def mark(self, partition: ParkedGroup, *, on_change: str, who: str) -> AutoReplay:
         """Mark a partition to be replayed when its cause changes; asks its destination now.
