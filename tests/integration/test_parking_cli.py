@@ -253,7 +253,7 @@ def test_a_discard_can_be_tried(run, flights, lot):
     assert "up to 1 event in 1 group" in undone
 
 
-def test_messages_in_waybills_own_words_are_shown_without_the_value(run, lot):
+def test_messages_in_waybills_own_words_are_shown_where_their_events_cannot_be_read(run, lot):
     lot.sql("INSERT INTO pipelines (id, name, team) VALUES ('pl-1', 'flights', 'aviation')")
     declare(lot, personal=["mail"])
     kept = "column 'n' is decimal(8,2); got str "
@@ -270,14 +270,24 @@ def test_messages_in_waybills_own_words_are_shown_without_the_value(run, lot):
         event.message, event.value = message, value.encode()
         event.where = "in/ann@x.org.jsonl, line 7" if stage == "ingestion" else "n"
         lot.park([event], number + 1)
-    listed = run("list", "--json")
-    assert {row["error_type"]: row["last_message"] for row in listed} == {
+
+    def said(*words):
+        return {row["error_type"]: row["last_message"] for row in run(*words, "--json")}
+
+    assert said("list") == said("show"), "one rule, wherever a message is shown"
+    assert said("list")["number_out_of_range"] == learned, "no value of a personal field"
+    kept_files = {key: lot.objects.get(key) for key in lot.keys()}
+    lot.objects.delete(sorted(kept_files))
+    assert said("list") == {
         "type_mismatch": f"{kept}•••",
         "number_out_of_range": "•••",
         "value_error": "•••",
         "source_row_malformed": broken,
     }
+    assert said("show") == said("list")
     assert "waybill parked sample PIPELINE --personal" in run("list")
+    for key, body in kept_files.items():
+        lot.objects.put(key, body)
     sample = run("sample", "flights", "-t", "source_row_malformed")
     assert f"{broken}  (line 7)" in sample, "a file's name may be personal"
     assert "ann" not in sample
@@ -329,9 +339,24 @@ def test_what_cannot_be_read_is_hidden_whole_where_it_may_be_personal(run, fligh
         lot.objects.put(key, body)
 
 
+def test_a_group_says_the_same_once_its_events_are_discarded(run, flights, lot):
+    declare(lot, personal=["n"])
+
+    def said(*words):
+        return [row["last_message"] for row in run(*words, "-s", "mapping", "--json")]
+
+    assert said("list") == said("show") == ["message •••"]
+    run("discard", "flights", "-s", "mapping", "--why", "test", "--yes")
+    assert said("list", "--all") == said("show") == ["message •••"]
+    shown = flat(run("show", "-s", "mapping"))
+    assert "•••" in shown
+    assert "--personal" not in shown, "a sample has none of them"
+    assert "nobody can look up any more" in shown
+
+
 def test_lists_and_downloads_mask_what_is_personal_and_say_who_took_it(run, flights, lot, tmp_path):
     declare(lot, personal=["n"])
-    assert {row["last_message"] for row in run("list", "--json")} == {"•••"}
+    assert {row["last_message"] for row in run("list", "--json")} == {"message •••"}
     masked, seen = tmp_path / "masked.jsonl", tmp_path / "seen.jsonl"
     run("download", "-o", masked, "flights", "-t", "null_value")
     events = [ParkedEvent.from_line(line) for line in masked.read_bytes().splitlines()]

@@ -128,7 +128,8 @@ def list_partitions(
 ) -> None:
     """List the groups that hold parked or quarantined events, with their numbers.
 
-    Messages about events with personal fields are masked; `sample --personal` shows them.
+    Messages about events with personal fields are masked as in `sample`; after 50 such groups they
+    are hidden whole.
     """
     with _opened_service() as service:
         wanted = _filter(service.parking, request, kept=not everything)
@@ -137,7 +138,7 @@ def list_partitions(
         print_json([partition.to_json() for partition in found])
     elif found:
         print_table(_group_table(found), _group_notes(found))
-        _tell_masked(partition.last_message for partition in found)
+        _tell_masked_groups((partition, [partition.last_message]) for partition in found)
     else:
         _print_nothing(wanted, everything=everything)
 
@@ -183,10 +184,9 @@ def show(
         _print_group(partition, causes[partition.id], keys[partition.id], advice)
     if len(found) > _MOST_SHOWN:
         echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
-    _tell_masked(
-        text
+    _tell_masked_groups(
+        (partition, [partition.last_message, *(one.message for one in causes[partition.id])])
         for partition in shown
-        for text in (partition.last_message, *(one.message for one in causes[partition.id]))
     )
 
 
@@ -235,6 +235,19 @@ def _tell_masked(texts: Iterable[str]) -> None:
             f"{MASK} hides what may be personal: `waybill parked sample PIPELINE --personal` shows "
             "it, and the audit log says who looked"
         )
+        print_folded([line], style="dim")
+
+
+def _tell_masked_groups(found: Iterable[tuple[ParkedGroup, list[str]]]) -> None:
+    """Say how what is masked in messages of groups can be seen, or that it cannot any more."""
+    from waybill.access import MASK
+
+    texts: dict[bool, list[str]] = {True: [], False: []}
+    for group, messages in found:
+        texts[group.held > 0] += messages
+    _tell_masked(texts[True])
+    if any(MASK in text for text in texts[False]):
+        line = f"{MASK} of a group without parked events hides what nobody can look up any more"
         print_folded([line], style="dim")
 
 
