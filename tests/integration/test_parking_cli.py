@@ -397,7 +397,7 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
     assert lot.states() == {"parked": 7}
     with pytest.raises(InputError, match="add --yes"):
         run(*words, "--json")
-    assert "6 events discarded, in 1 segment of 1 group" in run(*words, answer="y\n")
+    assert "6 events discarded, in 1 group\n" in run(*words, answer="y\n")
     assert lot.states() == {"parked": 1, "discarded": 6}
     undo = ("undo-discard", "flights", "--why", "wrong ones", "--who", "ann")
     declined = run(*undo, fails=True, answer="n\n")

@@ -476,7 +476,7 @@ app.command("discard", help="Discard parked events; can be undone until the clea
         "discard",
         "Discard up to {}?",
         "discarded",
-        "left {} in {} as they are: damaged where the window cuts through, or parked meanwhile",
+        "left {} as they are: damaged where the window cuts through, or parked meanwhile",
     )
 )
 app.command("undo-discard", help="Undo a discard, for events that are not cleaned up yet.")(
@@ -484,7 +484,7 @@ app.command("undo-discard", help="Undo a discard, for events that are not cleane
         "undo_discard",
         "Park up to {} again?",
         "parked again",
-        "came too late for {} in {}: a clean-up has claimed or deleted them, or they are damaged "
+        "came too late for {}: a clean-up has claimed or deleted them, or they are damaged "
         "where the window cuts through",
     )
 )
@@ -739,10 +739,7 @@ def _size(number: float) -> str:
 
 def _print_decided(report: DiscardReport, what: str, left: str) -> None:
     """Print what a discard or its undoing did, and what it left."""
-    echo(
-        f"{counted(report.events, 'event')} {what}, in {counted(report.segments, 'segment')} of "
-        f"{counted(report.partitions, 'group')}"
-    )
+    groups = counted(report.partitions, "group")
+    print_folded([f"{counted(report.events, 'event')} {what}, in {groups}"])
     if report.left_segments:
-        numbers = counted(report.left_events, "event"), counted(report.left_segments, "segment")
-        echo(left.format(*numbers))
+        print_folded([left.format(counted(report.left_events, "event"))])

@@ -25,7 +25,7 @@ _TITLES = {
     "topic": ("topic stopped", "topics stopped"),
     "hold": ("pipeline held", "pipelines held"),
     "missing": ("object gone", "objects gone"),
-    "damage": ("damaged segment", "damaged segments"),
+    "damage": ("damaged part of a parked file", "damaged parts of parked files"),
     "destination": ("message about a destination", "messages about destinations"),
     "log": ("message about a write-ahead log", "messages about write-ahead logs"),
     "release": ("pipeline released", "pipelines released"),

@@ -193,7 +193,7 @@ function others(report) {
 export function discardWords(report, undone) {
   const done = undone ? "back among the parked events" : "discarded";
   const left = report.left_events
-    ? ` ${many(report.left_events, "event")} stayed as they were: the window cuts through their segment, or a clean-up has claimed or deleted their file.`
+    ? ` ${many(report.left_events, "event")} stayed as they were: the window cuts through the part of a file that holds them, or a clean-up has claimed or deleted their file.`
     : "";
   if (!report.events) return `No event was ${undone ? "brought back" : "discarded"}.${left}`;
   return `${many(report.events, "event")} (${size(report.bytes)}) ${report.events === 1 ? "is" : "are"} ${done}.${left}`;
