@@ -231,7 +231,7 @@ def test_what_a_sender_pushed_is_not_to_be_read_again_nor_discarded_before_it_is
     declare(lot, connector="http")
     lot.sql("UPDATE pipeline_versions SET deployed_at = now() - interval '1 day'")
     shown = " ".join(run("show", "flights", "-s", "mapping").split())
-    assert "have them sent again, and discard these once the new ones are delivered" in shown
+    assert "have the events sent again, and discard these once the new ones are delivered" in shown
     assert "`keep_source: true`" in shown
     [row] = run("show", "flights", "-s", "mapping", "--json")
     mild, other = row["remedies"]
