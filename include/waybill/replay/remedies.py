@@ -215,7 +215,7 @@ def _shared_readings(planned: Sequence[_Plan], at_mapping: Mapping[str, int]) ->
 def _read_again(plans: Sequence[_Plan], *, others: int) -> Remedy:
     first = plans[0]
     advice = "if the transformation made them wrong, correct it, deploy, read their source again"
-    steps = (f"waybill pipelines deploy {first.name}",)
+    steps: tuple[str, ...] = (f"waybill pipelines deploy {first.name}",)
     if first.is_deployed_since:
         advice = f"{first.since}: if it corrects the transformation, read their source again"
         steps = ()

@@ -27,7 +27,9 @@ def group(
     number: int, error_type: str = "unknown_column", stage: str = "mapping", parked: int = 3
 ) -> ParkedGroup:
     names = ("pl-1", "risk", "loan", stage, error_type)
-    return ParkedGroup(number, "loans", *names, parked, 0, 0, 5, 0, 90, *[PARKED] * 4, "message")
+    return ParkedGroup(
+        number, "loans", *names, parked, 0, 0, 5, 0, 90, PARKED, PARKED, PARKED, PARKED, "message"
+    )
 
 
 def advised(source: ActiveSource, *found: ParkedGroup, **options: Any) -> list[Sequence[Remedy]]:
