@@ -1,8 +1,8 @@
 """Replay: parked events back to their topic.
 
 What may go (eligibility), as which messages (messages), how fast (throttle, canary), what became of
-it (outcome), what would (dry_run), what has to be changed first (remedies), what goes by itself (auto_replay, probing), by which
-runs (launches), and many groups by one request (campaigns).
+it (outcome), what would (dry_run), what has to be changed first (remedies), what goes by itself
+(auto_replay, probing), by which runs (launches), and many groups by one request (campaigns).
 
 Invariants
   I1  A segment is whole in the write-ahead log, with its mark, before the tracker hears of it; a
