@@ -354,6 +354,13 @@ def test_a_group_says_the_same_once_its_events_are_discarded(run, flights, lot):
     assert "nobody can look up any more" in shown
 
 
+def test_a_list_needs_no_object_store(run, flights, lot, monkeypatch):
+    declare(lot, personal=["n"])
+    monkeypatch.setenv("WAYBILL_S3__ENDPOINT_URL", "http://127.0.0.1:9")
+    rows = run("list", "--json")
+    assert [(row["parked"], row["last_message"]) for row in rows] == [(1, "•••"), (6, "•••")]
+
+
 def test_lists_and_downloads_mask_what_is_personal_and_say_who_took_it(run, flights, lot, tmp_path):
     declare(lot, personal=["n"])
     assert {row["last_message"] for row in run("list", "--json")} == {"message •••"}

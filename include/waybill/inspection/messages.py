@@ -60,11 +60,13 @@ class HeldMessages:
     """Masks messages of parked groups by the values of the events that they are of.
 
     Cost: for each message that may be personal one read of the store, of 4 MiB at most. One whose
-    event is not in the newest segment, or cannot be read now, is hidden whole.
+    event is not in the newest segment, or cannot be read now, is hidden whole. Once the store is
+    away it is not asked again.
     """
 
     def __init__(self, parking: Parking) -> None:
         self._parking = parking
+        self._is_store_away = False
 
     def masked(
         self,
@@ -74,6 +76,8 @@ class HeldMessages:
         fingerprint: str | None = None,
     ) -> str:
         """Return a group's message, or that of one of its causes, without personal values."""
+        if self._is_store_away:
+            return MASK
         try:
             events = self._parking.newest(
                 partition.id,
@@ -81,7 +85,10 @@ class HeldMessages:
                 fingerprint=fingerprint,
                 most_bytes=_MOST_BYTES,
             )
-        except (CorruptSegmentError, RetryError):
+        except CorruptSegmentError:
+            return MASK
+        except RetryError:
+            self._is_store_away = True
             return MASK
         for event in reversed(events):
             if summary(event.message) == message:
