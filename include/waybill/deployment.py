@@ -1537,9 +1537,33 @@ def keeps_source(tracker: TrackerStore, pipeline_id: str) -> bool:
     return _declared(tracker, pipeline_id, "keep_source") is True
 
 
-def is_pushed(tracker: TrackerStore, pipeline_id: str) -> bool:
-    """Tell whether the source of a pipeline, as it is deployed now, sends to the collector."""
-    return bool(_declared(tracker, pipeline_id, "source", "connector") == PUSHED)
+@dataclass(frozen=True, slots=True)
+class ActiveSource:
+    """What the active version of a pipeline says of its source, and since when."""
+
+    version: str
+    deployed_at: datetime
+    keeps_source: bool
+    is_pushed: bool
+    """It sends to the collector, so it cannot be read again."""
+
+
+def active_sources(tracker: TrackerStore, pipeline_ids: Collection[str]) -> dict[str, ActiveSource]:
+    """Return {pipeline id: the source of its active version}. Cost: one query."""
+    table = pipeline_versions.c
+    keeps, connector = table.declaration["keep_source"], table.declaration["source", "connector"]
+    query = (
+        select(table.pipeline_id, table.version, table.deployed_at, keeps, connector)
+        .where(table.pipeline_id.in_(sorted(pipeline_ids)))
+        .distinct(table.pipeline_id)
+        .order_by(table.pipeline_id, table.number.desc())
+    )
+    with tracker.transaction() as connection:
+        rows = connection.execute(query).all()
+    return {
+        name: ActiveSource(version, at, keeps is True, connector == PUSHED)
+        for name, version, at, keeps, connector in rows
+    }
 
 
 def _declared(tracker: TrackerStore, pipeline_id: str, *path: str) -> Any:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -116,35 +117,126 @@ def test_show_says_what_to_do(run, flights):
     assert row["parked"] == 1
 
 
-def test_show_says_how_to_mend_what_the_transformation_made_for_this_pipeline(run, flights, lot):
-    group = "flights -e flight -s mapping -t not_null_violation"
+def flat(shown):
+    return " ".join(shown.split())
+
+
+def steps(shown):
+    """Return the words of each command that is a step, in order."""
+    return [part.strip() for part in re.split(r"step \d:", flat(shown))[1:]]
+
+
+GROUP = "flights -e flight -s mapping -t not_null_violation"
+DISCARD = f"waybill parked discard {GROUP} --parked-until 20"
+READ_AGAIN = f"waybill ingest flights --full --why corrected --wait && {DISCARD}"
+
+
+def test_show_gives_each_way_its_commands_and_the_one_that_discards_nothing_first(
+    run, flights, lot, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
     shown = run("show", "flights", "-s", "mapping")
-    assert "step 1: waybill pipelines deploy flights" in " ".join(shown.split())
-    discard = f"waybill parked discard {group} --parked-until 20"
-    again = f"step 2: waybill ingest flights --full --why mended --wait && {discard}"
-    assert again in " ".join(shown.split()), "nothing is discarded where it was not read again"
-    assert "only if it still has these rows" in " ".join(shown.split())
+    mild, _, other = flat(shown).partition("way 2:")
+    assert "what to do: try way 1 first: it is the mild one and discards nothing" in mild
+    assert "way 1: Change the mapping, dry-run, deploy, replay. Nothing is discarded" in mild
+    assert steps(mild) == [
+        f"waybill parked dry-run {GROUP} --proposed flights",
+        "waybill pipelines deploy flights",
+        f"waybill parked replay {GROUP}",
+    ]
+    assert other.strip().startswith("If the transformation made them wrong, correct it")
+    assert "Only if the source still has these rows" in other
+    assert f"step 1: waybill pipelines deploy flights step 2: {READ_AGAIN}" in other, (
+        "nothing is discarded where it was not read again"
+    )
     assert "--enter" not in shown
-    declare(lot, keep_source=True)
-    shown = run("show", "flights", "-s", "mapping")
-    assert f"waybill parked replay {group} --enter transformation" in shown
-    assert "--full" not in shown
-    assert "waybill ingest" not in run("show", "flights", "-s", "transformation")
     [row] = run("show", "flights", "-s", "mapping", "--json")
-    assert [one.split()[:3] for one in row["mend"]["commands"]] == [
-        ["waybill", "pipelines", "deploy"], ["waybill", "parked", "replay"]
-    ]  # fmt: skip
+    assert [one["discards"] for one in row["remedies"]] == [False, True]
+
+
+def test_where_events_carry_their_source_one_way_runs_all_again(run, flights, lot):
+    declare(lot, keep_source=True)
+    lot.sql("UPDATE pipeline_versions SET deployed_at = now() - interval '1 day'")
+    shown = run("show", "flights", "-s", "mapping")
+    assert "way 2" not in shown
+    assert f"waybill parked replay {GROUP} --enter transformation" in shown
+    assert "--full" not in shown
+    [row] = run("show", "flights", "-s", "mapping", "--json")
+    [remedy] = row["remedies"]
+    assert [one.split()[:3] for one in remedy["commands"]] == [
+        ["waybill", "parked", "dry-run"],
+        ["waybill", "pipelines", "deploy"],
+        ["waybill", "parked", "replay"],
+    ]
+
+
+def test_what_a_corrected_transformation_cures_has_its_commands(run, flights):
+    group = "flights -e flight -s transformation -t null_value"
+    shown = run("show", "flights", "-s", "transformation")
+    assert "what to do: Correct the transformation, dry-run it on the parked events" in flat(shown)
+    assert "way 1" not in shown
+    assert f"waybill parked dry-run {group} --proposed flights" in shown
+    assert f"waybill parked replay {group}" in shown
+    assert "waybill ingest" not in shown
+
+
+def test_a_version_that_was_deployed_since_is_tried_before_anything_is_changed(run, flights, lot):
+    declare(lot)
+    shown = run("show", "flights")
+    since = "Version v1 was deployed after these parked: if it"
+    assert f"way 1: {since} changes the mapping, dry-run, replay" in flat(shown)
+    assert f"way 2: {since} corrects the transformation, read their source again" in flat(shown)
+    assert f"what to do: {since} corrects the transformation, dry-run, replay" in flat(shown)
+    assert "pipelines deploy" not in shown, "it is deployed"
+    assert "--proposed" not in shown
+    assert "made them wrong" not in shown
+    lot.park([make_event(10, stage="mapping", code="not_null_violation")], 3)
+    shown = run("show", "flights", "-s", "mapping")
+    assert "Change the mapping, dry-run, deploy, replay" in flat(shown), "it parked what came since"
+
+
+def test_one_reading_serves_all_groups_that_need_it(run, flights, lot):
+    lot.park([make_event(10, stage="mapping", code="type_mismatch")], 3)
+    shown = flat(run("show", "flights", "-s", "mapping"))
+    assert shown.count("waybill ingest flights --full") == 1
+    assert "One reading serves 2 groups of this pipeline: do it once" in shown
+    other = DISCARD.replace("not_null_violation", "type_mismatch")
+    commands = shown.partition("waybill ingest flights --full --why corrected --wait")[2]
+    assert f"&& {DISCARD}" in commands
+    assert f"&& {other}" in commands
+    assert re.search(
+        r"way 2: the same commands as way 2 of flights/flight/mapping/\w+, run once", shown
+    )
+    alone = flat(run("show", "flights", "-t", "type_mismatch"))
+    assert "`waybill parked show flights -s mapping` gives one command for them" in alone
+    assert DISCARD not in alone, "what was not asked for is not discarded"
+    run("discard", "flights", "-t", "not_null_violation", "--why", "test", "--yes")
+    assert "One reading" not in run("show", "flights", "-t", "type_mismatch")
+
+
+def test_nothing_is_advised_for_a_group_that_holds_nothing(run, flights, lot):
+    run("discard", "flights", "-s", "mapping", "--why", "test", "--yes")
+    shown = run("show", "flights", "-s", "mapping")
+    assert "what to do: nothing: no event is parked here any more" in flat(shown)
+    assert "`waybill parked undo-discard` takes a discard back" in flat(shown)
+    assert not steps(shown)
+    assert "--full" not in shown
+    [row] = run("show", "flights", "-s", "mapping", "--json")
+    assert row["remedies"] == []
 
 
 def test_what_a_sender_pushed_is_not_to_be_read_again_nor_discarded_before_it_is_sent_again(
     run, flights, lot
 ):
     declare(lot, connector="http")
+    lot.sql("UPDATE pipeline_versions SET deployed_at = now() - interval '1 day'")
     shown = " ".join(run("show", "flights", "-s", "mapping").split())
-    assert "have them sent again, and discard these once the new ones are delivered" in shown
+    assert "have the events sent again, and discard these once the new ones are delivered" in shown
     assert "`keep_source: true`" in shown
     [row] = run("show", "flights", "-s", "mapping", "--json")
-    assert row["mend"]["commands"] == ["waybill pipelines deploy flights"]
+    mild, other = row["remedies"]
+    assert (len(mild["commands"]), other["commands"]) == (3, ["waybill pipelines deploy flights"])
+    assert not other["discards"]
 
 
 def test_a_discard_can_be_tried(run, flights, lot):
@@ -161,7 +253,7 @@ def test_a_discard_can_be_tried(run, flights, lot):
     assert "up to 1 event in 1 group" in undone
 
 
-def test_messages_in_waybills_own_words_are_shown_without_the_value(run, lot):
+def test_messages_in_waybills_own_words_are_shown_where_their_events_cannot_be_read(run, lot):
     lot.sql("INSERT INTO pipelines (id, name, team) VALUES ('pl-1', 'flights', 'aviation')")
     declare(lot, personal=["mail"])
     kept = "column 'n' is decimal(8,2); got str "
@@ -178,14 +270,24 @@ def test_messages_in_waybills_own_words_are_shown_without_the_value(run, lot):
         event.message, event.value = message, value.encode()
         event.where = "in/ann@x.org.jsonl, line 7" if stage == "ingestion" else "n"
         lot.park([event], number + 1)
-    listed = run("list", "--json")
-    assert {row["error_type"]: row["last_message"] for row in listed} == {
+
+    def said(*words):
+        return {row["error_type"]: row["last_message"] for row in run(*words, "--json")}
+
+    assert said("list") == said("show"), "one rule, wherever a message is shown"
+    assert said("list")["number_out_of_range"] == learned, "no value of a personal field"
+    kept_files = {key: lot.objects.get(key) for key in lot.keys()}
+    lot.objects.delete(sorted(kept_files))
+    assert said("list") == {
         "type_mismatch": f"{kept}•••",
         "number_out_of_range": "•••",
         "value_error": "•••",
         "source_row_malformed": broken,
     }
+    assert said("show") == said("list")
     assert "waybill parked sample PIPELINE --personal" in run("list")
+    for key, body in kept_files.items():
+        lot.objects.put(key, body)
     sample = run("sample", "flights", "-t", "source_row_malformed")
     assert f"{broken}  (line 7)" in sample, "a file's name may be personal"
     assert "ann" not in sample
@@ -237,9 +339,31 @@ def test_what_cannot_be_read_is_hidden_whole_where_it_may_be_personal(run, fligh
         lot.objects.put(key, body)
 
 
+def test_a_group_says_the_same_once_its_events_are_discarded(run, flights, lot):
+    declare(lot, personal=["n"])
+
+    def said(*words):
+        return [row["last_message"] for row in run(*words, "-s", "mapping", "--json")]
+
+    assert said("list") == said("show") == ["message •••"]
+    run("discard", "flights", "-s", "mapping", "--why", "test", "--yes")
+    assert said("list", "--all") == said("show") == ["message •••"]
+    shown = flat(run("show", "-s", "mapping"))
+    assert "•••" in shown
+    assert "--personal" not in shown, "a sample has none of them"
+    assert "nobody can look up any more" in shown
+
+
+def test_a_list_needs_no_object_store(run, flights, lot, monkeypatch):
+    declare(lot, personal=["n"])
+    monkeypatch.setenv("WAYBILL_S3__ENDPOINT_URL", "http://127.0.0.1:9")
+    rows = run("list", "--json")
+    assert [(row["parked"], row["last_message"]) for row in rows] == [(1, "•••"), (6, "•••")]
+
+
 def test_lists_and_downloads_mask_what_is_personal_and_say_who_took_it(run, flights, lot, tmp_path):
     declare(lot, personal=["n"])
-    assert {row["last_message"] for row in run("list", "--json")} == {"•••"}
+    assert {row["last_message"] for row in run("list", "--json")} == {"message •••"}
     masked, seen = tmp_path / "masked.jsonl", tmp_path / "seen.jsonl"
     run("download", "-o", masked, "flights", "-t", "null_value")
     events = [ParkedEvent.from_line(line) for line in masked.read_bytes().splitlines()]
@@ -280,7 +404,7 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
     assert lot.states() == {"parked": 7}
     with pytest.raises(InputError, match="add --yes"):
         run(*words, "--json")
-    assert "6 events discarded, in 1 segment of 1 group" in run(*words, answer="y\n")
+    assert "6 events discarded, in 1 group\n" in run(*words, answer="y\n")
     assert lot.states() == {"parked": 1, "discarded": 6}
     undo = ("undo-discard", "flights", "--why", "wrong ones", "--who", "ann")
     declined = run(*undo, fails=True, answer="n\n")

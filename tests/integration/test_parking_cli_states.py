@@ -69,7 +69,7 @@ def test_an_undo_says_how_many_it_came_too_late_for(run, flights, lot):
     assert lot.states() == {"parked": 1, "deleted": 6}
     report = run(*undo, "-y", "--json")
     assert (report["events"], report["left_segments"], report["left_events"]) == (0, 1, 6)
-    assert "came too late for 6 events in 1 segment" in run(*undo, "-y")
+    assert "came too late for 6 events: a clean-up has" in run(*undo, "-y")
     outside = run(*undo, "-y", "--json", "--since", "2013-01-02")
     assert (outside["left_segments"], outside["left_events"]) == (0, 0)
     other = run("undo-discard", "flights", "-s", "mapping", "--why", "sorry", "-y", "--json")

@@ -189,7 +189,12 @@ def test_parents_go_back_once_and_the_books_balance_at_each_step(world: World) -
     tried = services.run_dry_run(world.settings, request)
     assert (tried.tried, tried.would_pass) == (2 * ROWS, 2 * ROWS)
     as_parked = dry_run_request(*NAMES, enter="mapping")
-    assert services.run_dry_run(world.settings, as_parked).would_pass == 0
+    untouched = services.run_dry_run(world.settings, as_parked)
+    assert untouched.would_pass == 0
+    [remedy] = untouched.remedies
+    assert "was deployed after these parked" in remedy.advice
+    assert [command.split()[2] for command in remedy.commands] == ["dry-run", "replay"]
+    assert all(command.endswith("--enter transformation") for command in remedy.commands)
 
     done = world.replay()
     assert (done.events, done.sent, done.refused) == (2 * ROWS, ROWS, 0)
@@ -281,11 +286,12 @@ def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world
         world.replay()
     tried = services.run_dry_run(world.settings, dry_run_request(*NAMES))
     group = "orders -e order -s mapping -t not_null_violation"
-    assert tried.mend
-    deploy, again = tried.mend.commands
+    mild, remedy = tried.remedies
+    assert "Change the mapping" in mild.advice, "another mapping was not tried yet"
+    deploy, again = remedy.commands
     assert (tried.would_pass, deploy) == (0, "waybill pipelines deploy orders")
     read, discard = again.split(" && ")
-    assert read == "waybill ingest orders --full --why mended --wait"
+    assert read == "waybill ingest orders --full --why corrected --wait"
     assert discard.startswith(f"waybill parked discard {group} --parked-until 20")
     world.deploy(BROKEN)
     with pytest.raises(

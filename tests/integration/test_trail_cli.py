@@ -102,7 +102,7 @@ def test_a_parked_event_is_shown_with_its_partition_and_then_its_replay(lot, run
         "aviation",
     )
     assert trail["stops"][1]["parked"]["state"] == "replaying"
-    assert "replay 1 by ann, run run-1" in flat(run("trail", ONE))
+    assert "replay 1 by ann in Airflow, run run-1" in flat(run("trail", ONE))
 
 
 def test_times_on_a_terminal_never_run_backwards_and_late_marks_are_named(lot, run, spool, flights):

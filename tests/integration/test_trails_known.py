@@ -59,7 +59,7 @@ def test_a_replay_is_named_while_it_runs_and_afterwards(lot):
     key = lot.park([make_event()])
     replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1")
     assert (now(lot, key).state, now(lot, key).replay_id) == ("replaying", str(replay.id))
-    assert "a replay of ann takes it back" in verdict(lot, key).said
+    assert "a replay by ann in Airflow takes it back" in verdict(lot, key).said
     mark_all(lot, replay)
     lot.parking.finish_replay(replay.id)
     assert now(lot, key).state == "replayed"

@@ -146,7 +146,7 @@ def test_a_window_that_cuts_too_much_for_a_request_is_refused_with_the_command(
     body = {"partition_id": two_hours, "why": "it's old", "until": edge}
     answer = web.ask("uma", "POST", f"/api/{verb}", json=body)
     assert answer.status_code == 409
-    assert "more than 2 segments" in answer.json()["detail"]
+    assert "more than 2 parts of parked files" in answer.json()["detail"]
     [command] = re.findall("`(.*)`", answer.json()["detail"])
     assert shlex.split(command) == [
         *("waybill", "parked", verb, "pl-1", "--event-name=flight", "--stage=transformation"),

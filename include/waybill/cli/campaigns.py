@@ -30,7 +30,7 @@ from waybill.cli.options import (
 from waybill.cli.output import counted, echo, echo_json, print_folded, print_json, print_line
 from waybill.cli.pipeline_versions import tell_all_active
 from waybill.cli.promises import UNPAUSE, require_unpaused, tell_hindrances
-from waybill.cli.replays import print_good, print_verdict, require_dry_run
+from waybill.cli.replays import print_good, print_verdict, proposed_folder, require_dry_run
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 from waybill.errors import InputError
 from waybill.parking import MOST_EVENTS
@@ -75,7 +75,8 @@ class _StartRequest(CampaignRequest):
     """A campaign, or the dry run of one."""
 
     proposed: Path | None = Field(
-        None, description="With --dry-run: a folder with the pipeline as it would be deployed."
+        None,
+        description="With --dry-run: folder, or name, of the pipeline as it would be.",
     )
     sample: int | None = Field(
         None,
@@ -305,10 +306,11 @@ def _dry_run(settings: Settings, request: _StartRequest, *, as_json: bool) -> No
     """Try each group, and print what would become of its events; exit 2 where some park again."""
     from waybill.services import dry_run_campaign
 
+    proposed = None if request.proposed is None else proposed_folder(request.proposed)
     summed = _DryRunSum()
     before = '{"groups":['
     for group, report in dry_run_campaign(
-        settings, request, proposed=request.proposed, sample=request.sample
+        settings, request, proposed=proposed, sample=request.sample
     ):
         summed.add(report)
         if as_json:  # a group at a time: all of them may be more than the memory takes

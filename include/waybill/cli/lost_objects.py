@@ -10,7 +10,7 @@ import typer
 from waybill.cli.command import DEPLOYED, DESTINATION
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, echo, plain, print_json, print_line
+from waybill.cli.output import counted, echo, plain, print_folded, print_json, print_line
 from waybill.cli.promises import tell_hindrances
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def recheck(
     else:
         echo(f"{counted(report.events, 'event')} parked again")
         for reason, number in sorted(report.reasons.items()):
-            echo(f"still quarantined: {counted(number, 'segment')}: {reason}")
+            parts = "1 part of a file" if number == 1 else f"{number:,} parts of files"
+            print_folded([f"still quarantined: {parts}: {reason}"])
         for one in report.objects:
             echo(plain(one.words))
         if object_key is None and report.objects:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         ParkedGroupFilter,
         Parking,
     )
-    from waybill.replay import Mending
+    from waybill.replay import Remedy
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -81,7 +81,7 @@ Unmasked = Annotated[
     bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
 ]
 _MESSAGE_CHARS = 160
-_STEPS = 1024.0
+_UNIT_STEP = 1024.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STATES = (
     ("parked", "bold yellow"),
@@ -96,7 +96,8 @@ _EVER = {"replayed", "discarded"}
 """States whose numbers are left out where there is no room."""
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
-_STEPS_TO_MEND = ("step 1", "step 2")
+_STEPS = ("step 1", "step 2", "step 3")
+"""Names of the commands that a remedy takes."""
 _KEYS_SHOWN = 3
 """Objects of a partition that are shown."""
 
@@ -127,7 +128,8 @@ def list_partitions(
 ) -> None:
     """List the groups that hold parked or quarantined events, with their numbers.
 
-    Messages about events with personal fields are masked; `sample --personal` shows them.
+    Messages about events with personal fields are masked as in `sample`; after 50 such groups they
+    are hidden whole.
     """
     with _opened_service() as service:
         wanted = _filter(service.parking, request, kept=not everything)
@@ -136,7 +138,7 @@ def list_partitions(
         print_json([partition.to_json() for partition in found])
     elif found:
         print_table(_group_table(found), _group_notes(found))
-        _tell_masked(partition.last_message for partition in found)
+        _tell_masked_groups((partition, [partition.last_message]) for partition in found)
     else:
         _print_nothing(wanted, everything=everything)
 
@@ -159,7 +161,7 @@ def show(
         causes = service.causes(shown)
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
         keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
-        mend = {one.id: service.mending(one) for one in shown}
+        remedies = service.remedies(shown)
     if as_json:
         print_json(
             [
@@ -168,22 +170,23 @@ def show(
                 | {"causes": [cause.to_json() for cause in causes[partition.id]]}
                 | {
                     "objects": keys[partition.id],
-                    "mend": (one := mend[partition.id]) and asdict(one),
+                    "remedies": [asdict(one) for one in remedies.get(partition.id, ())],
                 }
                 for partition in shown
             ]
         )
         return
+    printed: dict[Remedy, str] = {}
     for number, partition in enumerate(shown):
         if number:
             echo("")
-        _print_group(partition, causes[partition.id], keys[partition.id], mend[partition.id])
+        advice = list(_advice(partition, remedies.get(partition.id, ()), printed))
+        _print_group(partition, causes[partition.id], keys[partition.id], advice)
     if len(found) > _MOST_SHOWN:
         echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
-    _tell_masked(
-        text
+    _tell_masked_groups(
+        (partition, [partition.last_message, *(one.message for one in causes[partition.id])])
         for partition in shown
-        for text in (partition.last_message, *(one.message for one in causes[partition.id]))
     )
 
 
@@ -232,6 +235,19 @@ def _tell_masked(texts: Iterable[str]) -> None:
             f"{MASK} hides what may be personal: `waybill parked sample PIPELINE --personal` shows "
             "it, and the audit log says who looked"
         )
+        print_folded([line], style="dim")
+
+
+def _tell_masked_groups(found: Iterable[tuple[ParkedGroup, list[str]]]) -> None:
+    """Say how what is masked in messages of groups can be seen, or that it cannot any more."""
+    from waybill.access import MASK
+
+    texts: dict[bool, list[str]] = {True: [], False: []}
+    for group, messages in found:
+        texts[group.held > 0] += messages
+    _tell_masked(texts[True])
+    if any(MASK in text for text in texts[False]):
+        line = f"{MASK} of a group without parked events hides what nobody can look up any more"
         print_folded([line], style="dim")
 
 
@@ -460,7 +476,7 @@ app.command("discard", help="Discard parked events; can be undone until the clea
         "discard",
         "Discard up to {}?",
         "discarded",
-        "left {} in {} as they are: damaged where the window cuts through, or parked meanwhile",
+        "left {} as they are: damaged where the window cuts through, or parked meanwhile",
     )
 )
 app.command("undo-discard", help="Undo a discard, for events that are not cleaned up yet.")(
@@ -468,7 +484,7 @@ app.command("undo-discard", help="Undo a discard, for events that are not cleane
         "undo_discard",
         "Park up to {} again?",
         "parked again",
-        "came too late for {} in {}: a clean-up has claimed or deleted them, or they are damaged "
+        "came too late for {}: a clean-up has claimed or deleted them, or they are damaged "
         "where the window cuts through",
     )
 )
@@ -582,15 +598,14 @@ def _print_group(
     partition: ParkedGroup,
     causes: Sequence[FailureCause],
     keys: Sequence[str],
-    mend: Mending | None,
+    advice: Sequence[tuple[str, Cell]],
 ) -> None:
     """Print one partition with what its error means, its causes, and the objects it is in."""
     meaning = error_type(partition.error_type)
     kind = "transient: may pass later by itself" if meaning.transient else "permanent"
     facts: list[tuple[str, Cell]] = [
         ("error", f"{meaning.title} ({kind})"),
-        ("what to do", meaning.advice),
-        *_mending(mend),
+        *advice,
         (
             "events now",
             f"{partition.parked:,} parked, {partition.replaying:,} replaying"
@@ -607,14 +622,46 @@ def _print_group(
     if partition.quarantined:
         words = f"their files are damaged or gone: {_WAY_OUT}"
         facts.append(("quarantined", Styled(words, "bold red")))
-    print_facts(facts, partition.name, whole=("object", *_STEPS_TO_MEND))
+    print_facts(facts, partition.name, whole=("object", *_STEPS))
 
 
-def _mending(mend: Mending | None) -> Iterator[tuple[str, Cell]]:
-    """Yield what a mended transformation takes, and a fact for each command."""
-    if mend is not None:
-        yield "or", mend.advice
-        yield from zip(_STEPS_TO_MEND, mend.commands, strict=False)
+def _advice(
+    partition: ParkedGroup, remedies: Sequence[Remedy], printed: dict[Remedy, str]
+) -> Iterator[tuple[str, Cell]]:
+    """Yield what to do, and a fact for each command.
+
+    Args:
+        partition: the group.
+        remedies: of it.
+        printed: those of the groups before, and where they stand; these are added.
+    """
+    if not remedies:
+        advice = _nothing_to_do(partition) or error_type(partition.error_type).advice
+        yield "what to do", advice
+        return
+    if len(remedies) > 1:
+        yield "what to do", "try way 1 first: it is the mild one and discards nothing"
+    for number, remedy in enumerate(remedies, 1):
+        name = f"way {number}" if len(remedies) > 1 else "what to do"
+        if remedy in printed:
+            yield name, f"the same commands as {printed[remedy]}, run once for all of these groups"
+            continue
+        if remedy.discards:
+            printed[remedy] = f"{name} of {partition.name}"
+        yield name, remedy.advice
+        yield from zip(_STEPS, remedy.commands, strict=False)
+
+
+def _nothing_to_do(partition: ParkedGroup) -> str:
+    """Say why nothing is to be decided on; "" where events are parked."""
+    if partition.parked:
+        return ""
+    if partition.replaying:
+        return "nothing now: a replay sends its events back"
+    if partition.quarantined:
+        return _WAY_OUT
+    undone = "; `waybill parked undo-discard` takes a discard back, until the clean-up has run"
+    return f"nothing: no event is parked here any more{undone if partition.discarded else ''}"
 
 
 def _quarantined(partition: ParkedGroup) -> str:
@@ -684,18 +731,15 @@ def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
 def _size(number: float) -> str:
     """Return bytes in words."""
     for unit in _UNITS:
-        if number < _STEPS or unit == _UNITS[-1]:
+        if number < _UNIT_STEP or unit == _UNITS[-1]:
             break
-        number /= _STEPS
+        number /= _UNIT_STEP
     return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
 
 
 def _print_decided(report: DiscardReport, what: str, left: str) -> None:
     """Print what a discard or its undoing did, and what it left."""
-    echo(
-        f"{counted(report.events, 'event')} {what}, in {counted(report.segments, 'segment')} of "
-        f"{counted(report.partitions, 'group')}"
-    )
+    groups = counted(report.partitions, "group")
+    print_folded([f"{counted(report.events, 'event')} {what}, in {groups}"])
     if report.left_segments:
-        numbers = counted(report.left_events, "event"), counted(report.left_segments, "segment")
-        echo(left.format(*numbers))
+        print_folded([left.format(counted(report.left_events, "event"))])

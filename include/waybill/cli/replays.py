@@ -41,7 +41,7 @@ from waybill.replay import DryRunRequest, ReplayRequest
 if TYPE_CHECKING:
     from waybill.deployment import DeployedVersion
     from waybill.parking import ParkedGroup
-    from waybill.replay import DryRunReport, GoodReport, ReplayOutcome
+    from waybill.replay import DryRunReport, GoodReport, Remedy, ReplayOutcome
     from waybill.settings import Settings
 _FOLLOW_S = 3600.0
 _GROUP_NAMES = ("event_name", "stage", "error_type")
@@ -120,7 +120,8 @@ class _ReplayCommand(ReplayRequest):
     """A replay of a group, or its dry run."""
 
     proposed: Path | None = Field(
-        None, description="With --dry-run: a folder with the pipeline as it would be deployed."
+        None,
+        description="With --dry-run: folder, or name, of the pipeline as it would be.",
     )
     unpause: bool = Field(default=False, description=UNPAUSE)
 
@@ -387,6 +388,8 @@ def report_dry_run(settings: Settings, request: DryRunRequest, *, as_json: bool)
         with opened_parking(settings) as parking:
             pipeline_id = find_replayable(parking, request).pipeline_id
         tell_active(settings, pipeline_id, "tried")
+    else:
+        request = request.model_copy(update={"proposed": proposed_folder(request.proposed)})
     report = run_dry_run(settings, request)
     if as_json:
         print_json(report.to_json())
@@ -412,9 +415,18 @@ def print_verdict(report: DryRunReport, request: DryRunRequest | ParkedGroup) ->
     _say(console, _verdict(report, request))
     for line in _ends(report, request.stage):
         _say(console, Text(line), indent=2)
-    if report.mend:
-        _say(console, Text(report.mend.advice), indent=2)
-        for command in report.mend.commands:
+    _print_remedies(console, report.remedies)
+
+
+def _print_remedies(console: Console, remedies: Sequence[Remedy]) -> None:
+    """Print each way to have the events delivered, the mildest first, with its commands."""
+    if len(remedies) > 1:
+        line = "what to do: try way 1 first: it is the mild one and discards nothing"
+        _say(console, Text(line), indent=2)
+    for number, remedy in enumerate(remedies, 1):
+        name = f"way {number}" if len(remedies) > 1 else "what to do"
+        _say(console, Text(f"{name}: {plain(remedy.advice)}"), indent=2)
+        for command in remedy.commands:
             echo(f"    {plain(command)}")
 
 
@@ -422,6 +434,17 @@ def print_good(good: GoodReport) -> None:
     """Print what a version does to recent good events; nothing where none were tried."""
     if good.tried or good.examples:
         _good(terminal(), good)
+
+
+def proposed_folder(given: Path) -> Path:
+    """Return the folder of the version to try, that was given by its path or its name.
+
+    Raises:
+        NotFoundError: there is none; says which there are.
+    """
+    from waybill.cli.pipelines import folder_named
+
+    return folder_named(given)
 
 
 def require_dry_run(proposed: Path | None, *, is_dry_run: bool) -> None:

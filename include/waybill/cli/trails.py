@@ -394,8 +394,10 @@ def _now(now: Mapping[str, Any], stop: Mapping[str, Any]) -> str:
 
 
 def _replay(stop: Mapping[str, Any]) -> str:
+    from waybill.trails import asked_by
+
     row = stop.get("replay") or {}
-    who = f" by {row['requested_by']}" if row else ""
+    who = f" by {asked_by(row['requested_by'])}" if row else ""
     run = f", run {row['run_id']}" if row.get("run_id") else ""
     return f"replay {stop['leg']}{who}{run}"
 

@@ -13,6 +13,7 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.events.catalogue import CATALOGUE as CATALOGUE
+    from waybill.events.catalogue import CODE_ERRORS as CODE_ERRORS
     from waybill.events.catalogue import DELIVERY_ERRORS as DELIVERY_ERRORS
     from waybill.events.catalogue import ENTRY_STAGES as ENTRY_STAGES
     from waybill.events.catalogue import HELD_ERROR as HELD_ERROR
@@ -65,6 +66,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "catalogue": [
             "CATALOGUE",
+            "CODE_ERRORS",
             "DELIVERY_ERRORS",
             "ENTRY_STAGES",
             "ErrorType",

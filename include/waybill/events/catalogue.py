@@ -209,7 +209,7 @@ _ALL: list[ErrorType] = [
         ("unexpected_error", "An error that Waybill has no code for", "See the message and where."),
         (
             "segment_damaged",
-            "The parked frame that holds it is damaged or gone",
+            "The part of a parked file that holds it is damaged or gone",
             "Restore the object from a copy of the bucket, then replay; else discard.",
         ),
     ),
@@ -217,6 +217,8 @@ _ALL: list[ErrorType] = [
 
 DELIVERY_ERRORS = frozenset(row.code for row in _ALL if row.code.startswith("delivery_"))
 """Kafka refused the message: what is parked is a whole event, also at stage ``ingestion``."""
+CODE_ERRORS = frozenset(row.code for row in _ALL if row.advice == _FIX_CODE)
+"""A transformation that is corrected cures them, on the events as they parked."""
 HELD_ERROR = "pipeline_held"
 """Nothing is wrong with the event: its pipeline was held when it came."""
 REFUSED_ROW = "record_invalid"
@@ -230,7 +232,7 @@ NOT_RAISED: dict[str, str] = {
     "object_store_unreachable": "your code; Waybill itself waits for the object store",
     "kafka_unreachable": "your code; Waybill itself keeps the event in the write-ahead log",
     "pipeline_held": "Waybill, for the events of a pipeline that is held",
-    "segment_damaged": "no event: said of segments in quarantine",
+    "segment_damaged": "no event: said of what is in quarantine",
 }
 """Codes under which no stage of Waybill parks, with who does."""
 

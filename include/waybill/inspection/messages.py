@@ -1,10 +1,12 @@
 """Error messages as a user may see them: of parked groups, of their causes, of holds.
 
-They quote values of events that are not at hand. So where an event may hold something personal, a
-message is hidden whole, but for what is in Waybill's own words (``own_words``); or, for a user who
-may see it, the look is written to the audit log, once a look and team (see ``AccessLog``). Where
-one group is looked at, the event is fetched that said it (``HeldMessages``), and the message is
-masked as it is beside this event: as a sample shows it.
+They quote values of events that are not at hand. One rule holds wherever a message is shown: where
+the pipeline has personal fields, their values are masked in it, as they are beside its event in a
+sample. So the event is fetched (``HeldMessages``), as long as its file is there, also once it was
+replayed or discarded. Where that is impossible or would cost too much (a page that lists many
+groups, which asks every few seconds; a hold), the message is hidden whole, but for what is in
+Waybill's own words (``own_words``). For a user who may see what is personal, nothing is masked, and
+the look is written to the audit log, once a look and team (see ``AccessLog``).
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from waybill.storage import TrackerStore
 
 _MESSAGE = "message"
 _MOST_BYTES = 4 * 1024**2
+_STORED = (*HELD, "replayed", "discarded")
+"""States of events whose file is there, until the clean-up takes it."""
 _MOST_CAUSES = 10
 """Of a group, for each of which a parked file is read."""
 
@@ -56,11 +60,13 @@ class HeldMessages:
     """Masks messages of parked groups by the values of the events that they are of.
 
     Cost: for each message that may be personal one read of the store, of 4 MiB at most. One whose
-    event is not in the newest segment, or cannot be read now, is hidden whole.
+    event is not in the newest segment, or cannot be read now, is hidden whole. Once the store is
+    away it is not asked again.
     """
 
     def __init__(self, parking: Parking) -> None:
         self._parking = parking
+        self._is_store_away = False
 
     def masked(
         self,
@@ -70,11 +76,19 @@ class HeldMessages:
         fingerprint: str | None = None,
     ) -> str:
         """Return a group's message, or that of one of its causes, without personal values."""
+        if self._is_store_away:
+            return MASK
         try:
             events = self._parking.newest(
-                partition.id, states=HELD, fingerprint=fingerprint, most_bytes=_MOST_BYTES
+                partition.id,
+                states=_STORED if fingerprint is None else HELD,  # causes are of what is held
+                fingerprint=fingerprint,
+                most_bytes=_MOST_BYTES,
             )
-        except (CorruptSegmentError, RetryError):
+        except CorruptSegmentError:
+            return MASK
+        except RetryError:
+            self._is_store_away = True
             return MASK
         for event in reversed(events):
             if summary(event.message) == message:

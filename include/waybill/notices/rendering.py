@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from shlex import quote
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +26,7 @@ _TITLES = {
     "topic": ("topic stopped", "topics stopped"),
     "hold": ("pipeline held", "pipelines held"),
     "missing": ("object gone", "objects gone"),
-    "damage": ("damaged segment", "damaged segments"),
+    "damage": ("damaged part of a parked file", "damaged parts of parked files"),
     "destination": ("message about a destination", "messages about destinations"),
     "log": ("message about a write-ahead log", "messages about write-ahead logs"),
     "release": ("pipeline released", "pipelines released"),
@@ -161,6 +162,8 @@ def _lines(item: NamedCounts) -> Iterator[str]:
         events += f" at first, {now:,} parked now"
     yield f"- {one_line(title)}: {_place(item.pipeline, item.detail)}{events}"
     yield from _reason(item.detail)
+    if item.kind == "first" and now:
+        yield f"  `waybill parked show {one_line(quote(item.pipeline))}` gives the commands"
     rest = [
         f"{one_line(str(name))}: {one_line(_plain(value))}"
         for name, value in item.detail.items()
@@ -206,6 +209,8 @@ def _place(pipeline: str, detail: Mapping[str, Any]) -> str:
 def _reason(detail: Mapping[str, Any]) -> Iterator[str]:
     if code := detail.get("error_type"):
         known = error_type(str(code))
-        yield f"  {known.title}. {known.advice}"
+        is_over = detail.get("parked_now", detail.get("parked")) == 0
+        advice = "Nothing of it is parked any more." if is_over else known.advice
+        yield f"  {known.title}. {advice}"
     if message := detail.get("message"):
         yield f"  it said: {one_line(str(message))}"

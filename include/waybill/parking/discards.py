@@ -269,7 +269,7 @@ def _refuse_more(tracker: TrackerStore, wanted: ParkedGroupFilter, state: str, m
         number = connection.execute(select(func.count()).select_from(some)).scalar_one()
     if number > most:
         raise TooManyCutsError(
-            f"the window on event time cuts through more than {most:,} segments of parked files, "
+            f"the window on event time cuts through more than {most:,} parts of parked files, "
             "and each has to be read and cut in two"
         )
 

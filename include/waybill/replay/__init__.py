@@ -1,8 +1,8 @@
 """Replay: parked events back to their topic.
 
 What may go (eligibility), as which messages (messages), how fast (throttle, canary), what became of
-it (outcome), what would (dry_run), what goes by itself (auto_replay, probing), by which
-runs (launches), and many groups by one request (campaigns).
+it (outcome), what would (dry_run), what has to be changed first (remedies), what goes by itself
+(auto_replay, probing), by which runs (launches), and many groups by one request (campaigns).
 
 Invariants
   I1  A segment is whole in the write-ahead log, with its mark, before the tracker hears of it; a
@@ -71,10 +71,8 @@ if TYPE_CHECKING:
     from waybill.replay.launches import group_of as group_of
     from waybill.replay.launches import replay_run_id as replay_run_id
     from waybill.replay.messages import MAPPING as MAPPING
-    from waybill.replay.messages import Mending as Mending
     from waybill.replay.messages import check_entry as check_entry
     from waybill.replay.messages import enters_earlier as enters_earlier
-    from waybill.replay.messages import mending as mending
     from waybill.replay.outcome import AwaitedEnds as AwaitedEnds
     from waybill.replay.outcome import ReplayOutcome as ReplayOutcome
     from waybill.replay.outcome import ReplayWatch as ReplayWatch
@@ -84,6 +82,8 @@ if TYPE_CHECKING:
     from waybill.replay.probing import ProbeReport as ProbeReport
     from waybill.replay.probing import probe_held as probe_held
     from waybill.replay.recent_events import GoodReport as GoodReport
+    from waybill.replay.remedies import Remedy as Remedy
+    from waybill.replay.remedies import read_remedies as read_remedies
     from waybill.replay.request import BatchRequest as BatchRequest
     from waybill.replay.request import CampaignRequest as CampaignRequest
     from waybill.replay.request import DryRunRequest as DryRunRequest
@@ -151,7 +151,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "require_parked",
         ],
         "launches": ["Launches", "ReplayLauncher", "group_of", "replay_run_id"],
-        "messages": ["MAPPING", "Mending", "check_entry", "enters_earlier", "mending"],
+        "messages": ["MAPPING", "check_entry", "enters_earlier"],
         "outcome": [
             "AwaitedEnds",
             "ReplayOutcome",
@@ -162,6 +162,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "probing": ["ProbeReport", "probe_held"],
         "recent_events": ["GoodReport"],
+        "remedies": ["Remedy", "read_remedies"],
         "request": ["BatchRequest", "CampaignRequest", "DryRunRequest", "ReplayRequest"],
         "run": ["ReplayParts", "ReplayReport", "ReplayRun", "replay"],
         "throttle": ["ReplayThrottle", "TopicWatch"],

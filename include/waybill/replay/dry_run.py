@@ -31,7 +31,7 @@ from waybill.parking import (
     fingerprint_of,
     masked_words,
 )
-from waybill.pipelines import PUSHED, Pipeline, load_pipeline, topic_of
+from waybill.pipelines import Pipeline, load_pipeline, topic_of
 from waybill.processing import (
     CodeRunner,
     DryRunner,
@@ -44,14 +44,13 @@ from waybill.replay.eligibility import find_replayable
 from waybill.replay.messages import (
     MAPPING,
     TRANSFORMATION,
-    Mending,
     choose_entry,
     encode_again,
-    mending,
     next_attempt,
     parent_of,
 )
 from waybill.replay.recent_events import GoodReport, ReadableLog, compare, recent_events
+from waybill.replay.remedies import Remedy, read_remedies
 from waybill.replay.request import DryRunRequest
 from waybill.settings import DestinationSettings
 from waybill.storage import ObjectStore, TrackerStore, payloads_at_once
@@ -98,8 +97,8 @@ class DryRunReport:
     good: GoodReport = field(default_factory=GoodReport)
     """Nothing is tried unless another version than the active one is proposed."""
 
-    mend: Mending | None = None
-    """How to deliver what would park at mapping again, once its transformation is mended."""
+    remedies: tuple[Remedy, ...] = ()
+    """What delivers events that would park at mapping again; the mildest first."""
 
     @property
     def misses(self) -> bool:
@@ -330,11 +329,18 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     runner = runners.of(version)
     report = dry_run(version, runner, sample, good, personal=personal, earlier=earlier)
     again = any(way.startswith(f"{MAPPING}/") for way in report.would_fail)
-    mend = None
+    remedies: tuple[Remedy, ...] = ()
     if again and found.stage == MAPPING and not earlier:
-        pushed = active.source.connector == PUSHED
-        mend = mending(found, carry_sources=False, is_pushed=pushed)
-    return replace(report, quarantined=found.quarantined, mend=mend)
+        read = read_remedies(
+            parts.tracker,
+            parking,
+            [found],
+            carry_sources=active.keep_source and request.enter == MAPPING,
+            tried=True,
+            proposed=request.proposed is not None,
+        )
+        remedies = read.get(found.id, ())
+    return replace(report, quarantined=found.quarantined, remedies=remedies)
 
 
 def entry(

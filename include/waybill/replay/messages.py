@@ -14,8 +14,6 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, timedelta
 from functools import partial
 from shlex import quote
 from typing import Any
@@ -36,17 +34,6 @@ _LOG = logging.getLogger(__name__)
 TRANSFORMATION = "transformation"
 AS_PARKED = "as_parked"
 MAPPING = "mapping"
-_MEND = "if the transformation made them wrong, mend it"
-_NO_SOURCE = "They carry nothing that it could be run on again"
-_READ_AGAIN = (
-    "read their source again, only if it still has these rows, as the last command discards what "
-    "may be the only copy of the others"
-)
-_SEND_AGAIN = (
-    "their source sends to `waybill collector`, so it cannot be read again: deploy, have them sent "
-    "again, and discard these once the new ones are delivered. `keep_source: true` in the "
-    "declaration has events that park from then on carry what they were made from"
-)
 
 
 def next_attempt(parked: ParkedEvent) -> int:
@@ -161,49 +148,9 @@ def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
             f"pipeline {pipeline.name!r} keeps no sources, so its events can only enter at the "
             "stage that parked them; declare `keep_source: true` for events that park from then "
             f"on. `waybill parked show {quote(pipeline.name)} -s {MAPPING}` says how those that "
-            "are parked are delivered once the transformation is mended"
+            "are parked are delivered once the transformation is corrected"
         )
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class Mending:
-    """How events that parked at mapping are delivered once their transformation is mended."""
-
-    advice: str
-    """What to do, and where the commands would lose events."""
-    commands: tuple[str, ...]
-    """To paste into a shell, in their order. One that discards runs only if what it relies on
-    succeeded."""
-
-
-def mending(group: ParkedGroup, *, carry_sources: bool, is_pushed: bool) -> Mending:
-    """Return how to deliver a group that parked at mapping, once its transformation is mended.
-
-    A replay from mapping sends what the old transformation made. So they go back as what they were
-    made from; or, where they do not carry it, their source is read again, and what was parked
-    before is discarded. That is told by the tracker's clock: where it steps back, copies that park
-    again may be discarded too.
-
-    Args:
-        group: of stage mapping.
-        carry_sources: the events carry what they were made from.
-        is_pushed: their source sends to the collector, so it cannot be read again.
-    """
-    name = quote(group.pipeline)
-    which = f"{name} -e {quote(group.event_name)} -s {MAPPING} -t {quote(group.error_type)}"
-    deploy = f"waybill pipelines deploy {name}"
-    if carry_sources:
-        replay = f"waybill parked replay {which} --enter {TRANSFORMATION}"
-        return Mending(f"{_MEND}. A replay can send what they were made from", (deploy, replay))
-    if is_pushed:
-        return Mending(f"{_MEND}. {_NO_SOURCE}, and {_SEND_AGAIN}", (deploy,))
-    until = group.last_parked_at.astimezone(UTC) + timedelta(seconds=1)
-    again = (
-        f"waybill ingest {name} --full --why mended --wait && waybill parked discard {which} "
-        f"--parked-until {until:%Y-%m-%dT%H:%M:%SZ} --why mended"
-    )
-    return Mending(f"{_MEND}. {_NO_SOURCE}: {_READ_AGAIN}", (deploy, again))
 
 
 def asked_entry(enter: str | None) -> str:

@@ -179,7 +179,10 @@ def _difference(now: Fate, again: Fate, then: Fate) -> dict[str, Any]:
 
 
 def _columns(before: Fate, after: Fate) -> dict[str, list[Any]]:
-    """Return {table.column: [before, after]} of what differs; a row that is not there has None."""
+    """Return {table.column: [before, after]} of what differs; a row that is not there has None.
+
+    A column that only one of the two has is like a null in the other.
+    """
     found: dict[str, list[Any]] = {}
     if len(before.rows) != len(after.rows):
         found["rows"] = [len(before.rows), len(after.rows)]
@@ -187,9 +190,10 @@ def _columns(before: Fate, after: Fate) -> dict[str, list[Any]]:
     new = {(row.table, row.id): row.values for row in after.rows}
     for key in [*old, *(key for key in new if key not in old)]:
         left, right = old.get(key, {}), new.get(key, {})
+        in_both = key in old and key in new
         for name in [*left, *(name for name in right if name not in left)]:
             a, b = left.get(name), right.get(name)
-            if not _same(a, b) or (name in left) != (name in right):
+            if not (in_both and _same(a, b)):
                 found.setdefault(f"{key[0]}.{name}", [_plain(a), _plain(b)])
     return found
 

@@ -24,7 +24,8 @@ class DryRunRequest(ParkedEventsRequest):
     """Which parked events to try, and with which version."""
 
     proposed: Path | None = Field(
-        None, description="Folder of the version to try. Without it: the active version."
+        None,
+        description="Folder, or name, of the pipeline as it would be. Without it: as it is active.",
     )
     sample: int | None = Field(
         None,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from waybill.trails.question import parsed_moment as parsed_moment
     from waybill.trails.runner import Runner as Runner
     from waybill.trails.service import TrailService as TrailService
+    from waybill.trails.tracker_facts import asked_by as asked_by
     from waybill.trails.trail import TrailBooks as TrailBooks
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -45,6 +46,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "runner": ["Runner"],
         "service": ["TrailService"],
+        "tracker_facts": ["asked_by"],
         "trail": ["TrailBooks"],
     },
 )

@@ -80,6 +80,11 @@ class ReplayRow:
     requested_by: str
 
 
+def asked_by(name: str) -> str:
+    """Return who asked for a replay, in words: a user of Airflow, or a run that nobody started."""
+    return name if "/" in name else f"{name} in Airflow"
+
+
 @dataclass(frozen=True, slots=True)
 class StagedRow:
     """A staged object."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from waybill.events import key_id
 from waybill.tracing import Searched, Trace
 from waybill.trails.question import KeyOf, key_spellings, spellings
-from waybill.trails.tracker_facts import Known, ParkedNow, ReplayRow, place_of
+from waybill.trails.tracker_facts import Known, ParkedNow, ReplayRow, asked_by, place_of
 
 State = Literal[
     "delivered",
@@ -206,7 +206,7 @@ def _accepted(last: Trace, _took: str, _known: Known) -> tuple[State, str]:
 
 def _sent_back(last: Trace, _took: str, known: Known) -> tuple[State, str]:
     who = _by(known.replays.get(last.replay_id))
-    said = f"in flight: sent back by a replay{who} at {_clock(last.at)}, not processed yet"
+    said = f"in flight: sent back in a replay{who} at {_clock(last.at)}, not processed yet"
     return "in flight", said
 
 
@@ -259,8 +259,7 @@ def _replaying(_last: Trace, held: str, now: ParkedNow, known: Known) -> tuple[S
 
 def _replayed(last: Trace, _held: str, now: ParkedNow, known: Known) -> tuple[State, str]:
     when = "" if now.at is None else f" at {_clock(now.at)}"
-    row = known.replays.get(now.replay_id)
-    who = "" if row is None else f" by {row.requested_by}"
+    who = _by(known.replays.get(now.replay_id))
     return "in flight", (
         f"parked at {_clock(last.at)} at {last.phase} ({last.error_type}), and replayed{who}"
         f"{when}; traces of its way since are not in yet"
@@ -300,7 +299,7 @@ _NOW: dict[str, Callable[[Trace, str, ParkedNow, Known], tuple[State, str]]] = {
 
 
 def _by(replay: ReplayRow | None) -> str:
-    return "" if replay is None else f" of {replay.requested_by}"
+    return "" if replay is None else f" by {asked_by(replay.requested_by)}"
 
 
 def _destination(stop: Trace) -> str:

@@ -29,6 +29,21 @@ def test_an_empty_event_name_is_shown_and_stays_empty_for_programs():
     assert message.to_json()["notices"][0]["event_name"] == ""
 
 
+def test_advice_names_the_command_and_is_left_out_where_nothing_is_parked_any_more():
+    detail = {"event_name": "loan", "stage": "mapping", "error_type": "unknown_column", "count": 3}
+
+    def said(**more):
+        named = NamedCounts("first", "lo ans", AT, detail | more)
+        return Message(UUID(int=1), "ops", (named,), {"first": 1}).text
+
+    assert "Change the mapping, dry-run, deploy, replay" in said(parked_now=3)
+    assert "`waybill parked show 'lo ans'` gives the commands" in said()
+    gone = said(parked_now=0)
+    assert "The payload has a field that the mapping does not name. Nothing of it is" in gone
+    assert "Change the mapping" not in gone
+    assert "waybill parked show" not in gone
+
+
 def test_a_probe_is_told_in_plain_words():
     said = text_of(hold=3, released_by="probe", probe=PROBE)
     assert (

@@ -9,6 +9,7 @@ import pytest
 from tests.support.user_code import sandbox
 from tests.unit.processing.made import event, pipeline
 
+from waybill.cli.replays import print_good
 from waybill.events import decode, encode
 from waybill.parking.masking import MASK
 from waybill.processing.dry_runner import DryRunner
@@ -68,8 +69,6 @@ def test_a_column_that_no_two_runs_agree_on_is_not_compared() -> None:
 
 def test_columns_rows_keys_and_operations_that_come_or_go_are_changes() -> None:
     passes = "def transform(event):\n    return event\n"
-    more = compared(passes, passes, [{"n": 1}], n="int64", m="int64")
-    assert more.examples[0]["columns"] == {"order.m": [None, None]}
     split = (
         "def transform(event):\n    return [event.child(i, {'id': i, 'n': 7}) for i in (1, 2)]\n"
     )
@@ -82,6 +81,20 @@ def test_columns_rows_keys_and_operations_that_come_or_go_are_changes() -> None:
     }
     floats = compared(passes, passes, [{"n": 1}], n="float64")
     assert floats.examples[0]["columns"] == {"order.n": [1, 1.0]}
+
+
+def test_a_new_column_is_other_output_only_where_it_has_a_value(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    passes = "def transform(event):\n    return event\n"
+    fills = "def transform(event):\n    event.data['m'] = 7\n    return event\n"
+    print_good(compared(passes, passes, [{"n": 1}] * 3, n="int64", m="int64"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert said == "of 3 recent good events: 3 the same, 0 with other output, 0 newly broken"
+    print_good(compared(passes, fills, [{"n": 1}] * 3, n="int64", m="int64"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "0 the same, 3 with other output" in said
+    assert "order.m: null → 7" in said
 
 
 def test_examples_are_few_and_values_in_them_short() -> None:

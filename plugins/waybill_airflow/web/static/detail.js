@@ -127,7 +127,8 @@ export class Detail {
 
   meaning(partition) {
     const known = this.world.titles.get(partition.error_type);
-    const advice = partition.advice ?? known?.advice;
+    const isOver = !(partition.parked || partition.replaying || partition.quarantined);
+    const advice = isOver ? "Nothing: no event is parked here any more." : (partition.advice ?? known?.advice);
     return advice && h("div", { class: "callout" }, icon("info"), h("div", {}, h("p", {}, h("strong", {}, "What to do. "), advice), partition.last_message && h("p", { class: "last" }, "Last message: ", h("span", { class: "message" }, partition.last_message))));
   }
 

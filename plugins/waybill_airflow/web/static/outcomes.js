@@ -8,7 +8,7 @@ const ENDED = ["success", "failed"];
 const STEPS = ["1%", "10%", "100%"];
 const KNOWN = new Set([
   "pipeline", "version", "events", "tried", "would_pass", "would_filter", "would_fail", "pass_rate", "low", "high", "expected_filter", "expected_fail",
-  "by_fingerprint", "examples", "damaged", "unreadable", "good", "partition_id", "replay_id", "segments", "sent", "state", "resumed", "seconds", "refused", "problem",
+  "by_fingerprint", "examples", "damaged", "unreadable", "good", "remedies", "partition_id", "replay_id", "segments", "sent", "state", "resumed", "seconds", "refused", "problem",
   "delivered", "passed", "parked_again", "superseded", "duplicate", "filtered", "in_flight", "waits_for", "quarantined", "outcome", "step", "steps",
 ]);
 
@@ -97,7 +97,7 @@ export function sentence(words) {
 function dryRunWords(report) {
   const words = `Tried with version ${report.version ?? "(unknown)"} of ${report.pipeline ?? "the pipeline"}. Nothing was written.`;
   const samples = h("div", { class: "samples" }, ownSample(report), goodSample(report.good));
-  return [h("p", {}, words), prediction(report), samples, others(report)].filter(Boolean);
+  return [h("p", {}, words), prediction(report), samples, remedies(report), others(report)].filter(Boolean);
 }
 
 /** What the events that were tried mean for all of them. */
@@ -106,6 +106,12 @@ function prediction(report) {
   const [rate, low, high] = [report.pass_rate, report.low, report.high].map((share) => percent(share * 1000, 1000));
   const range = low === high ? "" : ` (from ${low} to ${high} in 95 of 100 samples)`;
   return h("p", { class: "prediction" }, "Predicted to pass: ", h("strong", {}, rate), ` of ${many(report.events, "event")}${range}.`);
+}
+
+/** Each way to have the events delivered, the mildest first, with its commands. */
+function remedies(report) {
+  const lines = (report.remedies ?? []).map((one) => h("li", {}, sentence(one.advice), one.commands.map((command) => h("p", {}, h("code", {}, command)))));
+  return lines.length > 0 && h("ul", { class: "ways" }, lines);
 }
 
 function ownSample(report) {
@@ -187,7 +193,7 @@ function others(report) {
 export function discardWords(report, undone) {
   const done = undone ? "back among the parked events" : "discarded";
   const left = report.left_events
-    ? ` ${many(report.left_events, "event")} stayed as they were: the window cuts through their segment, or a clean-up has claimed or deleted their file.`
+    ? ` ${many(report.left_events, "event")} stayed as they were: the window cuts through the part of a file that holds them, or a clean-up has claimed or deleted their file.`
     : "";
   if (!report.events) return `No event was ${undone ? "brought back" : "discarded"}.${left}`;
   return `${many(report.events, "event")} (${size(report.bytes)}) ${report.events === 1 ? "is" : "are"} ${done}.${left}`;

@@ -68,7 +68,8 @@ function leg(stops, index, trail) {
 
 function by(stop) {
   const row = stop.replay;
-  return row ? h("span", { class: "muted" }, ` by ${row.requested_by}`) : null;
+  const who = row?.requested_by.includes("/") ? row.requested_by : `${row?.requested_by} in Airflow`;
+  return row ? h("span", { class: "muted" }, ` by ${who}`) : null;
 }
 
 function line(stop, isFirst, trail, isCoarse) {
