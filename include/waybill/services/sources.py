@@ -40,7 +40,7 @@ class SourceDiscovery:
 
     found: list[Discovered]
     proposals: list[Proposal]
-    """Of event names that are not declared, or lack their key or columns."""
+    """Of event names that are not declared, or lack their key, or columns for what they have."""
     unknown: dict[str, str]
     """Event name to why nothing is proposed for it."""
     notes: list[str] = field(default_factory=list)
@@ -162,7 +162,7 @@ def discover_source(
         RetryError: it did not answer.
     """
     from waybill.ingestion.connectors import Discovered, DiscoveringConnector
-    from waybill.mapping_proposals import infer, load_draft, take_sample
+    from waybill.mapping_proposals import added_columns, infer, load_draft, take_sample
     from waybill.pipelines import PUSHED
     from waybill.processing import rules_for, shared_sandbox
 
@@ -189,8 +189,9 @@ def discover_source(
         personal = declared_personal(folder)
         proposals, unknown, samples = [], {}, {}
         for one in found:
-            if not draft.missing.get(one.event, frozenset()) & {"key", "columns"}:
-                continue
+            lacks = draft.missing.get(one.event, frozenset()) & {"key", "columns"}
+            if not lacks and draft.pipeline.events[one.event].policy != "strict":
+                continue  # a field without a column is left out there, or gets one when it is met
             sample = take_sample(
                 draft.pipeline,
                 connector.only(one.name) if says else connector,
@@ -200,9 +201,11 @@ def discover_source(
             )
             samples[one.event] = sample
             try:
-                proposals.append(infer(draft, sample, one.event, rules, personal.get(one.event)))
+                proposal = infer(draft, sample, one.event, rules, personal.get(one.event))
             except InputError as error:
                 unknown[one.event] = str(error)
+            else:
+                proposals += [one for one in [proposal if lacks else added_columns(proposal)] if one]
         notes = _notes(connector) + _whole_tables(source.connector, found, proposals)
     return SourceDiscovery(found, proposals, unknown, notes, samples, source.connector)
 
