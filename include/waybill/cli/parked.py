@@ -160,6 +160,7 @@ def show(
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
         keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
         mend = {one.id: service.mending(one) for one in shown}
+        deletes = service.deletes(found[:_MOST_SHOWN])
     if as_json:
         print_json(
             [
@@ -169,6 +170,7 @@ def show(
                 | {
                     "objects": keys[partition.id],
                     "mend": (one := mend[partition.id]) and asdict(one),
+                    "deletes_of_newest": deletes.get(partition.id),
                 }
                 for partition in shown
             ]
@@ -177,7 +179,12 @@ def show(
     for number, partition in enumerate(shown):
         if number:
             echo("")
-        _print_group(partition, causes[partition.id], keys[partition.id], mend[partition.id])
+        _print_group(
+            partition,
+            [*_deletes(partition, deletes.get(partition.id)), *_causes(causes[partition.id])],
+            keys[partition.id],
+            mend[partition.id],
+        )
     if len(found) > _MOST_SHOWN:
         echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
     _tell_masked(
@@ -580,7 +587,7 @@ def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
 
 def _print_group(
     partition: ParkedGroup,
-    causes: Sequence[FailureCause],
+    causes: Sequence[tuple[str, Cell]],
     keys: Sequence[str],
     mend: Mending | None,
 ) -> None:
@@ -601,7 +608,7 @@ def _print_group(
         ("last (UTC)", partition.last_event_at),
         ("parked (UTC)", partition.last_parked_at),
         ("last message", Styled(partition.last_message, "yellow")),
-        *_causes(causes),
+        *causes,
         *_objects(keys),
     ]
     if partition.quarantined:
@@ -619,6 +626,21 @@ def _mending(mend: Mending | None) -> Iterator[tuple[str, Cell]]:
 
 def _quarantined(partition: ParkedGroup) -> str:
     return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
+
+
+def _deletes(partition: ParkedGroup, deletes: tuple[int, int] | None) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact where events that were parked last are deletes."""
+    number, events = deletes or (0, 0)
+    if not number:
+        return
+    which = f"{number:,} of the {counted(events, 'event')} parked last"
+    advice = ""
+    if partition.stage == "transformation":
+        advice = ': `if event.op == "delete": return event` at its beginning lets them pass'
+    yield "deletes", f"{which} {_ARE[number == 1]} (its key, no other field is sure){advice}"
+
+
+_ARE = {True: "is a delete", False: "are deletes"}
 
 
 def _causes(causes: Sequence[FailureCause]) -> Iterator[tuple[str, Cell]]:

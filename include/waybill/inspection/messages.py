@@ -23,12 +23,14 @@ from waybill.access import (
     personal_of,
     write_audit,
 )
-from waybill.errors import RetryError
+from waybill.errors import ParkError, RetryError
+from waybill.events import DELETE, decode_head
 from waybill.parking import (
     HELD,
     CorruptSegmentError,
     FailureCause,
     Hold,
+    ParkedEvent,
     ParkedGroup,
     Parking,
     masked_event,
@@ -70,16 +72,33 @@ class HeldMessages:
         fingerprint: str | None = None,
     ) -> str:
         """Return a group's message, or that of one of its causes, without personal values."""
-        try:
-            events = self._parking.newest(
-                partition.id, states=HELD, fingerprint=fingerprint, most_bytes=_MOST_BYTES
-            )
-        except (CorruptSegmentError, RetryError):
-            return MASK
-        for event in reversed(events):
+        for event in reversed(newest_held(self._parking, partition.id, fingerprint)):
             if summary(event.message) == message:
                 return summary(masked_event(event, personal)[0].message)
         return MASK
+
+
+def newest_held(
+    parking: Parking, partition_id: int, fingerprint: str | None = None
+) -> list[ParkedEvent]:
+    """Return the events of a group, or of one of its causes, that were parked last.
+
+    None where they cannot be read now, or take more than 4 MiB.
+    """
+    try:
+        return parking.newest(
+            partition_id, states=HELD, fingerprint=fingerprint, most_bytes=_MOST_BYTES
+        )
+    except (CorruptSegmentError, RetryError):
+        return []
+
+
+def is_delete(parked: ParkedEvent) -> bool:
+    """Tell whether an event is a delete; what is no event, such as a line of a file, is none."""
+    try:
+        return decode_head(parked.value).op == DELETE
+    except ParkError:
+        return False
 
 
 @dataclass(slots=True)

@@ -28,7 +28,13 @@ from waybill.deployment import active_version, deployed_names, is_pushed, keeps_
 from waybill.errors import InputError
 from waybill.events import rfc3339
 from waybill.inspection import status
-from waybill.inspection.messages import Explained, HeldMessages, Messages
+from waybill.inspection.messages import (
+    Explained,
+    HeldMessages,
+    Messages,
+    is_delete,
+    newest_held,
+)
 from waybill.parking import (
     HELD,
     KINDS,
@@ -139,6 +145,20 @@ class ParkedEventsService:
         """Return {partition id: its held events by cause}, messages as of ``masked_by_event``."""
         messages = self._messages(_NOBODY, found, by_event=True)
         return {one.id: messages.causes(one, self.parking.causes(one.id)) for one in found}
+
+    def deletes(self, found: Sequence[ParkedGroup]) -> dict[int, tuple[int, int]]:
+        """Return {partition id: (how many are deletes, events)} of what each has parked last.
+
+        Those that hold nothing, or whose newest events cannot be read now, are left out.
+
+        Cost: a read of the store for each, of 4 MiB at most.
+        """
+        newest = {one.id: newest_held(self.parking, one.id) for one in found}
+        return {
+            ident: (sum(map(is_delete, events)), len(events))
+            for ident, events in newest.items()
+            if events
+        }
 
     def _messages(
         self, access: Access, found: Sequence[ParkedGroup | Hold], *, by_event: bool = False
