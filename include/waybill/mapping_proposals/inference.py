@@ -8,7 +8,7 @@ finished for that: a ``Draft`` has stand-ins for what it does not say yet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -340,7 +340,7 @@ def _grown(
         column if column.source in known else schema.typed(column, learned)
         for column in learned.table.columns
     ]
-    learned = with_table(learned, columns, learned.table.children)
+    learned = _in_order(with_table(learned, columns, learned.table.children), payloads, known)
     return learned.model_copy(update={"policy": declared.policy})
 
 
@@ -461,14 +461,21 @@ def _path(column: Column, declared: EventDeclaration) -> tuple[str, ...]:
     return decode_path(column.source) if declared.nested == "flatten" else (column.source,)
 
 
-def _in_order(learned: EventDeclaration, payloads: list[Any]) -> EventDeclaration:
-    """Return a declaration whose columns are in the order that the events have their fields in."""
+def _in_order(
+    learned: EventDeclaration, payloads: list[Any], first: Collection[str] = ()
+) -> EventDeclaration:
+    """Return a declaration whose columns are in the order that the events have their fields in.
+
+    Those whose sources are among ``first`` stay before all others, as they are.
+    """
     fields = dict.fromkeys(name for payload in payloads for name in payload)
     places = {name: place for place, name in enumerate(fields)}
-    columns = sorted(
-        learned.table.columns,
-        key=lambda column: places.get(_path(column, learned)[0], len(places)),
-    )
+
+    def place(column: Column) -> int:
+        own = places.get(_path(column, learned)[0], len(places))
+        return -1 if column.source in first else own
+
+    columns = sorted(learned.table.columns, key=place)
     return with_table(learned, columns, learned.table.children)
 
 

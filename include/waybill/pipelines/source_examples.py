@@ -125,10 +125,11 @@ def connection_advice(connection: str, example: str) -> str:
     return f"connection {connection} is yours to make: in Airflow, or\n  {variable}={example}"
 
 
-UNSEEN_DELETES = (
-    "deleted rows are not seen without `deletes: compare` in source.options: with it all keys are"
-    " compared each 24 h (compare_every: 86400)"
+_UNSEEN = (
+    "deleted rows are not seen without `deletes: compare` in source.options:",
+    "with it all keys are compared each 86400 s (compare_every)",
 )
+UNSEEN_DELETES = " ".join(_UNSEEN)
 """What a table is read without, unless it is declared."""
 _DATABASE = "postgres://user:password@host:5432/database"
 
@@ -150,7 +151,7 @@ def _sql(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
     )
     advice = connection_advice(connection, _DATABASE)
     advice += f"\nof SQLite: options.file instead; a file of /data: {roots_advice('/data')}"
-    advice += f"\n{UNSEEN_DELETES}"
+    advice += "\n" + "\n  ".join(_UNSEEN)
     return SourceExample(lines, advice=advice)
 
 

@@ -187,9 +187,9 @@ def discover_source(
         for one in found:
             only = connector.only(one.name) if says else connector
             _propose(settings, draft, one.event, only, number, discovery)
-        discovery.notes += _notes(connector)
-    discovery.notes += _whole_tables(source.connector, found, discovery.proposals)
-    discovery.notes += _deletes(source)
+        discovery.notes.extend(_notes(connector))
+    discovery.notes.extend(_whole_tables(source.connector, found, discovery.proposals))
+    discovery.notes.extend(_deletes(source))
     return discovery
 
 
