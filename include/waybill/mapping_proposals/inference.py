@@ -22,6 +22,7 @@ from waybill.ingestion.connectors import Connector, Discovered, Record, first_pa
 from waybill.mapping_proposals.mixed_columns import MixedColumn, holds, settle_mixed
 from waybill.mappings import (
     NameRules,
+    as_wide_as_seen,
     decode_path,
     key_names,
     learn,
@@ -336,10 +337,9 @@ def _grown(
     evolving = declared.model_copy(update={"policy": "evolve"})
     learned = learn(evolving, schema.filled(payloads), rules) or declared
     known = {column.source for column in declared.table.columns}
-    columns = [
-        column if column.source in known else schema.typed(column, learned)
-        for column in learned.table.columns
-    ]
+    columns = [column for column in learned.table.columns if column.source in known]
+    for column in as_wide_as_seen(learned, _new_columns(learned, declared), payloads):
+        columns.append(schema.typed(column, learned))
     learned = _in_order(with_table(learned, columns, learned.table.children), payloads, known)
     return learned.model_copy(update={"policy": declared.policy})
 

@@ -212,7 +212,7 @@ def _try_deletes(trial: _Trial) -> None:
         what = f"a delete of {shown_name(str(record.event))} with its key alone ({key})"
         if result.parked:
             masked = masked_result(trial.pipeline, SampleEvent("", record), result)
-            _warn_code(trial, f"{what} parks: {_ways([masked])}. {KEY_ONLY}")
+            _warn_code(trial, f"{what} parks: {_ways([masked])}; {KEY_ONLY}")
         else:
             trial.facts.append(f"{what} {'is filtered' if result.filtered else 'passes'}")
 
@@ -276,7 +276,8 @@ def _ways(failed: Sequence[EventResult]) -> str:
     for way, alike in ordered[:_MOST_WAYS]:
         first = alike[0]
         where = f" ({shown_name(first.where)})" if first.where else ""
-        words.append(f"{way}, {len(alike)} times: {_cut(first.message)}{where}")
+        times = "once" if len(alike) == 1 else f"{len(alike)} times"
+        words.append(f"{way}, {times}: {_cut(first.message)}{where}")
     more = len(ordered) - _MOST_WAYS
     return "; ".join(words) + (f"; and {more} other ways" if more > 0 else "")
 

@@ -185,7 +185,7 @@ def test_messages_about_rows_are_not_shown_where_there_are_personal_fields(setti
     (folder / "pipeline.yaml").write_text(declared)
     [hidden] = deep_check(settings, folder).problems
     assert "ann@example.com" not in hidden.message
-    assert "transformation/value_error, 1 times: ValueError: •••" in hidden.message
+    assert "transformation/value_error, once: ValueError: •••" in hidden.message
 
 
 PERSONAL = ("    policy: strict\n", "    policy: strict\n    personal: [note]\n")
@@ -265,7 +265,8 @@ def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(se
     assert found.problems == ()
     what = "a delete of order with its key alone (number)"
     assert (
-        f"{what} parks: transformation/field_missing, 1 times: 'note'" in found.warnings[0].message
+        f"{what} parks: transformation/field_missing, once: KeyError: 'note'"
+        in found.warnings[0].message
     )
     (folder / "transformation.py").write_text(PASSES)
     found = deep_check(settings, folder)
