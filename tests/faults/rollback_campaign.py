@@ -518,7 +518,7 @@ def judge(own: Deployment, rollback: Rollback, source: Source) -> None:
         trace.event_id
         for trace in counting(own.settings)
         if trace.phase == "destination"
-        and trace.outcome == "delivered"
+        and trace.outcome in ("delivered", "deleted")
         and trace.pipeline_id == source.pipeline_id
     )
     rollback.doubled = sum(number - 1 for number in delivered.values())

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from waybill.cli.parked import app
 from waybill.errors import InputError
+from waybill.events import Event, encode
 from waybill.parking import ParkedEvent
 
 pytestmark = pytest.mark.serves
@@ -115,6 +116,20 @@ def test_show_says_what_to_do(run, flights):
     [row] = run("show", "-s", "mapping", "--json")
     assert row["error"]["transient"] is False
     assert row["parked"] == 1
+
+
+def test_show_says_that_events_are_deletes(run, flights, lot):
+    gone = Event(
+        id="e7", pipeline_id="pl-1", team="aviation", name="gone", key='["7"]', source_version=1,
+        intake_version=1, intake_minute=1, time="2026-01-01T00:00:00Z", data={"n": 7}, op="delete",
+    )  # fmt: skip
+    lot.park([make_event(7, name="gone", code="field_missing", value=encode(gone))], 3)
+    shown = " ".join(run("show", "flights", "-e", "gone").split())
+    assert "1 of the 1 event parked last is a delete (its key, no other field is sure)" in shown
+    assert 'if event.op == "delete": return event' in shown
+    [row] = run("show", "flights", "-e", "gone", "--json")
+    assert row["deletes_of_newest"] == [1, 1]
+    assert "is a delete" not in run("show", "flights", "-e", "flight")
 
 
 def flat(shown):

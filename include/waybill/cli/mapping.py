@@ -39,7 +39,7 @@ app = typer.Typer(
 _SAMPLE = 1_000
 _MOST_SAMPLE = 100_000
 _SHARE_HEAD = "in"
-_NAME_INDENT, _EVENT_INDENT = 2, 4
+_NAME_INDENT, _EVENT_INDENT, _COLUMN_INDENT = 2, 4, 6
 _DECLARATION = "pipeline.yaml"
 _MOST_TIMES = 3
 """Fields that are named where no version is proposed."""
@@ -171,10 +171,12 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
 
 
 def _yaml(proposal: Proposal) -> list[str]:
-    from waybill.mapping_proposals import event_block, event_lines
+    from waybill.mapping_proposals import added_lines, event_block, event_lines
 
     if "event" in proposal.missing:
         return event_block(proposal)
+    if proposal.added:
+        return added_lines(proposal)
     wanted = proposal.missing or frozenset({"columns"})
     blocks = event_lines(proposal, wanted)
     return [line for block in blocks.values() for line in block]
@@ -194,14 +196,28 @@ def show_proposal(proposal: Proposal, *, pasted: bool) -> None:
     if proposal.declared == found:
         print_folded(["the declaration has all of this"], style="green")
         return
-    inside = "" if "event" in proposal.missing else f", in {proposal.event}"
-    indent = " " * (_EVENT_INDENT if inside else _NAME_INDENT)
+    indent, inside = _NAME_INDENT, ""
+    if "event" not in proposal.missing:
+        indent, inside = _EVENT_INDENT, f", in {proposal.event}"
+    if proposal.added:
+        indent, inside = _COLUMN_INDENT, f"{inside}, behind its other columns"
     print_folded([f"to paste under events{inside}:"], style="dim")
     for line in _yaml(proposal):
-        echo(indent + line)
+        echo(" " * indent + line)
 
 
 def _proposed_words(proposal: Proposal) -> Iterator[str]:
+    if proposal.added:
+        names = ", ".join(map(plain, proposal.added))
+        yield f"not declared: {names}; a field without a column parks its event (policy: strict)"
+    yield from _key_words(proposal)
+    if proposal.personal:
+        yield from _personal(proposal)
+    for one in proposal.mixed:
+        yield _mixed(one, hidden=one.source in proposal.masked)
+
+
+def _key_words(proposal: Proposal) -> Iterator[str]:
     found = proposal.declaration
     if "key" in proposal.by_source:
         yield f"key {', '.join(found.table.key)}: as the source has it (a key never changes)"
@@ -216,10 +232,6 @@ def _proposed_words(proposal: Proposal) -> Iterator[str]:
         yield f"version {found.version}: proposed, by its name; it must rise with each change"
     elif "version" in proposal.missing:
         yield from _no_version(proposal)
-    if proposal.personal:
-        yield from _personal(proposal)
-    for one in proposal.mixed:
-        yield _mixed(one, hidden=one.source in proposal.masked)
 
 
 def _no_version(proposal: Proposal) -> Iterator[str]:

@@ -162,6 +162,7 @@ def show(
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
         keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
         remedies = service.remedies(shown)
+        deletes = service.deletes(found[:_MOST_SHOWN])
     if as_json:
         print_json(
             [
@@ -171,6 +172,7 @@ def show(
                 | {
                     "objects": keys[partition.id],
                     "remedies": [asdict(one) for one in remedies.get(partition.id, ())],
+                    "deletes_of_newest": deletes.get(partition.id),
                 }
                 for partition in shown
             ]
@@ -181,7 +183,8 @@ def show(
         if number:
             echo("")
         advice = list(_advice(partition, remedies.get(partition.id, ()), printed))
-        _print_group(partition, causes[partition.id], keys[partition.id], advice)
+        reasons = [*_deletes(partition, deletes.get(partition.id)), *_causes(causes[partition.id])]
+        _print_group(partition, reasons, keys[partition.id], advice)
     if len(found) > _MOST_SHOWN:
         echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
     _tell_masked_groups(
@@ -596,7 +599,7 @@ def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
 
 def _print_group(
     partition: ParkedGroup,
-    causes: Sequence[FailureCause],
+    causes: Sequence[tuple[str, Cell]],
     keys: Sequence[str],
     advice: Sequence[tuple[str, Cell]],
 ) -> None:
@@ -616,7 +619,7 @@ def _print_group(
         ("last (UTC)", partition.last_event_at),
         ("parked (UTC)", partition.last_parked_at),
         ("last message", Styled(partition.last_message, "yellow")),
-        *_causes(causes),
+        *causes,
         *_objects(keys),
     ]
     if partition.quarantined:
@@ -666,6 +669,21 @@ def _nothing_to_do(partition: ParkedGroup) -> str:
 
 def _quarantined(partition: ParkedGroup) -> str:
     return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
+
+
+def _deletes(partition: ParkedGroup, deletes: tuple[int, int] | None) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact where events that were parked last are deletes."""
+    number, events = deletes or (0, 0)
+    if not number:
+        return
+    which = f"{number:,} of the {counted(events, 'event')} parked last"
+    advice = ""
+    if partition.stage == "transformation":
+        advice = ': `if event.op == "delete": return event` at its beginning lets them pass'
+    yield "deletes", f"{which} {_ARE[number == 1]} (its key, no other field is sure){advice}"
+
+
+_ARE = {True: "is a delete", False: "are deletes"}
 
 
 def _causes(causes: Sequence[FailureCause]) -> Iterator[tuple[str, Cell]]:

@@ -21,8 +21,9 @@ from waybill.cli.options import AsJson
 from waybill.cli.output import counted, echo_json, plain, print_folded, terminal, user_code_printed
 
 if TYPE_CHECKING:
+    from waybill.pipelines import Pipeline
     from waybill.settings import Settings
-    from waybill.testing import EventResult, Example, OwnTests
+    from waybill.testing import Event, EventResult, Example, OwnTests
 
 _MESSAGE_CHARS = 400
 _NOTE_CHARS = 100
@@ -37,6 +38,8 @@ class _Report:
     folder: Path
     results: list[tuple[Example, EventResult, list[str]]] = field(default_factory=list)
     """Of each example: what became of it, and how that differs from what is expected."""
+    deletes: list[tuple[Event, EventResult]] = field(default_factory=list)
+    """Deletes of which no example says anything, with their keys alone, and what became of them."""
     own: OwnTests | None = None
     errors: list[str] = field(default_factory=list)
     """What could not be run, and why."""
@@ -46,14 +49,18 @@ class _Report:
         return sum(bool(mismatches) for _, _, mismatches in self.results)
 
     @property
+    def parked_deletes(self) -> int:
+        return sum(bool(result.parked) for _, result in self.deletes)
+
+    @property
     def is_empty(self) -> bool:
-        return not (self.results or self.own or self.errors)
+        return not (self.results or self.deletes or self.own or self.errors)
 
     @property
     def exit_code(self) -> int:
         if self.errors:
             return 1
-        failed = self.wrong or (self.own is not None and self.own.exit_code)
+        failed = self.wrong or self.parked_deletes or (self.own is not None and self.own.exit_code)
         return ExitCode.FOUND if failed else ExitCode.DONE
 
 
@@ -137,26 +144,39 @@ def _refuse_nothing(reports: list[_Report], root: Path) -> None:
 def _run_tests(settings: Settings, folder: Path) -> _Report:
     from waybill.errors import InputError
     from waybill.pipelines import EXAMPLES, load_pipeline
-    from waybill.testing import differences, read_examples, run_own_tests, run_pipeline
+    from waybill.testing import read_examples, run_own_tests
 
     pipeline = load_pipeline(folder)
     report = _Report(pipeline.name, folder)
-    if os.path.lexists(folder / EXAMPLES):
-        try:
-            examples = read_examples(folder)
-        except InputError as error:
-            report.errors.append(str(error))
-        else:
-            with user_code_printed():
-                events = [example.given for example in examples]
-                run = run_pipeline(pipeline, events, settings=settings)
-            for example, result in zip(examples, run.events, strict=True):
-                report.results.append((example, result, differences(example, result)))
+    try:
+        has_examples = os.path.lexists(folder / EXAMPLES)
+        examples = read_examples(folder) if has_examples else []
+    except InputError as error:
+        report.errors.append(str(error))
+    else:
+        _run_events(report, pipeline, examples, settings)
     try:
         report.own = run_own_tests(folder)
     except InputError as error:
         report.errors.append(str(error))
     return report
+
+
+def _run_events(
+    report: _Report, pipeline: Pipeline, examples: list[Example], settings: Settings
+) -> None:
+    """Run example events, and the deletes that the source brings besides."""
+    from waybill.testing import differences, run_pipeline, untried_deletes
+
+    deletes = untried_deletes(pipeline, examples)
+    events = [*(example.given for example in examples), *deletes]
+    if not events:
+        return
+    with user_code_printed():
+        results = run_pipeline(pipeline, events, settings=settings).events
+    for example, result in zip(examples, results[: len(examples)], strict=True):
+        report.results.append((example, result, differences(example, result)))
+    report.deletes += zip(deletes, results[len(examples) :], strict=True)
 
 
 def _run_shared_tests(folder: Path) -> _Report:
@@ -183,18 +203,35 @@ def _json(report: _Report) -> dict[str, Any]:
         "folder": str(report.folder),
         "ok": not report.exit_code,
         "events": [_event_json(*result) for result in report.results],
+        "deletes": [_delete_json(*one) for one in report.deletes],
         "tests": None if report.own is None else report.own.to_json(),
         "errors": report.errors,
     }
 
 
 def _event_json(example: Example, result: EventResult, mismatches: list[str]) -> dict[str, Any]:
-    from waybill.testing import json_value
-
     return {
         "line": example.line,
         "note": example.note,
         "ok": not mismatches,
+        **_result_json(result),
+        "differences": mismatches,
+    }
+
+
+def _delete_json(event: Event, result: EventResult) -> dict[str, Any]:
+    return {
+        "event": event.name,
+        "data": event.data,
+        "ok": not result.parked,
+        **_result_json(result),
+    }
+
+
+def _result_json(result: EventResult) -> dict[str, Any]:
+    from waybill.testing import json_value
+
+    return {
         "rows": json_value(result.rows),
         "deleted": json_value(result.deleted),
         "filtered": result.filtered,
@@ -208,7 +245,6 @@ def _event_json(example: Example, result: EventResult, mismatches: list[str]) ->
             }
             for parked in result.parked
         ],
-        "differences": mismatches,
     }
 
 
@@ -223,6 +259,8 @@ def _show(report: _Report) -> None:
         matching = len(report.results) - report.wrong
         summary = f"{matching:,} of {counted(len(report.results), 'example event')} as expected"
         _say(summary, indent=2, style="bold red" if report.wrong else "green")
+    for event, result in report.deletes:
+        _show_delete(event, result)
     if report.own is not None:
         _show_own_tests(report.own)
     errors = terminal(err=True)
@@ -243,6 +281,17 @@ def _show_event(example: Example, result: EventResult, mismatches: list[str]) ->
     if (left := len(mismatches) - _MOST_DIFFERENCES) > 0:
         rest = f"and {counted(left, 'difference')} more; --json has all"
         _say(rest, indent=4, style="red")
+
+
+def _show_delete(event: Event, result: EventResult) -> None:
+    from waybill.testing import KEY_ONLY
+
+    mark, style = ("not as expected", "red") if result.parked else ("ok", "green")
+    key = ", ".join(event.data)
+    head = f"a delete of {event.name} with its key alone ({key}): {_outcome(result)}: "
+    _say(f"{head}{mark}", indent=2, style=style)
+    for cause in (*_causes(result), *([KEY_ONLY] if result.parked else ())):
+        _say(_cut(cause, _MESSAGE_CHARS), indent=4)
 
 
 def _cut(text: str, most: int) -> str:

@@ -76,7 +76,8 @@ def discover(
     written, examples = None, {}
     if write and found.proposals:
         written = write_mappings(folder, found.proposals)
-        examples = write_examples(Settings(), folder, found.proposals, found.samples)
+        new = [one for one in found.proposals if not one.added]
+        examples = write_examples(Settings(), folder, new, found.samples)
     if as_json:
         print_json(
             {
@@ -145,8 +146,9 @@ def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
         yield f"written to {written}; `waybill pipelines check` comes next"
     elif not found.proposals and not found.unknown:
         yield (
-            "nothing to propose: every event is declared, with its key and columns; what is taken"
-            " out of an event of pipeline.yaml is proposed anew"
+            "nothing to propose: every event is declared, with its key and a column for each field"
+            " that its first records have; what is taken out of an event of pipeline.yaml is"
+            " proposed anew"
         )
     elif found.proposals:
         yield "--write puts it into pipeline.yaml"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _MOST_FILE_BYTES = 4 * 1024**2
 _STYLES = {
     "delivered": "green",
+    "deleted": "green",
     "parked": "yellow",
     "replaying": "cyan",
     "replayed": "cyan",

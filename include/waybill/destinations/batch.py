@@ -44,6 +44,7 @@ _ROW_TYPES = {
     "replayed": pa.bool_(),
     "replay_id": pa.string(),
     "number": pa.int64(),
+    "op": pa.string(),
 }
 _EMPTY_ROWS = pa.schema(list(_ROW_TYPES.items()))
 
@@ -319,6 +320,7 @@ def _outcome_rows(batch: TableBatch, frame: RowFrame, first: int) -> pa.Table:
             context["_waybill_replayed"],
             context["_waybill_replay"],
             pa.array(np.arange(first, first + length, dtype=np.int64)),
+            context["_waybill_op"],
         ],
         names=list(_ROW_TYPES),
     )

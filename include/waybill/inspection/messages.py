@@ -25,12 +25,14 @@ from waybill.access import (
     personal_of,
     write_audit,
 )
-from waybill.errors import RetryError
+from waybill.errors import ParkError, RetryError
+from waybill.events import DELETE, decode_head
 from waybill.parking import (
     HELD,
     CorruptSegmentError,
     FailureCause,
     Hold,
+    ParkedEvent,
     ParkedGroup,
     Parking,
     masked_event,
@@ -76,24 +78,38 @@ class HeldMessages:
         fingerprint: str | None = None,
     ) -> str:
         """Return a group's message, or that of one of its causes, without personal values."""
-        if self._is_store_away:
-            return MASK
-        try:
-            events = self._parking.newest(
-                partition.id,
-                states=_STORED if fingerprint is None else HELD,  # causes are of what is held
-                fingerprint=fingerprint,
-                most_bytes=_MOST_BYTES,
-            )
-        except CorruptSegmentError:
-            return MASK
-        except RetryError:
-            self._is_store_away = True
-            return MASK
-        for event in reversed(events):
+        states = _STORED if fingerprint is None else HELD  # causes are of what is held
+        for event in reversed(self.newest(partition.id, states, fingerprint)):
             if summary(event.message) == message:
                 return summary(masked_event(event, personal)[0].message)
         return MASK
+
+    def newest(
+        self, partition_id: int, states: Sequence[str] = HELD, fingerprint: str | None = None
+    ) -> list[ParkedEvent]:
+        """Return the events of a group, or of one of its causes, that were parked last.
+
+        None where they cannot be read now, or take more than 4 MiB.
+        """
+        if self._is_store_away:
+            return []
+        try:
+            return self._parking.newest(
+                partition_id, states=states, fingerprint=fingerprint, most_bytes=_MOST_BYTES
+            )
+        except CorruptSegmentError:
+            return []
+        except RetryError:
+            self._is_store_away = True
+            return []
+
+
+def is_delete(parked: ParkedEvent) -> bool:
+    """Tell whether an event is a delete; what is no event, such as a line of a file, is none."""
+    try:
+        return decode_head(parked.value).op == DELETE
+    except ParkError:
+        return False
 
 
 @dataclass(slots=True)

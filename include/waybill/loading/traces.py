@@ -8,13 +8,16 @@ and when it is parked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import pyarrow as pa
 
 from waybill.destinations import LoadOutcome
 from waybill.tracing import traces
 
-_ALIKE = ["pipeline_id", "event_name", "outcome"]
+_ALIKE = ["pipeline_id", "event_name", "outcome", "op"]
+_TAKEN = {("delivered", "delete"): "deleted"}
+"""Outcome and operation of a row to the outcome of its trace, where that is another."""
 
 
 def load_traces(
@@ -66,7 +69,7 @@ def _of_commit(
     numbers = pc.add(rows.column("number").combine_chunks(), first)
     for group in rows.select(_ALIKE).group_by(_ALIKE).aggregate([]).to_pylist():
         matches = [pc.equal(rows.column(name), group[name]) for name in _ALIKE]
-        mask = pc.and_(pc.and_(matches[0], matches[1]), matches[2])
+        mask = reduce(pc.and_, matches)
         chosen = rows.filter(mask)
         ids = chosen.column("event_id").combine_chunks()
         replays = chosen.column("replay_id")
@@ -77,7 +80,7 @@ def _of_commit(
                 pipeline_id=group["pipeline_id"],
                 event_name=group["event_name"],
                 phase="destination",
-                outcome=group["outcome"],
+                outcome=_TAKEN.get((group["outcome"], group["op"]), group["outcome"]),
                 at_us=now_us,
                 batch=f"load:{destination}:{outcome.commit_number}",
                 commit_number=outcome.commit_number,

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from waybill.mapping_proposals.inference import Draft as Draft
     from waybill.mapping_proposals.inference import Proposal as Proposal
     from waybill.mapping_proposals.inference import Sample as Sample
+    from waybill.mapping_proposals.inference import added_columns as added_columns
     from waybill.mapping_proposals.inference import infer as infer
     from waybill.mapping_proposals.inference import load_draft as load_draft
     from waybill.mapping_proposals.inference import take_sample as take_sample
     from waybill.mapping_proposals.mixed_columns import MixedColumn as MixedColumn
+    from waybill.mapping_proposals.yaml_file import added_lines as added_lines
     from waybill.mapping_proposals.yaml_file import append_line as append_line
     from waybill.mapping_proposals.yaml_file import event_block as event_block
     from waybill.mapping_proposals.yaml_file import event_lines as event_lines
@@ -29,8 +31,16 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "comparison": ["MappingDifference", "ShownMapping", "diff", "diff_folder", "show"],
-        "inference": ["Draft", "Proposal", "Sample", "infer", "load_draft", "take_sample"],
+        "inference": [
+            "Draft",
+            "Proposal",
+            "Sample",
+            "added_columns",
+            "infer",
+            "load_draft",
+            "take_sample",
+        ],
         "mixed_columns": ["MixedColumn"],
-        "yaml_file": ["append_line", "event_block", "event_lines", "write"],
+        "yaml_file": ["added_lines", "append_line", "event_block", "event_lines", "write"],
     },
 )

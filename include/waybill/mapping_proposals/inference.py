@@ -8,9 +8,9 @@ finished for that: a ``Draft`` has stand-ins for what it does not say yet.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from waybill.ingestion.connectors import Connector, Discovered, Record, first_pa
 from waybill.mapping_proposals.mixed_columns import MixedColumn, holds, settle_mixed
 from waybill.mappings import (
     NameRules,
+    as_wide_as_seen,
     decode_path,
     key_names,
     learn,
@@ -92,6 +93,8 @@ class Proposal:
     """Fields that are personal by their names, where the declaration does not say which are."""
     masked: frozenset[str] = frozenset()
     """Sources of ``mixed`` whose values are not to be shown."""
+    added: tuple[str, ...] = ()
+    """Names of columns that are put behind those that are declared; see `added_columns`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the proposal as JSON."""
@@ -100,6 +103,7 @@ class Proposal:
             "declaration": self.declaration.to_json(),
             "events": self.events,
             "proposed": sorted(self.missing),
+            "added": list(self.added),
             "present": self.present,
             "mixed": [one.to_json() for one in self.mixed],
             "likely_personal": list(self.personal),
@@ -266,15 +270,15 @@ def infer(
         fields = schema.key if "key" in by_source else ()
         key = _key(declared, payloads, missing, among, rules, fields)
         learned = schema.refined(propose(declared, schema.filled(payloads), key, rules))
-        known = None
+        learned, known = _in_order(learned, payloads), None
     else:
         if "key" in missing:
             declared, by_source = _with_key(declared, payloads, among), by_source - {"key"}
-        learned, known = _grown(declared, payloads, rules), declared
+        learned, known = _grown(declared, payloads, rules, schema), declared
     stay = () if known is None else {column.name for column in known.table.columns}
-    learned, mixed = settle_mixed(learned, payloads, stay)
+    learned, mixed = settle_mixed(learned, payloads, stay, schema.doubtful_sources(learned))
     likely = _likely_personal(learned, payloads)
-    proposed = () if personal is not None else likely
+    proposed = likely if personal is None else _not_declared(likely, learned, known)
     if missing and proposed:
         missing, learned = missing | {"personal"}, learned.model_copy(update={"personal": proposed})
     return Proposal(
@@ -291,10 +295,52 @@ def infer(
     )
 
 
-def _grown(declared: EventDeclaration, payloads: list[Any], rules: NameRules) -> EventDeclaration:
+def added_columns(proposal: Proposal) -> Proposal | None:
+    """Return of what is proposed for a declared event the columns that it lacks; None: it has all.
+
+    What is declared stays as it is; a new column takes null, as rows that are there have none.
+    """
+    declared = proposal.declared
+    if declared is None or proposal.missing:
+        return None
+    new = _new_columns(proposal.declaration, declared)
+    if not new:
+        return None
+    columns = [*declared.table.columns, *new]
+    return replace(
+        proposal,
+        declaration=with_table(declared, columns, declared.table.children),
+        added=tuple(column.name for column in new),
+    )
+
+
+def _new_columns(learned: EventDeclaration, declared: EventDeclaration) -> list[Column]:
+    known = {column.source for column in declared.table.columns}
+    return [column for column in learned.table.columns if column.source not in known]
+
+
+def _not_declared(
+    fields: Sequence[str], learned: EventDeclaration, declared: EventDeclaration | None
+) -> tuple[str, ...]:
+    """Return those of some fields that only new columns have: nobody said if they are personal."""
+    if declared is None:
+        return ()
+    paths = (".".join(_path(column, learned)) for column in _new_columns(learned, declared))
+    sources = [*paths]
+    return tuple(one for one in fields if any(_is_in(one, source) for source in sources))
+
+
+def _grown(
+    declared: EventDeclaration, payloads: list[Any], rules: NameRules, schema: _Schema
+) -> EventDeclaration:
     """Return a declaration with what `learn` adds to it, whatever its policy is."""
     evolving = declared.model_copy(update={"policy": "evolve"})
-    learned = learn(evolving, payloads, rules) or declared
+    learned = learn(evolving, schema.filled(payloads), rules) or declared
+    known = {column.source for column in declared.table.columns}
+    columns = [column for column in learned.table.columns if column.source in known]
+    for column in as_wide_as_seen(learned, _new_columns(learned, declared), payloads):
+        columns.append(schema.typed(column, learned))
+    learned = _in_order(with_table(learned, columns, learned.table.children), payloads, known)
     return learned.model_copy(update={"policy": declared.policy})
 
 
@@ -340,6 +386,8 @@ class _Schema:
     empty: frozenset[str] = frozenset()
     """Fields of ``types`` that are null in each event."""
     never_null: frozenset[str] = frozenset()
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+    """Field to a column type that does not hold each of its values."""
 
     @classmethod
     def of(cls, found: Discovered | None, payloads: list[Any]) -> _Schema:
@@ -357,14 +405,13 @@ class _Schema:
             for name in values.keys() & {found.version}
             if holds("int64", values[name]) or holds("timestamp", values[name])
         }
+        known = {name: kind for name, kind in found.columns.items() if name in values}
+        types = {name: kind for name, kind in known.items() if holds(kind, values[name])}
         return cls(
             key=found.key if full.issuperset(found.key) else (),
             version=found.version if full & is_version else None,
-            types={
-                name: kind
-                for name, kind in found.columns.items()
-                if name in values and holds(kind, values[name])
-            },
+            types=types,
+            doubtful={name: kind for name, kind in known.items() if name not in types},
             empty=frozenset(name for name in found.columns if values.get(name) == []),
             never_null=found.never_null & full,
         )
@@ -385,18 +432,51 @@ class _Schema:
         columns = [self._refined(one, learned) for one in learned.table.columns]
         return with_table(learned, columns, learned.table.children)
 
+    def doubtful_sources(self, learned: EventDeclaration) -> dict[str, str]:
+        """Return ``doubtful``, by the sources of a declaration's columns."""
+        paths = ((one.source, _path(one, learned)) for one in learned.table.columns)
+        return {
+            source: self.doubtful[parts[0]]
+            for source, parts in paths
+            if len(parts) == 1 and parts[0] in self.doubtful
+        }
+
     def _refined(self, column: Column, learned: EventDeclaration) -> Column:
-        parts = decode_path(column.source) if learned.nested == "flatten" else (column.source,)
+        parts = _path(column, learned)
         if column.name in learned.table.key or len(parts) != 1:
             return column
-        kind = self.types.get(parts[0], "")
+        nullable = parts[0] not in self.never_null
+        return self.typed(column, learned).model_copy(update={"nullable": nullable})
+
+    def typed(self, column: Column, learned: EventDeclaration) -> Column:
+        """Return a column with the type that the schema says, where that is the better one."""
+        parts = _path(column, learned)
+        kind = self.types.get(parts[0], "") if len(parts) == 1 else ""
         is_exact = kind.partition("(")[0] in _SCHEMA_TYPES or parts[0] in self.empty
-        return column.model_copy(
-            update={
-                "type": kind if is_exact else column.type,
-                "nullable": parts[0] not in self.never_null,
-            }
-        )
+        return column.model_copy(update={"type": kind}) if kind and is_exact else column
+
+
+def _path(column: Column, declared: EventDeclaration) -> tuple[str, ...]:
+    """Return the fields, one inside the other, that a column is read from."""
+    return decode_path(column.source) if declared.nested == "flatten" else (column.source,)
+
+
+def _in_order(
+    learned: EventDeclaration, payloads: list[Any], first: Collection[str] = ()
+) -> EventDeclaration:
+    """Return a declaration whose columns are in the order that the events have their fields in.
+
+    Those whose sources are among ``first`` stay before all others, as they are.
+    """
+    fields = dict.fromkeys(name for payload in payloads for name in payload)
+    places = {name: place for place, name in enumerate(fields)}
+
+    def place(column: Column) -> int:
+        own = places.get(_path(column, learned)[0], len(places))
+        return -1 if column.source in first else own
+
+    columns = sorted(learned.table.columns, key=place)
+    return with_table(learned, columns, learned.table.children)
 
 
 _SCHEMA_TYPES = frozenset({"bool", "timestamp", "date", "float64", "decimal", "bytes"})
@@ -441,10 +521,9 @@ def _with_key(
     declared: EventDeclaration, payloads: list[Any], among: set[str] | None
 ) -> EventDeclaration:
     """Return a declaration that has columns with a key among them."""
-    flattened = declared.nested == "flatten"
     named: dict[str, str] = {}
     for column in declared.table.columns:
-        parts = decode_path(column.source) if flattened else (column.source,)
+        parts = _path(column, declared)
         if len(parts) == 1 and (among is None or parts[0] in among):
             named[parts[0]] = column.name
     fields = _proposed_key(declared.name, payloads, set(named))

@@ -52,7 +52,10 @@ def holds(kind: str, values: list[Any]) -> bool:
 
 
 def settle_mixed(
-    learned: EventDeclaration, payloads: Sequence[Any], declared: Collection[str] = ()
+    learned: EventDeclaration,
+    payloads: Sequence[Any],
+    declared: Collection[str] = (),
+    schema_types: Mapping[str, str] | None = None,
 ) -> tuple[EventDeclaration, tuple[MixedColumn, ...]]:
     """Return a declaration whose columns have the type of nearly all their values.
 
@@ -63,7 +66,10 @@ def settle_mixed(
         learned: with types that take every value.
         payloads: of the sample, as the mapping gets them.
         declared: names of columns that stay as they are.
+        schema_types: of columns, by source: the type that the source's schema says, which not all
+            values fit.
     """
+    schema_types = schema_types or {}
     doubtful = {
         one.source: one
         for one in learned.table.columns
@@ -80,7 +86,8 @@ def settle_mixed(
     settled: dict[str, str] = {}
     mixed = []
     for source, column in doubtful.items():
-        found = mixed_values(values[source])
+        found = _unlike_schema(schema_types.get(source), values[source])
+        found = found or mixed_values(values[source])
         if found is not None and (note := _settled(column, found)) is not None:
             mixed.append(note)
             settled[column.name] = note.type
@@ -91,13 +98,34 @@ def settle_mixed(
     return with_table(learned, columns, learned.table.children), tuple(mixed)
 
 
+_SCHEMA_KINDS = {"timestamp": "time", "date": "time", "bool": "boolean", "bytes": "bytes"}
+_SCHEMA_KINDS |= {"decimal": "number", "float64": "number", "int64": "number", "string": "text"}
+_OTHER = "other value"
+
+
+def _unlike_schema(kind: str | None, values: Sequence[Any]) -> MixedValues | None:
+    """Return values of which most, not all, fit the type that the schema says; else None.
+
+    SQLite keeps values of any type in a column: '0000-00-00' in one for times.
+    """
+    present = [value for value in values if value is not None]
+    if kind is None or not present:
+        return None
+    others = tuple(value for value in present if not holds(kind, [value]))
+    fitting = len(present) - len(others)
+    if not others or fitting <= len(others):
+        return None
+    name = _SCHEMA_KINDS.get(kind.partition("(")[0], kind)
+    return MixedValues({name: fitting, _OTHER: len(others)}, kind, others)
+
+
 def _settled(column: Column, found: MixedValues) -> MixedColumn | None:
     """Return what is to be said of a column; None: its type is that of all its values."""
     total = sum(found.counts.values())
     few = min(_MOST_OTHERS, total * _MOST_OTHERS_PERCENT // 100)
     kind = found.majority if len(found.others) <= few else column.type
-    if kind == "string" == column.type:  # times are text as well
-        return None
+    if kind == "string" == column.type and next(iter(found.counts)) == "text":
+        return None  # times among texts are text as well
     parking = [one for one in found.others if not holds(kind, [one])]
     example = (parking or found.others)[0]
     return MixedColumn(column.name, column.source, kind, found.counts, len(parking), example)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -64,8 +64,25 @@ def _children(children: Sequence[ChildTable]) -> list[str]:
     return lines
 
 
+def added_lines(proposal: Proposal) -> list[str]:
+    """Return the lines of the columns that a proposal adds to those of its event."""
+    return [f"{name}: {shape}" for name, shape in _added(proposal)]
+
+
+def _added(proposal: Proposal) -> Iterator[tuple[str, str]]:
+    declaration = proposal.declaration
+    new = [one for one in declaration.table.columns if one.name in proposal.added]
+    return _shapes(new, (), paths=declaration.nested == "flatten")
+
+
 def _columns(columns: Sequence[Column], key: Sequence[str], *, paths: bool) -> list[str]:
-    lines = []
+    return [f"{name}: {shape}" for name, shape in _shapes(columns, key, paths=paths)]
+
+
+def _shapes(
+    columns: Sequence[Column], key: Sequence[str], *, paths: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield each column's name and what is declared of it, as YAML has them."""
     for column in columns:
         required = not column.nullable and column.name not in key
         own = column.name.replace("\\", "\\\\").replace(".", "\\.") if paths else column.name
@@ -75,8 +92,7 @@ def _columns(columns: Sequence[Column], key: Sequence[str], *, paths: bool) -> l
             kind = f'"{column.type}"' if "," in column.type else column.type
             null = ", nullable: false" if required else ""
             shape = f"{{type: {kind}{null}, from: {yaml_text(column.source)}}}"
-        lines.append(f"{yaml_text(column.name)}: {shape}")
-    return lines
+        yield yaml_text(column.name), shape
 
 
 def _indented(lines: Sequence[str], by: int = _STEP) -> list[str]:
@@ -97,9 +113,10 @@ def write(directory: Path, proposals: Sequence[Proposal]) -> Path:
     content = path.read_bytes()
     text = content.decode("utf-8-sig")
     mark = content[: len(content) - len(text.encode())]
+    before = read_document(text).value
     for proposal in proposals:
         text = _put(text, proposal)
-    _check(directory, text, proposals)
+    _check(directory, text, proposals, before)
     try:
         _replace(path, mark + text.encode())
     except OSError as error:
@@ -134,29 +151,43 @@ def _replace(path: Path, content: bytes) -> None:
             raise
 
 
-def _check(directory: Path, text: str, proposals: Sequence[Proposal]) -> None:
-    """Refuse a text that does not say what is proposed, or has mistakes."""
+def _check(directory: Path, text: str, proposals: Sequence[Proposal], before: Any) -> None:
+    """Refuse a text that does not say what is proposed, or has mistakes.
+
+    Of other events it must say what it said ``before``: one may be written once for several.
+    """
     written = read_document(text)
+    proposed = {proposal.event for proposal in proposals}
+    for name, event in (before.get("events") or {}).items():
+        if name not in proposed and written.value["events"].get(name) != event:
+            raise _by_hand(next(iter(proposed)))
     pipeline = load_completed(directory, lambda _: written.value)
     for proposal in proposals:
         wanted, declared = proposal.declaration, pipeline.events[proposal.event]
-        columns = wanted.table.columns if "columns" in proposal.missing else declared.table.columns
+        has_columns = proposal.added or "columns" in proposal.missing
+        columns = wanted.table.columns if has_columns else declared.table.columns
         personal = wanted.personal if "personal" in proposal.missing else declared.personal
         if (wanted.key, columns, personal) != (
             declared.key,
             declared.table.columns,
             declared.personal,
         ):
-            raise InputError(
-                f"event {proposal.event!r} is written in a way that --write cannot add to; paste "
-                "what is printed without it"
-            )
+            raise _by_hand(proposal.event)
+
+
+def _by_hand(event: str) -> InputError:
+    return InputError(
+        f"event {event!r} is written in a way that --write cannot add to; paste what is printed "
+        "without it"
+    )
 
 
 def _put(text: str, proposal: Proposal) -> str:
     """Return a declaration's text with the fields that a proposal adds."""
     if "event" in proposal.missing:
         return _add(text, event_block(proposal))
+    if proposal.added:
+        return _with_columns(text, proposal)
     if not proposal.missing & {"key", "columns"}:
         raise InputError(
             f"event {proposal.event!r} has its key and columns already; change them by hand: the "
@@ -202,6 +233,28 @@ def _add(text: str, block: list[str]) -> str:
     else:
         at, indent = _line_end(text, _end(events)), events.start_mark.column
     return text[:at] + "".join(newline + line for line in _indented(block, indent)) + text[at:]
+
+
+def _with_columns(text: str, proposal: Proposal) -> str:
+    """Return a declaration's text with columns behind those that an event has."""
+    columns: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    for name in ("events", proposal.event, "columns"):
+        columns = next((value for key, value in columns.value if key.value == name), None)
+        if columns is None:  # merged in from elsewhere
+            raise _by_hand(proposal.event)
+    if columns.flow_style:
+        at = _end(columns.value[-1][1])
+        shapes = (f", {name}: {_in_braces(shape)}" for name, shape in _added(proposal))
+        return text[:at] + "".join(shapes) + text[at:]
+    at = _line_end(text, _end(columns))
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = _indented(added_lines(proposal), columns.start_mark.column)
+    return text[:at] + "".join(newline + line for line in lines) + text[at:]
+
+
+def _in_braces(shape: str) -> str:
+    """Return a column's type as it stands within braces, where a comma ends a value."""
+    return f'"{shape}"' if "," in shape and not shape.startswith("{") else shape
 
 
 def _hanging(lines: Sequence[str], indent: int) -> list[str]:

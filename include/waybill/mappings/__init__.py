@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from waybill.mappings.naming import rules_of as rules_of
     from waybill.mappings.naming import table_name as table_name
     from waybill.mappings.overlay import over as over
+    from waybill.mappings.proposals import as_wide_as_seen as as_wide_as_seen
     from waybill.mappings.proposals import key_names as key_names
     from waybill.mappings.proposals import propose as propose
     from waybill.mappings.proposals import propose_key as propose_key
@@ -80,7 +81,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "inference": ["MixedValues", "mixed_values", "type_of", "type_of_all"],
         "overlay": ["over"],
         "naming": ["NameRules", "name_fields", "plain_name", "rules_of", "table_name"],
-        "proposals": ["key_names", "propose", "propose_key", "propose_version"],
+        "proposals": [
+            "as_wide_as_seen",
+            "key_names",
+            "propose",
+            "propose_key",
+            "propose_version",
+        ],
         "versions": [
             "MappingVersion",
             "history",

@@ -130,11 +130,11 @@ def propose(
         for child in learned.table.children
         if child.source and not _is_inside(child.source, whole)
     ]
-    learned = with_table(learned, _as_wide_as_seen(learned, named, payloads), children)
+    learned = with_table(learned, as_wide_as_seen(learned, named, payloads), children)
     return learned.model_copy(update={"policy": base.policy})
 
 
-def _as_wide_as_seen(
+def as_wide_as_seen(
     learned: EventDeclaration,
     columns: Sequence[Column],
     payloads: Sequence[Mapping[str, Any]],

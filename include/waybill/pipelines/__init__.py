@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.schedule import HOURLY as HOURLY
     from waybill.pipelines.schedule import cron_schedule as cron_schedule
     from waybill.pipelines.schedule import next_run as next_run
+    from waybill.pipelines.source_examples import UNSEEN_DELETES as UNSEEN_DELETES
     from waybill.pipelines.source_path import find_file as find_file
     from waybill.pipelines.validation import DeclarationError as DeclarationError
     from waybill.pipelines.validation import DeployAllowances as DeployAllowances
@@ -165,6 +166,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "wrong_value",
         ],
         "schedule": ["HOURLY", "cron_schedule", "next_run"],
+        "source_examples": ["UNSEEN_DELETES"],
         "source_path": ["find_file"],
         "validation": [
             "DeclarationError",

@@ -156,6 +156,24 @@ class Source(_Model):
     options: dict[str, JsonValue] = {}
     """What the connector asks for; shown as it is, so no place for secrets."""
 
+    @property
+    def brings_deletes(self) -> bool:
+        """Tell whether it is declared to bring deletes of which only the key is sure to be there.
+
+        A message of Kafka without a value is one as well; whether such come the topic alone says.
+        """
+        if self.connector == "sql":
+            return self.options.get("deletes") is not None
+        if self.connector == "kafka":
+            return self.options.get("format") == "debezium"
+        return self.connector == "postgres_cdc"
+
+    @property
+    def event_names(self) -> tuple[str, ...]:
+        """Return the event names that its records get by what is declared of it."""
+        named = self.options.get("tables", self.options.get("topics"))
+        return tuple(named) if isinstance(named, dict) else (self.event,)
+
 
 class PipelineHead(_Model):
     """A pipeline without its event names and its code: all that does not grow with them."""

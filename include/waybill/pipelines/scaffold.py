@@ -426,7 +426,7 @@ def _files(
     yield DECLARATION, declaration
     own_test = f"test_{new.name}.py"
     if not new.has_examples:
-        yield "transformation.py", _PASSED_ON_IN_BATCHES if new.batch else _PASSED_ON
+        yield "transformation.py", _passed_on(new)
         yield from source.files.items()
         yield EXAMPLES, _OTHER_NAME
         yield own_test, _general_test(new.name, _table(new))
@@ -448,13 +448,33 @@ _PASSED_ON = '''\
 def transform(event):
     return event  # event.data is one record of the source, a dict; it goes on as it came
 '''
+_WITH_DELETES = frozenset({"kafka", "postgres_cdc", "sql"})
+"""Connectors whose deletes have little more than their key."""
+_PASSED_ON_WITH_DELETES = '''\
+"""What is done to each record before it becomes a row; docs/pipelines.md says what it may do."""
+
+
+def transform(event):
+    if event.op == "delete":
+        return event  # its row is gone at the source: of event.data only the key is sure
+    return event  # event.data is one record of the source, a dict; it goes on as it came
+'''
 _PASSED_ON_IN_BATCHES = '''\
 """What is done to records before they become rows; docs/pipelines.md says what it may do."""
 
 
 def transform_batch(table):
-    return table  # a row is a record of the source; it goes on as it came
+    return table  # a row is a record; of a delete (`_op`) all but its key may be null
 '''
+
+
+def _passed_on(new: NewPipeline) -> str:
+    """Return a transformation that changes nothing."""
+    if new.batch:
+        return _PASSED_ON_IN_BATCHES
+    return _PASSED_ON_WITH_DELETES if new.connector in _WITH_DELETES else _PASSED_ON
+
+
 _OTHER_NAME = (
     '{"note": "what has a name that is not declared parks", "event": "not_declared", "data": {},'
     ' "parked": "event_undeclared"}\n'

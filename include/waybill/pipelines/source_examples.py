@@ -125,6 +125,12 @@ def connection_advice(connection: str, example: str) -> str:
     return f"connection {connection} is yours to make: in Airflow, or\n  {variable}={example}"
 
 
+_UNSEEN = (
+    "deleted rows are not seen without `deletes: compare` in source.options:",
+    "with it all keys are compared each 86400 s (compare_every)",
+)
+UNSEEN_DELETES = " ".join(_UNSEEN)
+"""What a table is read without, unless it is declared."""
 _DATABASE = "postgres://user:password@host:5432/database"
 
 
@@ -139,9 +145,13 @@ def _sql(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
         f"    table: {yaml_text(table)} # or a view",
         "    # cursor: updated_at # a column that rises with each change: a run reads what is new;",
         "    #   without it each run reads the whole table",
+        "    # deletes: compare # with a cursor: rows that are gone become deletes, of which the",
+        "    #   transformation gets the key alone; all keys are compared each 86400 s",
+        "    #   (compare_every). Without it, no delete is seen",
     )
     advice = connection_advice(connection, _DATABASE)
     advice += f"\nof SQLite: options.file instead; a file of /data: {roots_advice('/data')}"
+    advice += "\n" + "\n  ".join(_UNSEEN)
     return SourceExample(lines, advice=advice)
 
 

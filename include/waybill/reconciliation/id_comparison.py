@@ -30,7 +30,7 @@ _MEMORY = "768MB"
 _SHORT = """
 CREATE TYPE phases AS ENUM ('ingestion', 'transformation', 'mapping', 'destination');
 CREATE TYPE outcomes AS ENUM ('accepted', 'passed', 'parked', 'filtered', 'delivered',
-  'superseded', 'duplicate');
+  'deleted', 'superseded', 'duplicate');
 """
 _READ = """
 CREATE TABLE raw AS SELECT event_id, phase::phases AS phase, outcome::outcomes AS outcome,
@@ -89,7 +89,7 @@ _QUESTIONS = {
 _RECOGNISED = """
 SELECT event_id FROM traced JOIN asked USING (event_id)
 WHERE phase = 'destination' OR phase <> 'ingestion' AND outcome = 'parked'
-GROUP BY 1 HAVING count(*) FILTER (outcome IN ('delivered', 'superseded')) <= 1
+GROUP BY 1 HAVING count(*) FILTER (outcome IN ('delivered', 'deleted', 'superseded')) <= 1
   AND count(*) FILTER (outcome = 'duplicate') + greatest(0,
     count(*) FILTER (outcome = 'parked') - 1) >= max(times)
 """

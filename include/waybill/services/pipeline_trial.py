@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEEP_LIMIT_S = 60.0
-"""How long each of three may take: the destination, the source, the code."""
+"""How long each of these may take: the destination, the source, the code, deletes."""
 _SAMPLE_ROWS = 50
 _MOST_EXAMPLES = 100
 _MOST_WAYS = 3
@@ -79,6 +79,8 @@ class _Trial:
     warnings: list[Problem] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
+    code_failed: bool = False
+    """The code could not be loaded, or did not end in time: it is not run once more."""
 
     @property
     def runs_code_here(self) -> bool:
@@ -102,19 +104,20 @@ def deep_check(
         settings: all.
         directory: with a declaration without mistakes.
         pipeline: as it was read from there, whatever the folder holds by now; None: it is read.
-        limit_s: how long destination, source and code may take, each; what takes longer is left
-            to end with this process.
+        limit_s: how long destination, source, code and deletes may take, each; what takes longer
+            is left to end with this process.
         has_imports: False: the code imports what is not here, and is not run.
 
     Raises:
         DeclarationError: the declaration has mistakes.
 
-    Cost: half a second where all answers; at most three times ``limit_s``.
+    Cost: half a second where all answers; at most four times ``limit_s``.
     """
     trial = _Trial(settings, directory, pipeline or load_pipeline(directory), limit_s)
     _try_destination(trial)
     if has_imports:
         _try_code(trial)
+        _try_deletes(trial)
     else:
         _warn_code(trial, "the transformation was not tried: it imports what is not here")
     return DeepCheck(
@@ -188,6 +191,32 @@ def _try_examples(trial: _Trial) -> None:
         trial.facts.append(f"{len(results)} example events are as expected")
 
 
+def _try_deletes(trial: _Trial) -> None:
+    """Try the deletes that the source brings, with their keys alone.
+
+    The sample has none, and one that parks is one of some events only: a warning.
+    """
+    from waybill.testing import KEY_ONLY, SampleEvent, masked_result, read_examples, untried_deletes
+
+    try:
+        has_examples = os.path.lexists(trial.directory / EXAMPLES)
+        examples = read_examples(trial.directory) if has_examples else []
+    except DeclarationError:  # its mistakes are among the problems already
+        return
+    deletes = untried_deletes(trial.pipeline, examples)
+    if not deletes or trial.code_failed:
+        return
+    records = [one.record(trial.pipeline) for one in deletes]
+    for record, result in zip(records, _run(trial, records), strict=False):
+        key = ", ".join(map(shown_name, record.data))
+        what = f"a delete of {shown_name(str(record.event))} with its key alone ({key})"
+        if result.parked:
+            masked = masked_result(trial.pipeline, SampleEvent("", record), result)
+            _warn_code(trial, f"{what} parks: {_ways([masked])}; {KEY_ONLY}")
+        else:
+            trial.facts.append(f"{what} {'is filtered' if result.filtered else 'passes'}")
+
+
 def _example_words(example: Example, found: Sequence[str]) -> str:
     note = f" ({shown_name(example.note)})" if example.note else ""
     more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
@@ -247,7 +276,8 @@ def _ways(failed: Sequence[EventResult]) -> str:
     for way, alike in ordered[:_MOST_WAYS]:
         first = alike[0]
         where = f" ({shown_name(first.where)})" if first.where else ""
-        words.append(f"{way}, {len(alike)} times: {_cut(first.message)}{where}")
+        times = "once" if len(alike) == 1 else f"{len(alike)} times"
+        words.append(f"{way}, {times}: {_cut(first.message)}{where}")
     more = len(ordered) - _MOST_WAYS
     return "; ".join(words) + (f"; and {more} other ways" if more > 0 else "")
 
@@ -324,10 +354,12 @@ def _run(trial: _Trial, events: Sequence[Event | Record]) -> list[EventResult]:
     try:
         is_whole = _within(trial.limit_s, run)
     except InputError as error:
+        trial.code_failed = True
         _certain(trial).append(Problem(code_file(trial.directory), 1, "", str(error)))
         return []
     results = list(done)
     if not is_whole:
+        trial.code_failed = True
         said = (
             f"{len(results)} of {len(events)} sample events were done after {trial.limit_s:.0f} s; "
             f"an event may take {trial.settings.spark.event_timeout_s:.0f} s, then it parks"

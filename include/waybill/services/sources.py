@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.connectors import Connector, Discovered, Page, Record
     from waybill.ledger import SourceLine
     from waybill.mapping_proposals import Draft, Proposal, Sample
-    from waybill.pipelines import EventDeclaration
+    from waybill.pipelines import EventDeclaration, Source
 
 _MOST_NAMED = 63
 """Bytes of a name that a declaration takes."""
@@ -40,7 +40,7 @@ class SourceDiscovery:
 
     found: list[Discovered]
     proposals: list[Proposal]
-    """Of event names that are not declared, or lack their key or columns."""
+    """Of event names that are not declared, or lack their key, or columns for what they have."""
     unknown: dict[str, str]
     """Event name to why nothing is proposed for it."""
     notes: list[str] = field(default_factory=list)
@@ -162,9 +162,8 @@ def discover_source(
         RetryError: it did not answer.
     """
     from waybill.ingestion.connectors import Discovered, DiscoveringConnector
-    from waybill.mapping_proposals import infer, load_draft, take_sample
+    from waybill.mapping_proposals import load_draft
     from waybill.pipelines import PUSHED
-    from waybill.processing import rules_for, shared_sandbox
 
     draft = load_draft(folder, [])
     pipeline = draft.pipeline
@@ -184,27 +183,65 @@ def discover_source(
                 f"source.event: {source.event!r} is none of the event names that the source has:"
                 f" {', '.join(sorted(names)) or 'none'}"
             )
-        rules = rules_for(draft.pipeline, settings.destinations)
-        rules = replace(rules, longest=min(rules.longest, _MOST_NAMED))
-        personal = declared_personal(folder)
-        proposals, unknown, samples = [], {}, {}
+        discovery = SourceDiscovery(found, [], {}, connector=source.connector)
         for one in found:
-            if not draft.missing.get(one.event, frozenset()) & {"key", "columns"}:
-                continue
-            sample = take_sample(
-                draft.pipeline,
-                connector.only(one.name) if says else connector,
-                number,
-                code=shared_sandbox(settings),
-                personal=personal,
-            )
-            samples[one.event] = sample
-            try:
-                proposals.append(infer(draft, sample, one.event, rules, personal.get(one.event)))
-            except InputError as error:
-                unknown[one.event] = str(error)
-        notes = _notes(connector) + _whole_tables(source.connector, found, proposals)
-    return SourceDiscovery(found, proposals, unknown, notes, samples, source.connector)
+            only = connector.only(one.name) if says else connector
+            _propose(settings, draft, one.event, only, number, discovery)
+        discovery.notes.extend(_notes(connector))
+    discovery.notes.extend(_whole_tables(source.connector, found, discovery.proposals))
+    discovery.notes.extend(_deletes(source))
+    return discovery
+
+
+def _propose(
+    settings: Settings,
+    draft: Draft,
+    event: str,
+    connector: Connector,
+    number: int,
+    discovery: SourceDiscovery,
+) -> None:
+    """Add what is to be declared of an event, by its first records; or why nothing is proposed.
+
+    One whose policy is not strict, and that has its key and columns, is left out: a field without a
+    column is left out of it, or gets one when it is met.
+    """
+    from waybill.mapping_proposals import added_columns, infer, take_sample
+    from waybill.processing import rules_for, shared_sandbox
+
+    lacks = draft.missing.get(event, frozenset()) & {"key", "columns"}
+    if not lacks and draft.pipeline.events[event].policy != "strict":
+        return
+    rules = rules_for(draft.pipeline, settings.destinations)
+    rules = replace(rules, longest=min(rules.longest, _MOST_NAMED))
+    personal = declared_personal(draft.directory)
+    sample = take_sample(
+        draft.pipeline, connector, number, code=shared_sandbox(settings), personal=personal
+    )
+    discovery.samples[event] = sample
+    try:
+        proposal = infer(draft, sample, event, rules, personal.get(event))
+    except InputError as error:
+        discovery.unknown[event] = str(error)
+        return
+    wanted = proposal if lacks else added_columns(proposal)
+    if wanted is not None:
+        discovery.proposals.append(wanted)
+
+
+def _deletes(source: Source) -> list[str]:
+    """Return what is to be known of deletes in a table that is read by its rows."""
+    from waybill.pipelines import UNSEEN_DELETES
+
+    if source.connector != "sql":
+        return []
+    if not source.brings_deletes:
+        return [UNSEEN_DELETES]
+    every = source.options.get("compare_every", 86_400)
+    return [
+        f"deleted rows are seen by comparing all keys, each {every} s at the end of a run"
+        " (compare_every); of a delete the transformation gets the key alone"
+    ]
 
 
 def _whole_tables(
@@ -248,7 +285,7 @@ def try_source(
         trial.seconds = time.monotonic() - began
         if page is not None:
             _look(trial, draft, page, declared, number)
-        trial.notes = _notes(connector)
+        trial.notes = _notes(connector) + _deletes(source)
     return trial
 
 

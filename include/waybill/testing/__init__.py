@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from waybill.testing.events import Event as Event
     from waybill.testing.events import declared_event as declared_event
     from waybill.testing.events import example_event as example_event
+    from waybill.testing.examples import KEY_ONLY as KEY_ONLY
     from waybill.testing.examples import Example as Example
     from waybill.testing.examples import differences as differences
     from waybill.testing.examples import read_examples as read_examples
+    from waybill.testing.examples import untried_deletes as untried_deletes
     from waybill.testing.own_tests import OwnTests as OwnTests
     from waybill.testing.own_tests import run_own_tests as run_own_tests
     from waybill.testing.runs import EventResult as EventResult
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "examples": ["Example", "differences", "read_examples"],
+        "examples": ["KEY_ONLY", "Example", "differences", "read_examples", "untried_deletes"],
         "events": ["Event", "declared_event", "example_event"],
         "own_tests": ["OwnTests", "run_own_tests"],
         "runs": ["EventResult", "ParkedResult", "PipelineResult", "json_value", "run_pipeline"],

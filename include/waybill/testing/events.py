@@ -10,7 +10,7 @@ from typing import Any, Literal
 from waybill.errors import InputError
 from waybill.ingestion.connectors import Record
 from waybill.mappings import decode_path
-from waybill.pipelines import EXAMPLES, PUSHED, Pipeline, load_pipeline
+from waybill.pipelines import EXAMPLES, PUSHED, EventDeclaration, Pipeline, load_pipeline
 
 _VALUES: Mapping[str, Any] = {
     "bool": True,
@@ -71,7 +71,17 @@ class Event:
         if self.op not in ("upsert", "delete"):
             raise InputError(f"{place}: expected op upsert or delete, got {str(self.op)[:100]!r}")
         name = self.name if self.name is not None else _name_of(pipeline, self.data)
-        return Record(dict(self.data), event=name, op=self.op, version=self.version)
+        version = self.version
+        if version is None and self.op == "delete":
+            version = _version_of_delete(pipeline, name, self.data)
+        return Record(dict(self.data), event=name, op=self.op, version=version)
+
+
+def _version_of_delete(pipeline: Pipeline, name: str | None, data: Mapping[str, Any]) -> int | None:
+    """Return a version for a delete without the field that has it, where its source gives it."""
+    declared = pipeline.events.get(name or pipeline.source.event)
+    lacks = declared is not None and declared.version is not None and declared.version not in data
+    return 0 if lacks and pipeline.source.brings_deletes else None
 
 
 _FIELD = "field:"
@@ -128,6 +138,11 @@ def declared_event(folder: str | Path, name: str | None = None) -> Event:
     declared = pipeline.events.get(name or pipeline.source.event)
     if declared is None:
         raise InputError(f"pipeline {pipeline.name!r} declares no event {name!r}")
+    return Event(declared_fields(declared), name)
+
+
+def declared_fields(declared: EventDeclaration) -> dict[str, Any]:
+    """Return a payload with a value for each field that has a column."""
     data: dict[str, Any] = {}
     for column in declared.table.columns:
         parts = decode_path(column.source) if declared.nested == "flatten" else (column.source,)
@@ -135,4 +150,4 @@ def declared_event(folder: str | Path, name: str | None = None) -> Event:
         for part in parts[:-1]:
             inside = inside.setdefault(part, {})
         inside[parts[-1]] = _VALUES.get(column.type, 0)
-    return Event(data, name)
+    return data

@@ -20,10 +20,23 @@ from typing import Any, Literal
 
 from waybill.events import CATALOGUE, dumps, loads
 from waybill.nearest_name import hint, shown_name
-from waybill.pipelines import EXAMPLES, DeclarationError, Problem, read_inside
-from waybill.testing.events import Event
+from waybill.pipelines import (
+    EXAMPLES,
+    DeclarationError,
+    EventDeclaration,
+    Pipeline,
+    Problem,
+    read_inside,
+)
+from waybill.testing.events import Event, declared_fields
 from waybill.testing.runs import EventResult, Rows, converted, json_value
 
+KEY_ONLY = (
+    "a delete has its key, and no other field that is sure to be there: begin the transformation"
+    ' with `if event.op == "delete": return event`, or say in events.jsonl what is to become of it:'
+    ' {"op": "delete", "data": {…its key…}, "parked": "…"}'
+)
+"""What to do where a transformation takes no delete as a source brings it."""
 MOST_BYTES = 16 * 1024**2
 _MOST_SHOWN = 60
 _STAGES = ("ingestion", "transformation", "mapping")
@@ -89,6 +102,38 @@ def parse_events(file: str, text: str) -> list[Example]:
         DeclarationError: the text is empty, or has mistakes; lists all.
     """
     return _read(file, text, payloads=True)
+
+
+def untried_deletes(pipeline: Pipeline, examples: Sequence[Example]) -> list[Event]:
+    """Return a delete of each event name, as the source brings it: with its key alone.
+
+    None where the source is not declared to bring any, and none of an event name that has a delete
+    among its examples: that one says what is to become of it.
+
+    Args:
+        pipeline: with its source.
+        examples: its example events; a delete has the key of the first that is to become rows.
+    """
+    source = pipeline.source
+    if not source.brings_deletes:
+        return []
+    told = {one.event or source.event for one in examples if one.op == "delete"}
+    declared = [pipeline.events[name] for name in source.event_names if name in pipeline.events]
+    return [
+        Event(_key_of(one, examples, source.event), one.name, "delete", version=0)
+        for one in declared
+        if one.name not in told
+    ]
+
+
+def _key_of(declared: EventDeclaration, examples: Sequence[Example], own: str) -> dict[str, Any]:
+    fields = declared_fields(declared)
+    for one in examples:
+        is_row = not one.parked and not one.filtered and one.op == "upsert"
+        if is_row and (one.event or own) == declared.name:
+            fields |= one.data
+            break
+    return {name: fields[name] for name in declared.key if name in fields}
 
 
 def _read(file: str, text: str, *, payloads: bool) -> list[Example]:

@@ -38,10 +38,12 @@ OUTCOMES = (
     "parked",
     "filtered",
     "delivered",
+    "deleted",
     "superseded",
     "duplicate",
     "replayed",
 )
+"""``deleted``: a delete that a destination took; ``delivered``: any other event."""
 
 INTAKE_STEP_US = 100_000
 """Times of taking in are rounded down to it: few values, which cost little at rest."""

@@ -32,6 +32,8 @@ State = Literal[
 ]
 
 
+_TAKEN = ("delivered", "deleted")
+"""Outcomes of an event that a destination took."""
 _MOST_NUMBERED = 10
 """Copies that are named by their numbers."""
 
@@ -128,11 +130,11 @@ def verdict_of_mixed(stops: Sequence[Trace], known: Known) -> Verdict:
         known: what the tracker knows of them.
     """
     verdict = verdict_of(stops, known)
-    delivered = [stop for stop in stops if stop.outcome == "delivered"]
+    delivered = [stop for stop in stops if stop.outcome in _TAKEN]
     if not delivered:
         return verdict
     last = delivered[-1]
-    said = f"delivered to {_destination(last)} at {_clock(last.at)}; it was taken in more than once"
+    said = f"{_taken(last)} {_clock(last.at)}; it was taken in more than once"
     return replace(verdict, state="delivered", said=said)
 
 
@@ -160,7 +162,7 @@ def _deciding(stops: Sequence[Trace]) -> tuple[Trace, str]:
     last = stops[-1]
     if last.outcome in ("duplicate", "superseded"):
         for stop in reversed(stops):
-            if stop.outcome == "delivered":
+            if stop.outcome in _TAKEN:
                 return stop, f"; a copy that came at {_clock(last.at)} changed nothing"
     return last, ""
 
@@ -175,7 +177,14 @@ def _of_stop(last: Trace, took: str, known: Known) -> tuple[State, str]:
 
 
 def _delivered(last: Trace, took: str, _known: Known) -> tuple[State, str]:
-    return "delivered", f"delivered to {_destination(last)} at {_clock(last.at)} after {took}"
+    return "delivered", f"{_taken(last)} {_clock(last.at)} after {took}"
+
+
+def _taken(stop: Trace) -> str:
+    """Return what a destination did with an event, up to the time."""
+    if stop.outcome == "deleted":
+        return f"a delete: its row was deleted from {_destination(stop)}, or marked as deleted, at"
+    return f"delivered to {_destination(stop)} at"
 
 
 def _superseded(last: Trace, _took: str, _known: Known) -> tuple[State, str]:
@@ -224,6 +233,7 @@ def _mapped(last: Trace, _took: str, known: Known) -> tuple[State, str]:
 _Say = Callable[[Trace, str, Known], tuple[State, str]]
 _SAID: dict[tuple[str, str], _Say] = {
     ("destination", "delivered"): _delivered,
+    ("destination", "deleted"): _delivered,
     ("", "superseded"): _superseded,
     ("", "duplicate"): _duplicate,
     ("", "filtered"): _filtered,

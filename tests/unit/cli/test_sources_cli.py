@@ -753,3 +753,154 @@ def test_a_cursor_is_proposed_as_the_version_if_it_may_be_one(loans, monkeypatch
         file.write_text(text.replace("    # cursor: updated_at", f"    cursor: {cursor}"))
         [proposal] = json.loads(sources("discover", "loans", "--json"))["proposals"]
         assert proposal["declaration"]["version"] == version
+
+
+def opened(loans, monkeypatch) -> sqlite3.Connection:
+    monkeypatch.setenv("WAYBILL_SOURCES__ROOTS", json.dumps([str(loans.parents[1])]))
+    return sqlite3.connect(loans.parents[1] / "library.db")
+
+
+def test_columns_that_the_source_has_by_now_are_proposed_and_written_behind_the_others(
+    loans, monkeypatch
+):
+    with opened(loans, monkeypatch) as database:
+        sources("discover", "loans", "--write")
+        assert "every event is declared" in " ".join(sources("discover", "loans").split())
+        database.execute("alter table loans add column back timestamp")
+        database.execute("alter table loans add column branch varchar(20)")
+        database.execute("update loans set branch = 'North'")
+        database.execute("update loans set back = '2026-05-06 07:08:09' where loan_id = 11")
+    before = (loans / "pipeline.yaml").read_text()
+    said = " ".join(sources("discover", "loans").split())
+    assert "not declared: back, branch; a field without a column parks its event" in said
+    assert "in record, behind its other columns: back: timestamp branch: string" in said
+    [proposal] = json.loads(sources("discover", "loans", "--json"))["proposals"]
+    assert (proposal["added"], proposal["yaml"]) == (
+        ["back", "branch"],
+        "back: timestamp\nbranch: string",
+    )
+    assert (loans / "pipeline.yaml").read_text() == before
+    sources("discover", "loans", "--write")
+    after = (loans / "pipeline.yaml").read_text().splitlines()
+    assert [line for line in after if line not in before.splitlines()] == [
+        "      back: timestamp",
+        "      branch: string",
+    ]
+    event = load_pipeline(loans).events["record"]
+    assert [one.name for one in event.table.columns[-3:]] == ["updated_at", "back", "branch"]
+    assert "every event is declared" in " ".join(sources("discover", "loans").split())
+
+
+BRACES = """\
+events:
+  order:
+    key: [id]
+    table: orders
+    columns: {id: int64}   # ours
+"""
+
+
+def test_new_columns_go_into_the_braces_that_the_others_are_in(folder):
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    (folder / "o.csv").write_text("id,price,email\n1,1.25,a@b\n2,2.25,c@d\n")
+    before = declare(folder, BRACES, head)
+    said = " ".join(sources("discover", str(folder), "--write").split())
+    assert "personal by name, and not declared so: email" in said
+    new = '{id: int64, price: "decimal(18,2)", email: string}   # ours'
+    assert (folder / "pipeline.yaml").read_text() == before.replace("{id: int64}   # ours", new)
+    assert "price" in load_pipeline(folder).events["order"].table.arrow_schema().names
+
+
+def test_columns_that_two_events_share_are_left_to_the_user(folder):
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    (folder / "o.csv").write_text("id,price\n1,1.25\n2,2.25\n")
+    shared = BRACES.replace("columns: {", "columns: &same {")
+    before = declare(
+        folder, f"{shared}  other: {{key: [id], table: others, columns: *same}}\n", head
+    )
+    said = " ".join(sources("discover", str(folder), "--write", code=1).split())
+    assert "'order' is written in a way that --write cannot add to; paste what is printed" in said
+    assert (folder / "pipeline.yaml").read_text() == before
+
+
+def test_where_a_policy_takes_other_fields_none_is_proposed(folder):
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    (folder / "o.csv").write_text("id,price\n1,1.25\n2,2.25\n")
+    for policy in ("ignore", "evolve"):
+        declare(folder, BRACES.replace("    table:", f"    policy: {policy}\n    table:"), head)
+        assert json.loads(sources("discover", str(folder), "--json"))["proposals"] == []
+
+
+def test_values_that_a_tables_type_does_not_take_are_counted(loans, monkeypatch):
+    with opened(loans, monkeypatch) as database:
+        database.execute("update loans set fine = 'n/a', due = '0000-00-00' where loan_id = 12")
+    said = " ".join(sources("discover", "loans").split())
+    assert (
+        "due: 29 times, 1 other value (as '0000-00-00'): date is proposed, and would park 1" in said
+    )
+    assert "fine: 29 numbers, 1 other value (as 'n/a'): decimal(10,2) is proposed" in said
+    with opened(loans, monkeypatch) as database:
+        database.execute("update loans set due = '0000-00-00' where loan_id < 15")
+    said = " ".join(sources("discover", "loans").split())
+    assert (
+        "due: 25 times, 5 other values (as '0000-00-00'): string, which takes all of them" in said
+    )
+
+
+def test_columns_are_in_the_tables_order_whatever_is_null_in_its_first_row(loans, monkeypatch):
+    with opened(loans, monkeypatch) as database:
+        database.execute("update loans set note = null, due = null where loan_id < 12")
+    sources("discover", "loans", "--write")
+    columns = load_pipeline(loans).events["record"].table.columns
+    table = "loan_id member note due fine rate is_late came updated_at"
+    assert [one.name for one in columns] == table.split()
+
+
+UNSEEN = "deleted rows are not seen without `deletes: compare` in source.options"
+
+
+def test_what_becomes_of_deleted_rows_is_said_before_anything_runs(loans, monkeypatch):
+    made = CliRunner().invoke(app, ["new", "books", "--connector", "sql"])
+    assert UNSEEN in " ".join(made.output.split())
+    opened(loans, monkeypatch).close()
+    for command in ("discover", "test"):
+        assert UNSEEN in " ".join(sources(command, "loans").split())
+    compares(loans)
+    sources("discover", "loans", "--write")
+    for command in ("discover", "test"):
+        said = " ".join(sources(command, "loans").split())
+        assert UNSEEN not in said
+        assert "seen by comparing all keys, each 86400 s" in said
+        assert "the transformation gets the key alone" in said
+
+
+def compares(loans: Path) -> None:
+    file = loans / "pipeline.yaml"
+    declared = "    cursor: updated_at\n    deletes: compare\n    # cursor: updated_at"
+    file.write_text(file.read_text().replace("    # cursor: updated_at", declared))
+
+
+CODE = "def transform(event):\n    event.data['fine'] = event.data['fine']\n    return event\n"
+
+
+def test_a_delete_with_its_key_alone_is_tried_before_one_comes(loans, monkeypatch):
+    opened(loans, monkeypatch).close()
+    compares(loans)
+    sources("discover", "loans", "--write")
+    what = "a delete of record with its key alone (loan_id)"
+    passed = CliRunner().invoke(app, ["test", "loans"])
+    assert f"{what}: loans 1 row deleted: ok" in " ".join(passed.output.split())
+    assert passed.exit_code == 0, "what `waybill new` writes takes deletes"
+    (loans / "transformation.py").write_text(CODE)
+    (loans / "test_loans.py").unlink()
+    failed = CliRunner().invoke(app, ["test", "loans"])
+    said = " ".join(failed.output.split())
+    assert failed.exit_code == 2
+    assert f"{what}: parks, transformation/field_missing: not as expected" in said
+    assert 'begin the transformation with `if event.op == "delete": return event`' in said
+    [report] = json.loads(CliRunner().invoke(app, ["test", "loans", "--json"]).stdout)["pipelines"]
+    assert [one["ok"] for one in report["deletes"]] == [False]
+    with (loans / "events.jsonl").open("a") as file:
+        file.write('{"op": "delete", "data": {"loan_id": 11}, "parked": "field_missing"}\n')
+    told = CliRunner().invoke(app, ["test", "loans"])
+    assert (told.exit_code, what in told.output) == (0, False), "an example says what it expects"

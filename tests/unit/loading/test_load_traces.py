@@ -8,7 +8,9 @@ from waybill.destinations import LoadOutcome
 from waybill.loading.traces import load_traces
 
 
-def outcome_of(number: int, *outcomes: str, replay_id: str | None = None) -> LoadOutcome:
+def outcome_of(
+    number: int, *outcomes: str, replay_id: str | None = None, op: str = "upsert"
+) -> LoadOutcome:
     rows = pa.table(
         {
             "event_id": [f"e{n}" for n in range(1, len(outcomes) + 1)],
@@ -19,6 +21,7 @@ def outcome_of(number: int, *outcomes: str, replay_id: str | None = None) -> Loa
             "replayed": [False] * len(outcomes),
             "replay_id": pa.array([None] * (len(outcomes) - 1) + [replay_id], pa.string()),
             "number": pa.array(range(len(outcomes)), pa.int64()),
+            "op": [op] * len(outcomes),
         }
     )
     return LoadOutcome(number, [], {}, ({"key": "parked/object"},), rows)
@@ -60,3 +63,8 @@ def test_each_row_has_its_number_its_intake_minute_and_its_replay() -> None:
         ("load:warehouse:7", 2, "delivered", 102, "r"),
         ("load:warehouse:8", 0, "duplicate", 100, None),
     ]
+
+
+def test_a_delete_that_the_destination_took_says_so() -> None:
+    found = traces_of(outcome_of(7, "delivered", "superseded", "duplicate", op="delete"))
+    assert [t["outcome"] for t in found] == ["deleted", "superseded", "duplicate"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
@@ -184,7 +185,7 @@ def test_messages_about_rows_are_not_shown_where_there_are_personal_fields(setti
     (folder / "pipeline.yaml").write_text(declared)
     [hidden] = deep_check(settings, folder).problems
     assert "ann@example.com" not in hidden.message
-    assert "transformation/value_error, 1 times: ValueError: •••" in hidden.message
+    assert "transformation/value_error, once: ValueError: •••" in hidden.message
 
 
 PERSONAL = ("    policy: strict\n", "    policy: strict\n    personal: [note]\n")
@@ -241,3 +242,33 @@ def test_folders_of_trials_that_were_killed_are_swept_and_no_others(settings, wa
     left = {one.name for one in warehouse.parent.iterdir()}
     assert left == {running.name, strange.name, link.name}
     assert kept.is_dir()
+
+
+TABLE = """\
+source:
+  connector: sql
+  event: order
+  options: {file: shop.db, table: orders, cursor: amount, deletes: compare}
+"""
+
+
+def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(settings, tmp_path):
+    code = "def transform(event):\n    event.data['note'] += '!'\n    return event\n"
+    folder = written(tmp_path, code)
+    text = (folder / "pipeline.yaml").read_text().replace("version: null", "version: amount")
+    begin, end = text.index("source:"), text.index("events:")
+    (folder / "pipeline.yaml").write_text(text[:begin] + TABLE + text[end:])
+    with sqlite3.connect(folder / "shop.db") as database:
+        database.execute("create table orders (number integer primary key, amount int, note text)")
+        database.execute("insert into orders values (1, 2, 'a')")
+    found = deep_check(settings, folder)
+    assert found.problems == ()
+    what = "a delete of order with its key alone (number)"
+    assert (
+        f"{what} parks: transformation/field_missing, once: KeyError: 'note'"
+        in found.warnings[0].message
+    )
+    (folder / "transformation.py").write_text(PASSES)
+    found = deep_check(settings, folder)
+    assert found.warnings == ()
+    assert found.facts[-1] == f"{what} passes"

@@ -52,6 +52,8 @@ def known(now: ParkedNow | None = None, staged: StagedRow | None = None) -> Know
          "commit 9 was loaded into wh at 2026-01-01 12:00:00 UTC"),
         ([TAKEN, PARKED, BACK, MAPPED, LOADED], known(), "delivered",
          "delivered to warehouse at 2026-01-01 12:01:02 UTC after 1 min 2 s"),
+        ([TAKEN, made("e", "destination", "deleted", 9, object_key="warehouse")], known(), "delivered",
+         "a delete: its row was deleted from warehouse, or marked as deleted, at 2026-01-01 12:00:09 UTC after"),
         ([TAKEN, LOADED, made("e", "destination", "duplicate", 90, object_key="warehouse")], known(),
          "delivered", "a copy that came at 2026-01-01 12:01:30 UTC changed nothing"),
         ([TAKEN, made("e", "destination", "superseded", 9, object_key="wh")], known(), "superseded", "newer"),

@@ -137,7 +137,11 @@ class SqlOptions(Options):
     overlap: int | float = Field(
         0, ge=0, description="seconds (of a cursor of times) or units (of numbers), 0 or more"
     )
-    deletes: Literal["compare"] | None = Field(None, description="compare, or nothing (text)")
+    deletes: Literal["compare"] | None = Field(
+        None,
+        description="compare, or nothing (text); with compare, a row that is gone is a delete, of"
+        " its key alone",
+    )
     compare_every: int = Field(
         86_400, ge=0, description="seconds between two comparisons, 0 or more"
     )
