@@ -121,7 +121,7 @@ def test_show_says_how_to_mend_what_the_transformation_made_for_this_pipeline(ru
     shown = run("show", "flights", "-s", "mapping")
     assert "step 1: waybill pipelines deploy flights" in " ".join(shown.split())
     discard = f"waybill parked discard {group} --parked-until 20"
-    again = f"step 2: waybill ingest flights --full --why mended --wait && {discard}"
+    again = f"step 2: waybill ingest flights --full --yes --why mended --wait && {discard}"
     assert again in " ".join(shown.split()), "nothing is discarded where it was not read again"
     assert "only if it still has these rows" in " ".join(shown.split())
     assert "--enter" not in shown

@@ -200,7 +200,7 @@ def mending(group: ParkedGroup, *, carry_sources: bool, is_pushed: bool) -> Mend
         return Mending(f"{_MEND}. {_NO_SOURCE}, and {_SEND_AGAIN}", (deploy,))
     until = group.last_parked_at.astimezone(UTC) + timedelta(seconds=1)
     again = (
-        f"waybill ingest {name} --full --why mended --wait && waybill parked discard {which} "
+        f"waybill ingest {name} --full --yes --why mended --wait && waybill parked discard {which} "
         f"--parked-until {until:%Y-%m-%dT%H:%M:%SZ} --why mended"
     )
     return Mending(f"{_MEND}. {_NO_SOURCE}: {_READ_AGAIN}", (deploy, again))
