@@ -456,7 +456,7 @@ def transform_batch(table):
     return table  # a row is a record of the source; it goes on as it came
 '''
 _OTHER_NAME = (
-    '{"note": "what has a name that is not declared parks", "event": "not_declared", "data": {},'
+    '{"note": "its event name is not declared", "event": "not_declared", "data": {},'
     ' "parked": "event_undeclared"}\n'
 )
 """An example event that is right whatever key, version and columns are declared."""

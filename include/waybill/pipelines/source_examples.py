@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from waybill.pipelines.document import yaml_text
-from waybill.pipelines.source_path import roots_advice
+from waybill.pipelines.source_path import roots_advice, roots_setting
 
 EXAMPLE_CONNECTORS = frozenset({"csv", "http"})
 """Connectors whose new pipelines have an example's columns: it is at hand, or cannot be read."""
@@ -141,7 +141,10 @@ def _sql(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
         "    #   without it each run reads the whole table",
     )
     advice = connection_advice(connection, _DATABASE)
-    advice += f"\nof SQLite: options.file instead; a file of /data: {roots_advice('/data')}"
+    advice += (
+        "\nof SQLite: options.file instead of a connection; sources may read a file of /data by"
+        f"\n  {roots_setting('/data')}"
+    )
     return SourceExample(lines, advice=advice)
 
 

@@ -22,6 +22,8 @@ from waybill.cli import app
 from waybill.cli.output import print_json
 from waybill.cli.source_values import shown_value
 from waybill.ingestion.connectors import Discovered
+from waybill.ledger import SourceLine
+from waybill.ledger.source_runs import RunFigures
 from waybill.mapping_proposals import load_draft
 from waybill.parking import masked_words
 from waybill.pipelines import load_pipeline
@@ -753,3 +755,27 @@ def test_a_cursor_is_proposed_as_the_version_if_it_may_be_one(loans, monkeypatch
         file.write_text(text.replace("    # cursor: updated_at", f"    cursor: {cursor}"))
         [proposal] = json.loads(sources("discover", "loans", "--json"))["proposals"]
         assert proposal["declaration"]["version"] == version
+
+
+@pytest.mark.parametrize(
+    ("read", "pages", "total", "said"),
+    [
+        (1, 1, None, ["1 row read,", "1 page,", "1 row by all runs"]),
+        (2_000, 2, 3_000, ["2,000 rows read,", "2 pages,", "2,000 of 3,000 rows by all runs"]),
+        (1, 1, 1, ["1 of 1 row by all runs"]),
+    ],
+)
+def test_the_status_of_a_source_counts_one_as_one(
+    read: int, pages: int, total: int | None, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing: dict[str, Any] = {name: None for name in SourceLine.__slots__}
+    nothing |= dict.fromkeys(("node", "error", "stop_asked_by", "waits_for"), "")
+    figures = RunFigures(read=read, settled=read, pages=pages, total=total)
+    line = SourceLine(
+        **nothing
+        | {"pipeline": "loans", "connector": "sql", "team": "library", "state": "succeeded"}
+        | {"pipeline_id": "l", "schedule": "", "rows_read": read, "figures": figures}
+    )
+    monkeypatch.setattr("waybill.services.source_status", lambda *_: [line])
+    shown = " ".join(sources("status", "loans").split())
+    assert [words for words in said if words not in shown] == []
