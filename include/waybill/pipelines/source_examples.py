@@ -142,7 +142,7 @@ def _sql(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
     )
     advice = connection_advice(connection, _DATABASE)
     advice += (
-        "\nof SQLite: options.file instead of a connection; sources may read a file of /data by"
+        "\nof SQLite: options.file, no connection; sources may read files below /data by"
         f"\n  {roots_setting('/data')}"
     )
     return SourceExample(lines, advice=advice)
