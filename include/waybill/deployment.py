@@ -112,6 +112,27 @@ class DeployedVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class PastUndeployment:
+    """An undeployment, as a pipeline's history has it: also one that a deploy took back."""
+
+    number: int
+    """The version that was active."""
+    asked_at: datetime
+    asked_by: str
+    why: str
+    drop_tables: bool
+    done_at: datetime | None = None
+    """When nothing was on its way any more; None: it drains, or a deploy came before."""
+    dropped: tuple[str, ...] = ()
+    """Names of the tables that were dropped."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON."""
+        done = None if self.done_at is None else rfc3339(self.done_at)
+        return asdict(self) | {"asked_at": rfc3339(self.asked_at), "done_at": done}
+
+
+@dataclass(frozen=True, slots=True)
 class DeployReport:
     """What a deploy, or a rollback, did."""
 
@@ -1257,6 +1278,17 @@ _SHARED_TABLES = text(
 )
 """What is declared, and what was learned of these event names: it is in the mapping in force. What
 cannot be read of another's declaration is not found in it."""
+_DECLARING = text(
+    "SELECT DISTINCT pipelines.name AS pipeline, active.declaration->>'schema_name' AS schema,"
+    " found.name AS name "
+    + _ACTIVE_ONES
+    + _TABLES_THERE
+    + " WHERE active.declaration->>'destination' = :destination"
+    + " AND lower(found.name) = lower(:name)"
+    + " AND (:schema = '' OR lower(active.declaration->>'schema_name') = lower(:schema))"
+    + _NOT_UNDEPLOYED
+    + " ORDER BY 1, 2, 3 LIMIT 20"
+)
 _OTHER_CODE_THERE = """
 CROSS JOIN LATERAL jsonb_each_text(active.declaration->'shared_code') AS there
 JOIN jsonb_each_text(CAST(:code AS jsonb)) AS own
@@ -1333,6 +1365,35 @@ def loaded_tables(tracker: TrackerStore, cluster: str) -> list[LoadedTable]:
     return [LoadedTable(*row) for row in rows]
 
 
+class DeclaredTable(NamedTuple):
+    """A table of a deployed pipeline, whether a load has made it yet or not."""
+
+    pipeline: str
+    schema: str
+    name: str
+
+    @property
+    def table(self) -> str:
+        """Return its name with the schema's."""
+        return f"{self.schema}.{self.name}"
+
+
+def declaring_pipelines(tracker: TrackerStore, destination: str, table: str) -> list[DeclaredTable]:
+    """Return the tables of a name that deployed pipelines write, some at most; no undeployed one's.
+
+    Args:
+        tracker: where pipelines are kept.
+        destination: its name.
+        table: the table's, with its schema and a dot before it, or alone; in any case.
+
+    Cost: one statement, which reads each active declaration.
+    """
+    schema, _, name = table.rpartition(".")
+    given = {"destination": destination, "schema": schema, "name": name}
+    with tracker.transaction() as connection:
+        return [DeclaredTable(*row) for row in connection.execute(_DECLARING, given)]
+
+
 def _wanted(versions: Sequence[tuple[str, int]]) -> dict[str, list[Any]]:
     return {
         "pipeline_ids": [pipeline_id for pipeline_id, _ in versions],
@@ -1350,6 +1411,16 @@ FROM pipeline_versions AS versions LEFT JOIN (
   WHERE target = :id AND action IN ('deploy', 'rollback') ORDER BY detail->>'number', id DESC
   ) AS entry ON entry.number = CAST(versions.number AS text)
 WHERE versions.pipeline_id = :id ORDER BY versions.number DESC
+""")
+_PAST_UNDEPLOYMENTS = text("""
+SELECT * FROM (
+  SELECT id, action, at, who, coalesce(detail->>'why', '') AS why,
+    coalesce(CAST(detail->>'drop_tables' AS boolean), false) AS drop_tables,
+    coalesce(detail->'dropped', '[]') AS dropped,
+    coalesce(max(CAST(detail->>'number' AS int)) OVER (ORDER BY id), 1) AS number
+  FROM audit_log
+  WHERE target = :id AND action IN ('deploy', 'rollback', 'undeploy', 'undeployed')
+) AS entries WHERE action IN ('undeploy', 'undeployed') ORDER BY id
 """)
 _AGREED = "deploy_unchanged"
 """In the audit log: a deploy of a folder that holds what is active already."""
@@ -1395,6 +1466,26 @@ def read_history(tracker: TrackerStore, name: str) -> list[DeployedVersion]:
     """
     with tracker.transaction() as connection:
         return _history(connection, deployed_id(connection, name))
+
+
+def read_past_undeployments(tracker: TrackerStore, name: str) -> list[PastUndeployment]:
+    """Return the undeployments of a pipeline, by name or id, the newest first.
+
+    Raises:
+        InputError: nothing of that name is deployed.
+
+    Cost: one statement, which looks through the audit log.
+    """
+    entries: list[PastUndeployment] = []
+    with tracker.transaction() as connection:
+        given = {"id": deployed_id(connection, name)}
+        rows = connection.execute(_PAST_UNDEPLOYMENTS, given).all()
+    for row in rows:
+        if row.action == "undeploy":
+            entries.append(PastUndeployment(row.number, row.at, row.who, row.why, row.drop_tables))
+        elif entries:
+            entries[-1] = replace(entries[-1], done_at=row.at, dropped=tuple(row.dropped))
+    return entries[::-1]
 
 
 def read_version(tracker: TrackerStore, version: DeployedVersion) -> Pipeline:

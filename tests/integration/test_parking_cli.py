@@ -143,7 +143,7 @@ def steps(shown):
 
 GROUP = "flights -e flight -s mapping -t not_null_violation"
 DISCARD = f"waybill parked discard {GROUP} --parked-until 20"
-READ_AGAIN = f"waybill ingest flights --full --why corrected --wait && {DISCARD}"
+READ_AGAIN = f"waybill ingest flights --full --yes --why corrected --wait && {DISCARD}"
 
 
 def test_show_gives_each_way_its_commands_and_the_one_that_discards_nothing_first(
@@ -216,7 +216,7 @@ def test_one_reading_serves_all_groups_that_need_it(run, flights, lot):
     assert shown.count("waybill ingest flights --full") == 1
     assert "One reading serves 2 groups of this pipeline: do it once" in shown
     other = DISCARD.replace("not_null_violation", "type_mismatch")
-    commands = shown.partition("waybill ingest flights --full --why corrected --wait")[2]
+    commands = shown.partition("waybill ingest flights --full --yes --why corrected --wait")[2]
     assert f"&& {DISCARD}" in commands
     assert f"&& {other}" in commands
     assert re.search(

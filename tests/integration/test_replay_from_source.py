@@ -291,7 +291,7 @@ def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world
     deploy, again = remedy.commands
     assert (tried.would_pass, deploy) == (0, "waybill pipelines deploy orders")
     read, discard = again.split(" && ")
-    assert read == "waybill ingest orders --full --why corrected --wait"
+    assert read == "waybill ingest orders --full --yes --why corrected --wait"
     assert discard.startswith(f"waybill parked discard {group} --parked-until 20")
     world.deploy(BROKEN)
     with pytest.raises(

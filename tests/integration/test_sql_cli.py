@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from tests.support import orders
 from typer.testing import CliRunner
 
+from waybill import services
 from waybill.cli import app
+from waybill.settings import Settings
 
 pytestmark = pytest.mark.serves
 
@@ -108,6 +112,32 @@ def test_of_a_table_that_there_is_not_near_ones_are_named(dsn: str) -> None:
     assert 'did you mean library."Late Fee"?' in run("sql", 'SELECT 1 FROM "late fee"').stderr
     assert "did you mean" not in run("sql", "SELECT * FROM zzzzzz").stderr
     assert run("sql", "SELECT * FROM library.loan").exit_code == 0
+
+
+def test_of_a_table_that_no_load_has_made_yet_its_pipeline_is_named(
+    stack_settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in stack_settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(tmp_path / "pipelines"))
+    monkeypatch.setenv("WAYBILL_AIRFLOW__URL", "http://127.0.0.1:1")
+    services.migrate(Settings())
+    folder = orders.write_orders(tmp_path / "pipelines", rows=1)
+    dsn = stack_settings.destinations["warehouse"].dsn.get_secret_value()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS shop.orders")
+        assert "no load has made it" not in run("sql", "SELECT * FROM shop.orders").stderr
+        assert run("pipelines", "deploy", str(folder), "--no-deep", "--json").exit_code == 0
+        for asked in ("shop.orders", "orders", "Shop.Orders"):
+            done = run("sql", f"SELECT * FROM {asked}")
+            said = " ".join(done.stderr.split())
+            assert done.exit_code == 1
+            assert "'orders' declares table shop.orders, and no load has made it yet" in said
+            assert "`waybill balance orders`" in said
+        assert "no load has made it" not in run("sql", "SELECT * FROM other.orders").stderr
+        connection.execute("CREATE SCHEMA IF NOT EXISTS shop")
+        connection.execute("CREATE TABLE shop.orders (number int)")
+        assert "no load has made it" not in run("sql", "SELECT * FROM orders").stderr
 
 
 def test_psql_is_the_shell_of_a_warehouse(dsn: str) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,6 +119,11 @@ def test_the_stack_comes_up_survives_kills_and_goes_down(
 ) -> None:
     said = waybill("up", "--free-ports")
     assert "Airflow: http://127.0.0.1:" in said.stdout
+    for told in (said, waybill("status")):
+        address = told.stdout.partition("Pages: ")[2].split()[0]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(address)
+        assert refused.value.code == 401, "it is there, and nobody is signed in"
     first = pids(waybill)
     assert set(first) >= SERVICES
     assert token(Settings(home=home))

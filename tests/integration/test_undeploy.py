@@ -117,6 +117,9 @@ def test_a_pipeline_is_undeployed_and_deployed_again(folder, tmp_path):
     assert [one["state"] for one in json.loads(run("list", "--json").stdout)] == ["undeployed"]
     with pytest.raises(InputError, match=r"'orders' was undeployed on .*its source is not read"):
         run_ingest(Settings(), "orders")
+    started = CliRunner().invoke(app, ["ingest", "orders"])
+    assert started.exit_code == 1, "before Airflow, which is away, is asked"
+    assert re.search(r"'orders' was undeployed on .*source is not read", flat(started.stderr))
     again = flat(undeploy("--why", "x").stdout)
     assert re.match(r"orders: it was undeployed on .*, by \S+ already; its tables stay", again)
     assert json.loads(undeploy("--json").stdout)["already"].startswith("was undeployed on")
@@ -130,9 +133,18 @@ def test_a_pipeline_is_undeployed_and_deployed_again(folder, tmp_path):
 
     shutil.move(folder, tmp_path / "away")
     assert json.loads(run("list", "--json").stdout) == []
-    assert len(json.loads(run("history", "orders", "--json").stdout)) == 1
+    [version] = json.loads(run("history", "orders", "--json").stdout)
+    [gone] = version["undeployments"]
+    assert (version["active"], gone["why"], gone["dropped"]) == (False, "gone", [])
+    assert (gone["asked_by"], gone["done_at"] > gone["asked_at"]) == (version["deployed_by"], True)
+    listed = flat(run("history", "orders").stdout)
+    assert "undeployed: gone" in listed
+    assert "active" not in listed
     again = deploy(tmp_path / "away")
     assert (again["changed"], again["number"]) == (True, 2)
+    newest, oldest = json.loads(run("history", "orders", "--json").stdout)
+    assert (newest["active"], newest["undeployments"]) == (True, [])
+    assert (oldest["active"], oldest["undeployments"]) == (False, [gone])
     shutil.move(tmp_path / "away", folder)
     assert run_ingest(Settings(), "orders").accepted == 3
 
@@ -147,7 +159,11 @@ def test_what_is_on_its_way_is_told_and_a_deploy_takes_it_back(folder):
         run_ingest(Settings(), "orders")
     undeploy("--yes", code=2)
     assert tracked("SELECT count(*) FROM audit_log WHERE action = 'undeploy'") == [(1,)]
+    assert "is being undeployed: gone" in flat(run("history", "orders").stdout)
     assert deploy(folder)["changed"]
+    listed = flat(run("history", "orders").stdout)
+    assert "active" in listed
+    assert "undeployment begun, ended by a deploy: gone" in listed
     assert run_ingest(Settings(), "orders").accepted == 0
 
 
@@ -229,6 +245,7 @@ def test_tables_are_dropped_once_the_name_is_typed(folder):
     assert (warehouse(TABLES), warehouse(COUNTED)) == ([], [("others",)])
     dropped = "SELECT detail->'dropped' FROM audit_log WHERE action = 'undeployed'"
     assert tracked(dropped) == [(["shop.orders"],)]
+    assert "undeployed, shop.orders dropped: gone" in flat(run("history", "orders").stdout)
 
 
 def test_tables_that_another_pipeline_writes_are_not_dropped(folder, tmp_path):

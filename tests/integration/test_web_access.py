@@ -25,6 +25,7 @@ BODIES = {
 }
 OF_A_TEAM = ("{partition_id}", "{pipeline_id}", "{breach_id}", "{campaign_id}")
 NO_TEAM = {
+    "/",
     "/parked",
     "/balance",
     "/capacity",

@@ -14,8 +14,10 @@ from tests.integration.parking_lot import make_event
 from tests.support import web_app
 from tests.support.plans import explained
 
+from waybill.cli.stack import PAGES
 from waybill.ledger import RunFigures, begin_run, end_run, fold
 from waybill.reconciliation import BreachKey, open_breach
+from waybill_airflow.web import pages
 from waybill_airflow.web.services import parked_events
 
 pytestmark = pytest.mark.serves
@@ -362,6 +364,16 @@ def test_a_pipeline_without_a_dag_has_no_last_run_and_another_teams_is_nobodys(w
         assert answer.status_code == 404, answer.text
     assert web.ask("uma", "GET", "/api/pipelines/nothing/last-run").status_code == 403
     assert web.ask("ann", "GET", "/api/pipelines/nothing/last-run").status_code == 404
+
+
+def test_the_address_of_all_pages_leads_to_the_overview_and_each_page_is_where_commands_say(web):
+    answer = web.ask("uma", "GET", "/", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "overview")
+    assert "<title>Overview</title>" in web.ask("uma", "GET", "/").text
+    assert web.ask("nell", "GET", "/", follow_redirects=False).status_code == 403
+    assert web.ask(None, "GET", "/", follow_redirects=False).status_code == 401
+    assert {one.status_code for one in (web.ask("uma", "GET", f"/{n}") for n in PAGES)} == {200}
+    assert set(PAGES) == set(pages._PAGES)
 
 
 def test_the_old_address_of_the_page_leads_to_the_new_one(web):

@@ -49,7 +49,7 @@ from waybill.clusters import ClusterLine, VirtualCluster
 from waybill.clusters.model import TeamLoad
 from waybill.clusters.records import Pin
 from waybill.clusters.status import TeamLine
-from waybill.deployment import ActiveVersion, DeployedVersion
+from waybill.deployment import ActiveVersion, DeployedVersion, PastUndeployment
 from waybill.destinations import Finding, QueryResult
 from waybill.ledger import BalanceRow, LogLine, SourceLine, StageCounts
 from waybill.ledger.source_runs import RunFigures
@@ -197,6 +197,12 @@ def versions() -> list[DeployedVersion]:
         DeployedVersion("f-1", 13, "9b1c22d0a7e1", NOW, "ben", folder),
         DeployedVersion("f-1", 12, "0fe460dfc505", NOW, "ann", folder),
     ]
+
+
+def _gone() -> list[PastUndeployment]:
+    why = "the airline sends its flights itself"
+    tables = "aviation.flights", "aviation.flights_legs"
+    return [PastUndeployment(14, NOW, "ann", why, drop_tables=True, done_at=NOW, dropped=tables)]
 
 
 def _active() -> pipeline_versions.ActiveVersions:
@@ -481,6 +487,7 @@ MADE = (
     ),
     Made("pipelines show", pipelines._column_table, ("event flight", _TABLE.columns, _TABLE.key)),
     Made("pipelines history", pipeline_versions._history_table, (versions(),)),
+    Made("pipelines history, undeployed", pipeline_versions._history_table, (versions(), _gone())),
     Made("notices list", notices._notice_table, (_notices(),)),
     Made("notices list --sent", notices._sent_table, (_sent_notices(),)),
     Made("sql", queries._row_table, (_rows(),)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import AsJson, Who, Why, decision
+from waybill.cli.options import AsJson, Who, Why, ask, decision
 from waybill.cli.output import echo
 from waybill.cli.tables import Cell, print_facts
 
@@ -56,7 +56,7 @@ def claim(
         _print(report, as_json=False)
         echo("Its objects will then be this deployment's: those that no row of this")
         echo("tracker names are deleted as garbage.")
-        typer.confirm("Take it over?", abort=True)
+        ask("Take it over?", as_json=as_json)
     _print(claim_bucket(settings, owner, decision(who, why)), as_json=as_json)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from waybill.cli.command import DESTINATION
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import AsJson, Reason, Who, decision
+from waybill.cli.options import AsJson, Reason, Who, ask, decision
 from waybill.cli.output import counted, echo, print_json, print_line
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
 
@@ -115,7 +115,7 @@ def settle(
     if not yes and not as_json:
         for one in rewound_destinations(settings, name):
             print_line(f"{name}: {one.words}")
-        typer.confirm("Close the alarm? This loads nothing", abort=True)
+        ask("Close the alarm? This loads nothing")
     done = settle_destination(settings, name, decision(who, why))
     if as_json:
         print_json([one.to_json() for one in done])

@@ -17,7 +17,7 @@ import typer
 
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import AsJson, Who, Yes, decision, takes
+from waybill.cli.options import AsJson, Who, Yes, ask, decision, takes
 from waybill.cli.output import counted, echo, plain, print_folded, print_json
 from waybill.cli.promises import tell_hindrances
 from waybill.errors import InputError, NotFoundError
@@ -33,7 +33,11 @@ _SAY_S = 5.0
 _LONGEST_S = 7 * 24 * 3600.0
 _INTERRUPTED = 130
 _REASON = "reason"
-_QUEUED = "queued"
+_QUEUED, _RUNNING = "queued", "running"
+_COMPARES = (
+    "no row comes now: with `deletes: compare` a run reads the keys of the whole table once the new"
+    " rows are in, and finds by them which rows are gone; a delete that it finds counts as a row"
+)
 
 
 @takes(
@@ -57,17 +61,17 @@ def ingest(
     have the same ids, so tables stay as they are; what they lack arrives. The cursor that stood
     there is kept: --put-back goes on from it. Each of these needs --why.
     """
-    from waybill.services import check_values, deployed_pipeline
+    from waybill.services import check_values, ingestible_pipeline
     from waybill.services.airflow_client import AirflowClient
     from waybill.settings import Settings
 
     settings = Settings()
-    known = deployed_pipeline(settings, pipeline)
+    known = ingestible_pipeline(settings, pipeline)
     check_values(known, request)
     asked = request.model_copy(update={"who": decision(who).who}) if request.moves_cursor else None
     if asked is not None and not yes:
         print_folded([_warning(known.name, request)], err=True)
-        typer.confirm("Go on?", abort=True, err=True)
+        ask("Go on?", as_json=as_json)
     dag_id = f"ingest_{known.name}"
     with AirflowClient(settings.airflow, _tell) as airflow:
         _require_running(airflow, known, dag_id)
@@ -81,7 +85,12 @@ def ingest(
             if not as_json:
                 tell_hindrances(settings, "the run waits", dags=[dag_id], is_asked_for=True)
             return
-        sayer = _Sayer(lambda: _progress(settings, known), start, to_stderr=as_json)
+        sayer = _Sayer(
+            lambda: _progress(settings, known),
+            start,
+            to_stderr=as_json,
+            compares=known.source.options.get("deletes") == "compare",
+        )
         ended = _follow(airflow, outcome, sayer, as_json=as_json)
     _say_ended(outcome | ended, as_json=as_json)
     if ended["state"] != "success":
@@ -158,8 +167,12 @@ def _progress(settings: Settings, pipeline: Pipeline) -> Any:
 class _Sayer:
     """Says each few seconds how far a run is; at once where its state changed."""
 
-    def __init__(self, read: Callable[[], Any], start: Any, *, to_stderr: bool) -> None:
+    def __init__(
+        self, read: Callable[[], Any], start: Any, *, to_stderr: bool, compares: bool = False
+    ) -> None:
         self._read, self._to_stderr = read, to_stderr
+        self._compares = compares
+        """The source finds deletes by comparing keys, and that was not said yet."""
         self._began = self._said = time.monotonic()
         self._before = self._rows = start.rows
         """Rows of the runs before this one; rows at the last look, this run's with them."""
@@ -178,11 +191,15 @@ class _Sayer:
             self._before = self._rows = seen.rows
         if seen.rows < self._rows:  # the source is read from its beginning, or counted anew
             self._before = self._rows = 0
+        is_still = state == self._state and seen.rows == self._rows
         rate = (seen.rows - self._rows) / max(0.001, now - self._said)
         self._rows, self._state, self._said = seen.rows, state, now
         read = seen.rows - self._before
         waits = f"  {counted(seen.unsettled, 'event')} behind" if seen.unsettled else ""
         self._say(f"{now - self._began:.0f} s  {state}  {read:,} rows  {rate:,.0f}/s{waits}")
+        if is_still and self._compares and state == _RUNNING:
+            self._compares = False
+            self._say(_COMPARES)
 
     def _say(self, words: str) -> None:
         print_folded([words], err=self._to_stderr)

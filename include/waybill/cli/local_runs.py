@@ -142,6 +142,7 @@ def _json(pipeline: Pipeline, result: SampleResult) -> dict[str, Any]:
         "pipeline": pipeline.name,
         "from": result.sample.origin,
         "read": len(result.sample.events),
+        "more": result.sample.has_more,
         "rows": {table: json_value(result.rows(table)) for table in result.tables},
         "deleted": {table: json_value(rows) for table, rows in deleted.items() if rows},
         "filtered": result.filtered,
@@ -164,6 +165,8 @@ def _json(pipeline: Pipeline, result: SampleResult) -> dict[str, Any]:
 def _show(pipeline: Pipeline, result: SampleResult, *, all_rows: bool) -> None:
     sample = result.sample
     print_folded([f"{pipeline.name}: {counted(len(sample.events), 'record')} of {sample.origin}"])
+    if sample.has_more:
+        print_folded([f"  there are more: --rows N reads the first N, {_MOST_ROWS:,} at most"])
     if not sample.events:
         is_source = sample.origin.startswith("its source")
         print_folded([f"  {nothing_read(pipeline.source.connector if is_source else '')}"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.cli.options import AsJson, Who, decision
+from waybill.cli.options import AsJson, Who, ask, decision
 from waybill.cli.output import counted, print_folded, print_json
 from waybill.cli.tables import Cell, Column, Table, print_facts, print_table
 
@@ -72,7 +72,7 @@ def settle(
     one = write_ahead_log(settings, log)
     if not yes:
         _show(one)
-        typer.confirm("End this log?", abort=True, err=True)
+        ask("End this log?", as_json=as_json)
     number = settle_log(settings, one.wal_id, decision(who, why))
     if as_json:
         print_json({"wal_id": one.wal_id, "counted": number})

@@ -9,7 +9,7 @@ import typer
 
 from waybill.cli.command import DEPLOYED, DESTINATION
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import AsJson, Reason, Who, decision
+from waybill.cli.options import AsJson, Reason, Who, ask, decision
 from waybill.cli.output import counted, echo, plain, print_folded, print_json, print_line
 from waybill.cli.promises import tell_hindrances
 
@@ -162,7 +162,7 @@ def settle_lost(
     if not yes and not as_json:
         found = lost_objects(settings, name)
         rows = counted(sum(one.rows for one in found), "row")
-        typer.confirm(f"Give up {counted(len(found), 'object')} with {rows}?", abort=True)
+        ask(f"Give up {counted(len(found), 'object')} with {rows}?")
     done = settle_lost_objects(settings, name, decision(who, why))
     if as_json:
         print_json([one.to_json() for one in done])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from types import NoneType
 from typing import (
@@ -74,29 +75,43 @@ def require_scope(pipeline: str | None, *, all_pipelines: bool) -> None:
         raise InputError(f"--all-pipelines contradicts pipeline {pipeline!r}: give one of them")
 
 
-def ask(question: str, *, as_json: bool) -> None:
-    """Go on where the answer is yes.
+def ask(question: str, *, as_json: bool = False) -> None:
+    """Go on where the answer is yes. The question is on standard error; an answer can be piped.
 
     Raises:
         InputError: it cannot be asked with --json, or nobody is there to answer.
         typer.Abort: the answer is no.
     """
-    from waybill.cli.output import echo
     from waybill.errors import InputError
 
     if as_json:
         raise InputError("--json asks no questions: add --yes")
+    with told_how_to_answer("--yes"):
+        is_agreed = typer.confirm(question, err=True)
+    if not is_agreed:
+        raise typer.Abort
+
+
+@contextmanager
+def told_how_to_answer(option: str) -> Iterator[None]:
+    """Say which option answers a question, where standard input is no terminal and ends before.
+
+    Raises:
+        InputError: it ended; names the option.
+    """
+    from waybill.cli.output import echo
+    from waybill.errors import InputError
+
     try:
-        is_agreed = typer.confirm(question)
+        yield
     except typer.Abort:
         if sys.stdin.isatty():
             raise
-        echo()
+        echo(err=True)
         raise InputError(
-            "nobody answered: standard input is no terminal; --yes goes on without asking"
+            "nothing was done: nobody answered, as standard input is no terminal; add"
+            f" {option} to go on without being asked"
         ) from None
-    if not is_agreed:
-        raise typer.Abort
 
 
 R = TypeVar("R", bound=Request)

@@ -272,8 +272,7 @@ def _show(report: _Report) -> None:
 def _show_event(example: Example, result: EventResult, mismatches: list[str]) -> None:
     note = f" ({_cut(example.note, _NOTE_CHARS)})" if example.note else ""
     mark, style = ("not as expected", "red") if mismatches else ("ok", "green")
-    head = f"line {example.line}{note}: {_outcome(result)}: "
-    _say(f"{head}{mark}", indent=2, style=style)
+    _say(f"line {example.line}: {mark}, {_outcome(result)}{note}", indent=2, style=style)
     for cause in _causes(result):
         _say(_cut(cause, _MESSAGE_CHARS), indent=4)
     for mismatch in mismatches[:_MOST_DIFFERENCES]:
@@ -302,7 +301,7 @@ def _outcome(result: EventResult) -> str:
     parts = [f"{table} {counted(len(rows), 'row')}" for table, rows in result.rows.items()]
     for table, rows in result.deleted.items():
         parts.append(f"{table} {counted(len(rows), 'row')} deleted")
-    parts += [f"parks, {parked.way}" for parked in result.parked]
+    parts += [f"parks as {parked.way}" for parked in result.parked]
     return "; ".join(parts) or ("filtered" if result.filtered else "no rows")
 
 

@@ -18,13 +18,13 @@ from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, decision, takes
 from waybill.cli.output import echo, plain, print_folded, print_json, terminal
-from waybill.cli.tables import Column, Styled, Table, print_table
+from waybill.cli.tables import Cell, Column, Styled, Table, print_table
 from waybill.pipelines import DeployAllowances
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from waybill.deployment import ActiveVersion, DeployedVersion
+    from waybill.deployment import ActiveVersion, DeployedVersion, PastUndeployment
     from waybill.pipelines import Pipeline
     from waybill.settings import Settings
 
@@ -237,15 +237,20 @@ def _differences(found: ActiveVersions, one: ActiveVersion, pipeline: Pipeline |
 
 
 def history(name: Name, *, as_json: AsJson = False) -> None:
-    """List a pipeline's versions, the active one first: when, by whom, from where."""
-    from waybill.services import deploy_history
+    """List a pipeline's versions, the newest first, and when and why it was undeployed.
+
+    Each with when, by whom and from where. No version is active once a pipeline is undeployed.
+    """
+    from waybill.services import deploy_history, past_undeployments
     from waybill.settings import Settings
 
-    found = deploy_history(Settings(), name)
+    settings = Settings()
+    undeployments = past_undeployments(settings, name)  # first: a deploy between has its version
+    found = deploy_history(settings, name)
     if as_json:
-        print_json([_shown(one) | {"active": one is found[0]} for one in found])
+        print_json([_version_json(one, found, undeployments) for one in found])
         return
-    print_table(_history_table(found))
+    print_table(_history_table(found, undeployments))
 
 
 @takes(DeployAllowances, without=("force",))
@@ -338,16 +343,30 @@ def _shown(version: DeployedVersion) -> dict[str, Any]:
     return version.to_json()
 
 
-def _history_table(found: Sequence[DeployedVersion]) -> Table:
-    rows = []
-    for number, one in enumerate(found):
-        what = "active" if not number else ""
-        if one.rolled_back_to is not None:
-            what += ", " if what else ""
-            what += f"rollback to {one.rolled_back_to}" + (f": {one.why}" if one.why else "")
-        style = "" if number else "bold"
-        cells = (str(one.number), one.version, one.deployed_at, one.deployed_by, what or None)
-        rows.append([*(Styled(cell, style) for cell in cells), one.place or None])
+def _version_json(
+    version: DeployedVersion,
+    found: Sequence[DeployedVersion],
+    undeployments: Sequence[PastUndeployment],
+) -> dict[str, Any]:
+    its = [one.to_json() for one in undeployments if one.number == version.number]
+    return _shown(version) | {"active": version is found[0] and not its, "undeployments": its}
+
+
+def _history_table(
+    found: Sequence[DeployedVersion], undeployments: Sequence[PastUndeployment] = ()
+) -> Table:
+    rows: list[list[Cell]] = []
+    for place, version in enumerate(found):
+        its = [one for one in undeployments if one.number == version.number]
+        for one in its:
+            style = "" if rows else "bold"
+            said = _undeployed(one, is_newest=not place)
+            cells = (None, None, one.asked_at, one.asked_by, said, None)
+            rows.append([Styled(cell, style) for cell in cells])
+        style = "" if rows else "bold"
+        what = _deployed(version, is_active=not rows)
+        cells = (str(version.number), version.version, version.deployed_at, version.deployed_by)
+        rows.append([*(Styled(cell, style) for cell in (*cells, what)), version.place or None])
     return Table(
         (
             Column("number", "number"),
@@ -360,6 +379,25 @@ def _history_table(found: Sequence[DeployedVersion]) -> Table:
         rows,
         "it was never deployed: `waybill pipelines deploy` does",
     )
+
+
+def _deployed(version: DeployedVersion, *, is_active: bool) -> str | None:
+    """Return what is said of a version beside when and by whom; None: nothing."""
+    parts = ["active"] if is_active else []
+    if version.rolled_back_to is not None:
+        why = f": {version.why}" if version.why else ""
+        parts.append(f"rollback to {version.rolled_back_to}{why}")
+    return ", ".join(parts) or None
+
+
+def _undeployed(one: PastUndeployment, *, is_newest: bool) -> str:
+    """Return how far an undeployment came, what became of the tables, and why it was asked for."""
+    how = "undeployed"
+    if one.done_at is None:
+        how = "is being undeployed" if is_newest else "undeployment begun, ended by a deploy"
+    if one.dropped:
+        how += f", {', '.join(one.dropped)} dropped"
+    return f"{how}: {one.why}" if one.why else how
 
 
 def _print_diff(lines: Sequence[str]) -> None:

@@ -399,6 +399,12 @@ def report_dry_run(settings: Settings, request: DryRunRequest, *, as_json: bool)
         raise typer.Exit(ExitCode.FOUND)
 
 
+_GOOD_ONES = (
+    "good: those that the active version does not park, of the newest in Kafka that have this event"
+    " name, 500 at most without --good"
+)
+
+
 def show_dry_run(report: DryRunReport, request: DryRunRequest) -> None:
     """Print a report: the verdict, the ways to fail, the groups, the good events."""
     console = terminal()
@@ -535,6 +541,7 @@ def _good(console: Console, good: GoodReport) -> None:
     for place, (words, style) in enumerate(numbers):
         line.append(", " if place else "").append(words, style)
     _say(console, line)
+    _say(console, Text(_GOOD_ONES, "dim"), indent=2)
     for way, number in sorted(good.ways.items(), key=lambda item: (-item[1], item[0])):
         _say(console, Text(f"{number:,} newly broken: {way}"), indent=2)
     for kind in ("newly_broken", "changed"):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import Yes
+from waybill.cli.options import Yes, ask
 from waybill.cli.output import echo, plain, print_json
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Table, print_table
@@ -76,7 +76,7 @@ def run(
             f"tracker {kept.books_days:g}",
             err=True,
         )
-        typer.confirm("Go on?", abort=True, err=True)
+        ask("Go on?", as_json=as_json)
     report = apply_retention(settings)
     if as_json:
         print_json(report.to_json())

@@ -327,6 +327,10 @@ def _status_table(found: list[SourceLine]) -> Table:
     )
 
 
+def _rows_of(read: int, total: int | None) -> str:
+    return counted(read, "row") if total is None else f"{read:,} of {counted(total, 'row')}"
+
+
 def _status_lines(one: SourceLine) -> Iterator[str]:
     from waybill.ledger import WAITS_FOR
 
@@ -338,14 +342,14 @@ def _status_lines(one: SourceLine) -> Iterator[str]:
     if one.stop_asked_by:
         done = "stopped" if one.state in {"stopping", "stopped"} else "a stop was asked for"
         yield plain(f"  {done} by {one.stop_asked_by}")
-    total = "" if figures.total is None else f" of {figures.total:,}"
     yield (
-        f"  {figures.read:,} rows read, {figures.settled:,} settled, {figures.parked:,} parked,"
-        f" {figures.pages:,} pages, {figures.rate_per_s:,.1f} rows/s"
+        f"  {counted(figures.read, 'row')} read, {figures.settled:,} settled,"
+        f" {figures.parked:,} parked, {counted(figures.pages, 'page')},"
+        f" {figures.rate_per_s:,.1f} rows/s"
     )
     yield (
-        f"  {one.rows_read:,}{total} rows by all runs since the source was begun, or begun again"
-        " by --full or --from"
+        f"  {_rows_of(one.rows_read, figures.total)} by all runs since the source was begun, or"
+        " begun again by --full or --from"
     )
     if figures.position:
         yield plain(f"  position: {figures.position}")

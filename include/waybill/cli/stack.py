@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MINUTE_S, HOUR_S = 60, 3600
 _API_SERVER = "airflow-api-server"
+PAGES = ("overview", "parked", "balance", "sources", "trails", "clusters", "capacity")
+"""Waybill's pages in Airflow, by their addresses; the first is what ``/waybill/`` leads to."""
 _UNPAUSE = "what they do is not done: unpause them in Airflow, unless it is on purpose"
 
 
@@ -76,9 +78,11 @@ def up(
 
 
 def _ways_in(settings: Settings) -> list[str]:
-    """Return how to reach each server but Airflow, without passwords."""
+    """Return how to reach the pages, and each server but Airflow, without passwords."""
     addresses = _addresses(settings)
     lines = [
+        f"Pages: {addresses['pages']}",
+        f"  below it {', '.join(PAGES[:-1])} and {PAGES[-1]}",
         f"Kafka: {addresses['kafka']}",
         f"S3: {addresses['s3']}  bucket {settings.s3.bucket}",
         f"Tracker: {addresses['tracker']}",
@@ -103,6 +107,7 @@ def _addresses(settings: Settings) -> dict[str, Any]:
     collector = {"collector": _collector_url(settings)} if settings.collector.embedded else {}
     return collector | {
         "airflow": settings.airflow.url,
+        "pages": f"{settings.airflow.url.rstrip('/')}/waybill/",
         "kafka": settings.kafka.bootstrap_servers,
         "s3": settings.s3.endpoint_url,
         "tracker": make_url(settings.tracker.dsn.get_secret_value()).render_as_string(),

@@ -8,7 +8,7 @@ import typer
 
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import AsJson, Reason, Who, Yes, decision, takes
+from waybill.cli.options import AsJson, Reason, Who, Yes, ask, decision, takes
 from waybill.cli.output import counted, echo, print_folded, print_json, print_line
 from waybill.cli.tables import Column, Table, clock, print_table
 from waybill.topics import GrowRequest, SettleRequest
@@ -78,7 +78,7 @@ def configure(
         for fault in faults:
             print_line(f"{fault.name}: {fault.value} -> {fault.wanted} ({fault.why})")
     if faults and not yes:
-        typer.confirm(f"Change {counted(len(faults), 'entry')} of {name}?", abort=True, err=True)
+        ask(f"Change {counted(len(faults), 'entry')} of {name}?", as_json=as_json)
     changed = configure_topic(Settings(), name, decision(who, why)) if faults else []
     if as_json:
         entries = {one.name: {"before": one.value, "after": one.wanted} for one in changed}
@@ -113,7 +113,7 @@ def grow(
         _print_growth(plan)
     if not plan_only:
         if not yes:
-            typer.confirm(f"Grow {plan.topic}?", abort=True, err=True)
+            ask(f"Grow {plan.topic}?", as_json=as_json)
         grow_topic(Settings(), plan, decision(who, why))
     if as_json:
         print_json(plan.to_json() | {"grown": not plan_only})
@@ -168,7 +168,7 @@ def settle(
         made = decision(who, why)
         made.require_why()
         if not yes:
-            typer.confirm(f"Settle {name}?", abort=True, err=True)
+            ask(f"Settle {name}?", as_json=as_json)
         settle_topic(Settings(), plan, made, reread=reread)
     if as_json:
         print_json(plan.to_json() | {"settled": done, "reread": reread and done})
@@ -195,7 +195,7 @@ def reread(
     made.require_why()
     if not yes:
         echo(f"The next run takes in all that the source of {name} has, again.", err=True)
-        typer.confirm("Go on?", abort=True, err=True)
+        ask("Go on?", as_json=as_json)
     fresh = ask_rereads(Settings(), [name], made)
     if as_json:
         print_json({"pipeline": name, "asked": True, "never_read": bool(fresh)})

@@ -6,11 +6,12 @@ Names come from users: they are never read as markup, and control characters are
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
 
-from waybill.cli.options import AsJson, Who, Yes, decision, takes
+from waybill.cli.options import AsJson, Who, Yes, ask, decision, takes, told_how_to_answer
 from waybill.cli.output import plain, print_folded, print_json
 from waybill.undeployment import UndeployRequest
 
@@ -97,14 +98,10 @@ def _lines(report: UndeployReport, request: UndeployRequest) -> list[str]:
 
 
 def _confirm(name: str, tables: tuple[str, ...], *, as_json: bool) -> None:
-    from waybill.errors import InputError
-
-    if as_json:
-        raise InputError("--json asks no questions: add --yes")
     stay = "stays as it is" if len(tables) == 1 else "stay as they are"
     said = f"{name} will not be read any more; {', '.join(tables)} {stay}"
     print_folded([said], err=True)
-    typer.confirm("Undeploy it?", abort=True, err=True)
+    ask("Undeploy it?", as_json=as_json)
 
 
 def _confirm_drop(name: str, tables: tuple[str, ...], given: str | None, *, as_json: bool) -> None:
@@ -119,7 +116,8 @@ def _confirm_drop(name: str, tables: tuple[str, ...], given: str | None, *, as_j
         if as_json:
             raise InputError("--json asks no questions: add --confirm with the pipeline's name")
         print_folded([f"dropped, with all rows, are: {', '.join(tables)}"], err=True)
-        given = typer.prompt(f"Type {plain(name)} to drop them", err=True)
+        with told_how_to_answer(f"--confirm {quote(name)}"):
+            given = typer.prompt(f"Type {plain(name)} to drop them", err=True)
     if given != name:
         raise InputError(f"nothing was done: expected {name!r}, found {given!r}")
 

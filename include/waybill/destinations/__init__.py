@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from waybill.destinations.per_table.books import joined_outcome as joined_outcome
     from waybill.destinations.queries import QueryResult as QueryResult
     from waybill.destinations.queries import ReadQuery as ReadQuery
+    from waybill.destinations.queries import TableMissingError as TableMissingError
     from waybill.destinations.queries import read_rows as read_rows
     from waybill.destinations.refused import refused_rows as refused_rows
     from waybill.destinations.registry import is_experimental as is_experimental
@@ -87,7 +88,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "per_table.books": ["joined_outcome"],
         "registry": ["is_experimental", "open_destination"],
-        "queries": ["QueryResult", "ReadQuery", "read_rows"],
+        "queries": ["QueryResult", "ReadQuery", "TableMissingError", "read_rows"],
         "refused": ["refused_rows"],
     },
 )

@@ -41,6 +41,7 @@ _DECLARE = f'DECLARE "{_CURSOR}" CURSOR FOR '
 _WINDOW = 56
 """Characters of a line of a statement that an error shows."""
 _QUOTED = re.compile(r'"(.+)"')
+_DUCKDB_TABLE = re.compile(r'Table with name "?(.+?)"? does not exist')
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 _MOST_NEAR = 3
 _LOOK_S = 5.0
@@ -55,6 +56,21 @@ _DEEPEST = 200
 """Levels of a value that are taken apart: writers of JSON end at 254."""
 _BEYOND_PYTHON = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
 """Types with values that Python's have not, as ``infinity``: read as text."""
+
+
+class TableMissingError(InputError):
+    """A statement names a table that the destination does not have.
+
+    Args:
+        message: what the destination says.
+        table: as it names it, with a schema or without.
+        there: schema and name of each table that it has, as far as they were asked for.
+    """
+
+    def __init__(self, message: str, table: str, there: Sequence[tuple[str, str]]) -> None:
+        super().__init__(message)
+        self.table = table
+        self.there = frozenset(there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +106,7 @@ def read_rows(name: str, settings: DestinationSettings, query: ReadQuery) -> Que
 
     Raises:
         InputError: it is no statement that reads, it is wrong, or the kind has no such reader.
+        TableMissingError: it names a table that is not there.
         RetryError: the destination does not answer; a DuckDB file is held by a load; the statement
             took longer than it may.
         KeyboardInterrupt: Ctrl-C; the statement is ended.
@@ -143,11 +160,21 @@ def _read_postgres(name: str, dsn: str, query: ReadQuery) -> QueryResult:
         if error.sqlstate.startswith(_UNREACHABLE) if error.sqlstate else is_lost:
             setting = f"WAYBILL_DESTINATIONS__{name.upper()}"
             raise AwayError(f"{where} did not answer: {said}", setting=setting) from error
-        near = _near_tables(dsn, error) if error.sqlstate == _NO_TABLE else ""
-        told = _in_own_words(error, query.statement) or said
-        near += _ONE_SELECT if error.sqlstate == _SYNTAX and _is_another(query.statement) else ""
-        raise InputError(f"{where} refused the statement: {told}{near}") from error
+        raise _postgres_refusal(where, dsn, query.statement, error) from error
     return QueryResult(columns, rows[: query.most], len(rows) > query.most)
+
+
+def _postgres_refusal(where: str, dsn: str, statement: str, error: psycopg.Error) -> InputError:
+    """Return the error of a statement that the server does not take."""
+    said = _in_own_words(error, statement) or str(error).strip()
+    said = f"{where} refused the statement: {said}"
+    asked = _QUOTED.search(error.diag.message_primary or "")
+    if error.sqlstate == _NO_TABLE and asked is not None:
+        there = _tables_of(dsn)
+        said += _named_nearly(asked.group(1), there)
+        return TableMissingError(said, asked.group(1), there)
+    said += _ONE_SELECT if error.sqlstate == _SYNTAX and _is_another(statement) else ""
+    return InputError(said)
 
 
 def _is_another(statement: str) -> bool:
@@ -185,24 +212,20 @@ def _marked(line: str, number: int, column: int) -> list[str]:
     return [f"{head}{shown}{end}", " " * (len(head) + column - begin) + "^"]
 
 
-def _near_tables(dsn: str, error: psycopg.Error) -> str:
-    """Return "did you mean library.loan?" where the destination has a table of a near name."""
+def _tables_of(dsn: str) -> list[tuple[str, str]]:
+    """Return schema and name of the tables of a PostgreSQL; none where it does not answer now."""
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
     from waybill.destinations.adapters.postgres.session import LIMITS
 
-    found = _QUOTED.search(error.diag.message_primary or "")
-    if found is None:
-        return ""
     given = {**LIMITS, **conninfo_to_dict(dsn)}
     try:
         with psycopg.connect(**given) as connection:  # type: ignore[arg-type]
             _limit(connection, _LOOK_S)
-            there = [(str(row[0]), str(row[1])) for row in connection.execute(_TABLES).fetchall()]
+            return [(str(row[0]), str(row[1])) for row in connection.execute(_TABLES).fetchall()]
     except psycopg.Error:
-        return ""  # the statement's own error is told
-    return _named_nearly(found.group(1), there)
+        return []  # the statement's own error is told
 
 
 def _named_nearly(asked: str, there: Sequence[tuple[str, str]]) -> str:
@@ -301,6 +324,8 @@ def _read_duckdb(name: str, path: str, query: ReadQuery) -> QueryResult:
             )
             try:
                 return reading.result()
+            except duckdb.CatalogException as error:
+                raise _duckdb_refusal(where, connection, error) from error
             finally:
                 left.set()
     except duckdb.InterruptException as error:
@@ -309,6 +334,16 @@ def _read_duckdb(name: str, path: str, query: ReadQuery) -> QueryResult:
         raise sorted_error(duck_error(error), name) from error
     except duckdb.Error as error:
         raise InputError(f"{where} refused the statement: {str(error).strip()}") from error
+
+
+def _duckdb_refusal(where: str, connection: Any, error: Exception) -> InputError:
+    """Return the error of a statement that names what the file does not have."""
+    said = f"{where} refused the statement: {str(error).strip()}"
+    asked = _DUCKDB_TABLE.search(str(error))
+    if asked is None:
+        return InputError(said)
+    found = connection.execute("SELECT schema_name, table_name FROM duckdb_tables()").fetchall()
+    return TableMissingError(said, asked.group(1), [(str(row[0]), str(row[1])) for row in found])
 
 
 def _interrupt_if(asked: Callable[[], bool], connection: Any, reading: Future[Any]) -> None:

@@ -476,7 +476,7 @@ def _passed_on(new: NewPipeline) -> str:
 
 
 _OTHER_NAME = (
-    '{"note": "what has a name that is not declared parks", "event": "not_declared", "data": {},'
+    '{"note": "its event name is not declared", "event": "not_declared", "data": {},'
     ' "parked": "event_undeclared"}\n'
 )
 """An example event that is right whatever key, version and columns are declared."""

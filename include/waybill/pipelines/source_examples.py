@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from waybill.pipelines.document import yaml_text
-from waybill.pipelines.source_path import roots_advice
+from waybill.pipelines.source_path import roots_advice, roots_setting
 
 EXAMPLE_CONNECTORS = frozenset({"csv", "http"})
 """Connectors whose new pipelines have an example's columns: it is at hand, or cannot be read."""
@@ -150,7 +150,10 @@ def _sql(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
         "    #   (compare_every). Without it, no delete is seen",
     )
     advice = connection_advice(connection, _DATABASE)
-    advice += f"\nof SQLite: options.file instead; a file of /data: {roots_advice('/data')}"
+    advice += (
+        "\nof SQLite: options.file, no connection; sources may read files below /data by"
+        f"\n  {roots_setting('/data')}"
+    )
     advice += "\n" + "\n  ".join(_UNSEEN)
     return SourceExample(lines, advice=advice)
 

@@ -70,8 +70,13 @@ def roots_advice(folder: str, roots: Sequence[Path] = ()) -> str:
     folder = "/" + posixpath.normpath(f"/{folder}").lstrip("/")
     if folder == "/":
         return "Move the files into a folder of their own: `/` is not one to let sources read"
+    return f"To let sources read there: {roots_setting(folder, roots)}"
+
+
+def roots_setting(folder: str, roots: Sequence[Path] = ()) -> str:
+    """Return the setting that lets sources read a folder, beside those it has, for a shell."""
     opened = json.dumps([*map(str, roots), shown_name(folder)], ensure_ascii=False)
-    return f"To let sources read there: WAYBILL_SOURCES__ROOTS={quote(opened)}"
+    return f"WAYBILL_SOURCES__ROOTS={quote(opened)}"
 
 
 def _in_package(path: str, field: str) -> Path:

@@ -227,7 +227,7 @@ def _read_again(plans: Sequence[_Plan], *, others: int) -> Remedy:
             f"One reading serves all groups of this pipeline: `waybill parked show {first.name} "
             f"-s {MAPPING}` gives one command for them"
         )
-    read = f"waybill ingest {first.name} --full --why corrected --wait"
+    read = f"waybill ingest {first.name} --full --yes --why corrected --wait"
     return Remedy(
         ". ".join(said),
         (*steps, " && ".join([read, *map(_discard, plans)])),

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from waybill.services.deployments import VersionDiff as VersionDiff
     from waybill.services.deployments import active_beside as active_beside
     from waybill.services.deployments import deploy_history as deploy_history
+    from waybill.services.deployments import past_undeployments as past_undeployments
     from waybill.services.deployments import run_deploy as run_deploy
     from waybill.services.deployments import run_rollback as run_rollback
     from waybill.services.deployments import version_diff as version_diff
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from waybill.services.ingestion import deployed_pipeline as deployed_pipeline
     from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
     from waybill.services.ingestion import ingest_progress as ingest_progress
+    from waybill.services.ingestion import ingestible_pipeline as ingestible_pipeline
     from waybill.services.ingestion import run_ingest as run_ingest
     from waybill.services.ingestion import settle_log as settle_log
     from waybill.services.ingestion import tables_loaded_by as tables_loaded_by
@@ -225,6 +227,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "VersionDiff",
             "active_beside",
             "deploy_history",
+            "past_undeployments",
             "run_deploy",
             "run_rollback",
             "version_diff",
@@ -239,6 +242,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "check_values",
             "deployed_pipeline",
             "deployed_pipelines",
+            "ingestible_pipeline",
             "run_ingest",
             "settle_log",
             "tables_loaded_by",

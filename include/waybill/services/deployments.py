@@ -14,10 +14,12 @@ from waybill.deployment import (
     DeployedVersion,
     DeployOrigin,
     DeployReport,
+    PastUndeployment,
     compare_active,
     deploy,
     pick_version,
     read_history,
+    read_past_undeployments,
     read_version,
     roll_back,
 )
@@ -178,6 +180,16 @@ def deploy_history(settings: Settings, name: str) -> list[DeployedVersion]:
     """
     with open_tracker(settings.tracker) as tracker:
         return read_history(tracker, name)
+
+
+def past_undeployments(settings: Settings, name: str) -> list[PastUndeployment]:
+    """Return the undeployments of a pipeline, by name or id, the newest first.
+
+    Raises:
+        InputError: nothing of that name is deployed.
+    """
+    with open_tracker(settings.tracker) as tracker:
+        return read_past_undeployments(tracker, name)
 
 
 def active_beside(settings: Settings, declared: Iterable[Pipeline]) -> dict[str, ActiveVersion]:

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from waybill.errors import InputError, NotFoundError
-from waybill.nearest_name import nearest_or_all
+from waybill.errors import InputError, NotFoundError, WaybillError
+from waybill.nearest_name import nearest_or_all, shown_name
 
 if TYPE_CHECKING:
-    from waybill.destinations import QueryResult, ReadQuery
+    from waybill.destinations import QueryResult, ReadQuery, TableMissingError
     from waybill.settings import DestinationSettings, Settings
 
 _PYTHON_SHELL = (
@@ -41,12 +42,37 @@ def query_destination(settings: Settings, name: str, query: ReadQuery) -> QueryR
 
     Raises:
         NotFoundError: no such destination is configured.
+        InputError: as there; of a table that no load has made yet it says whose it is.
     """
-    from waybill.destinations import read_rows
+    from waybill.destinations import TableMissingError, read_rows
     from waybill.waiting import answered
 
     given = _configured(settings, name)
-    return answered(lambda: read_rows(name, given, query))
+    try:
+        return answered(lambda: read_rows(name, given, query))
+    except TableMissingError as error:
+        raise InputError(f"{error}{_not_loaded_yet(settings, name, error)}") from error
+
+
+def _not_loaded_yet(settings: Settings, destination: str, error: TableMissingError) -> str:
+    """Return whose table a missing one is, and where its rows are; "": it is no pipeline's."""
+    from waybill.deployment import declaring_pipelines
+    from waybill.storage import open_tracker
+    from waybill.waiting import waiting
+
+    try:
+        with waiting(0.0, lambda _words: None), open_tracker(settings.tracker) as tracker:
+            declared = declaring_pipelines(tracker, destination, error.table)
+    except WaybillError as away:
+        reason = str(away).partition("\n")[0]
+        return f"\nwhether a pipeline declares it is not known: {reason}"
+    return "".join(
+        f"\npipeline {shown_name(one.pipeline)!r} declares table {shown_name(one.table)}, and no"
+        f" load has made it yet: `waybill balance {quote(one.pipeline)}` says what is on its way,"
+        " `waybill status` whether all runs that loads it"
+        for one in declared
+        if (one.schema, one.name) not in error.there
+    )
 
 
 def destination_shell(settings: Settings, name: str) -> Shell:

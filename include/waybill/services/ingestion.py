@@ -37,6 +37,18 @@ def deployed_pipeline(settings: Settings, name: str) -> Pipeline:
         return active_pipeline(tracker, name)
 
 
+def ingestible_pipeline(settings: Settings, name: str) -> Pipeline:
+    """Return the active version of one pipeline, by name or id, whose source is read.
+
+    Raises:
+        InputError: nothing of that name is deployed, or it was undeployed: says when and by whom.
+    """
+    with open_tracker(settings.tracker) as tracker:
+        pipeline = active_pipeline(tracker, name)
+        refuse_undeployed(tracker, pipeline)
+    return pipeline
+
+
 def tables_loaded_by(settings: Settings, cluster: str) -> list[LoadedTable]:
     """Return the tables that a virtual cluster's application loads."""
     from waybill.deployment import loaded_tables

@@ -63,6 +63,8 @@ class Sample:
     events: tuple[SampleEvent, ...]
     notes: tuple[str, ...] = ()
     """What the source says beside them."""
+    has_more: bool = False
+    """There are more records where they come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +132,10 @@ def read_sample(
                 ' {"data": {…the payload…}} each, or name a file of payloads, or - for standard'
                 " input"
             )
-        return _of_examples(pipeline, EXAMPLES, read_examples(folder)[:rows])
+        return _of_examples(pipeline, EXAMPLES, read_examples(folder), rows)
     file = "standard input" if origin == STANDARD_INPUT else origin
     events = parse_events(shown_name(file), _text(origin))
-    return _of_examples(pipeline, shown_name(file), events[:rows])
+    return _of_examples(pipeline, shown_name(file), events, rows)
 
 
 def _text(origin: str) -> str:
@@ -158,19 +160,20 @@ def _text(origin: str) -> str:
         raise InputError(f"{shown_name(origin)}: expected UTF-8; line {line} is not") from error
 
 
-def _of_examples(pipeline: Pipeline, file: str, examples: Sequence[Example]) -> Sample:
+def _of_examples(pipeline: Pipeline, file: str, examples: Sequence[Example], rows: int) -> Sample:
     events = []
-    for one in examples:
+    for one in examples[:rows]:
         place = f"{file}, line {one.line}"
         events.append(SampleEvent(place, one.given.record(pipeline, place)))
-    return Sample(file, tuple(events))
+    return Sample(file, tuple(events), has_more=len(examples) > rows)
 
 
 def _of_source(
     settings: Settings, folder: Path, pipeline: Pipeline, rows: int, lookup: Lookup | None
 ) -> Sample:
     source = pipeline.source
-    changed: dict[str, Any] = {"page_rows": max(1, min(rows, source.page_rows))}
+    most = rows + 1  # one more tells whether there are more
+    changed: dict[str, Any] = {"page_rows": max(1, min(most, source.page_rows))}
     if source.connector == "files":  # a file that was just written is meant to be read
         changed["options"] = {**source.options, "settle_s": 0}
     connector = open_connector(
@@ -184,10 +187,10 @@ def _of_source(
     origin = f"its source ({source.connector}{f' {source.path}' if source.path else ''})"
     with closing_connector(connector):
         pages = first_pages(connector)
-        events = tuple(islice(_events(pages), rows))
+        events = tuple(islice(_events(pages), most))
         del pages
         notes = connector.notes() if isinstance(connector, NotingConnector) else ()
-    return Sample(origin, events, tuple(notes))
+    return Sample(origin, events[:rows], tuple(notes), has_more=len(events) > rows)
 
 
 def _events(pages: Iterator[Page]) -> Iterator[SampleEvent]:

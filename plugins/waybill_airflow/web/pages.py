@@ -57,6 +57,17 @@ for _name, (_title, _styles) in _PAGES.items():
 
 
 @router.get(
+    "/",
+    response_class=RedirectResponse,
+    responses={200: {"description": "The page “Overview”, to who follows."}},
+    summary="The page “Overview”, by the address of all pages",
+)
+def root(_access: Viewer) -> RedirectResponse:
+    """Lead to the page “Overview”."""
+    return RedirectResponse("overview")
+
+
+@router.get(
     "/pipelines",
     response_class=RedirectResponse,
     status_code=status.HTTP_308_PERMANENT_REDIRECT,

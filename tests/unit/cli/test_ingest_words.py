@@ -53,6 +53,19 @@ def test_a_source_that_is_read_from_its_beginning_counts_from_nothing(
     ]
 
 
+@pytest.mark.parametrize("compares", [True, False])
+def test_while_no_row_comes_it_says_once_that_keys_are_compared(
+    compares: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "_SAY_S", 0.0)
+    looks = iter([Seen(rows) for rows in (0, 0, 5, 5, 5)])
+    sayer = ingest._Sayer(lambda: next(looks), Seen(0), to_stderr=False, compares=compares)
+    for state in ("queued", "running", "running", "running", "running"):
+        sayer(state)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("a run reads the keys of the whole table once") == int(compares)
+
+
 def test_the_end_says_where_rows_parked_and_what_tells_of_the_rest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -93,6 +93,17 @@ def test_no_more_records_are_read_than_asked_for(orders):
     assert (value["read"], len(value["rows"]["orders"])) == (1, 1)
 
 
+def test_that_the_source_has_more_is_said_with_the_option_that_reads_it(orders):
+    cut = run("orders", "--local", "--rows", "1").stdout
+    assert "1 record of its source" in cut
+    assert "there are more: --rows N reads the first N, 10,000 at most" in " ".join(cut.split())
+    assert json.loads(run("orders", "--local", "--rows", "1", "--json").stdout)["more"] is True
+    assert "--rows" not in run("orders", "--local", "--rows", "2").stdout
+    assert json.loads(run("orders", "--local", "--json").stdout)["more"] is False
+    examples = ("orders", "--local", "--events", "examples")
+    assert "there are more" in run(*examples, "--rows", "1").stdout
+
+
 def test_a_transformation_says_its_line_and_what_it_prints_is_on_standard_error(orders):
     (orders / "transformation.py").write_text(
         "def transform(event):\n    print('seen', event.data['id'])\n    return event.data['gone']\n"

@@ -247,6 +247,15 @@ def test_each_connector_gets_a_declaration_and_events_that_pass_check_and_test(r
     assert f"{len(form.CONNECTORS) + len(EXAMPLES)} passed" in ran.stdout, ran.stdout
 
 
+def test_advice_is_in_lines_that_a_terminal_has_room_for(root, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    said = run("new", "loans", "--connector", "sql").replace(str(root), "")
+    lines = [line for line in said.splitlines() if "_CONNECTIONS__" not in line]
+    assert max(map(len, lines)) <= 80
+    assert max(line.count(":") for line in lines) <= 1
+    assert "\n  WAYBILL_SOURCES__ROOTS='[\"/data\"]'\n" in said
+
+
 def test_files_of_the_users_own_are_named_and_opened(root):
     run("new", "rides", "--connector", "files", "--path", "in/*.jsonl")
     text = (root / "rides" / "pipeline.yaml").read_text()

@@ -128,12 +128,12 @@ def test_each_event_is_shown_with_its_rows_or_the_error_that_it_parks_with(order
     said = run("orders").stdout
     lines = [line.strip() for line in said.splitlines()]
     assert max(map(len, said.splitlines())) <= 80
-    assert lines[:3] == ["orders", "line 1: orders 1 row: ok", "line 2: filtered: ok"]
-    assert "line 3 (a raise): parks, transformation/field_missing: ok" in lines
+    assert lines[:3] == ["orders", "line 1: ok, orders 1 row", "line 2: ok, filtered"]
+    assert "line 3: ok, parks as transformation/field_missing (a raise)" in lines
     assert "where: orders/transformation.py:11 in transform" in lines
     assert r"not that \x1b[31m[red]one" in lines
     assert "\x1b" not in said
-    assert "line 7: parks, ingestion/key_missing: ok" in lines
+    assert "line 7: ok, parks as ingestion/key_missing" in lines
     assert any(line.startswith("also timestamp_invalid: ") for line in lines)
     assert lines[-1] == "8 of 8 example events as expected"
 
@@ -228,7 +228,7 @@ def test_children_deletes_and_items_have_tables_of_their_own(orders):
          "rows": {"orders": [{}], "notes": [{"text": "a"}]}},
     )  # fmt: skip
     assert [event["differences"] for event in events_of("orders")] == [[], [], [], []]
-    assert "line 2: orders 1 row deleted: ok" in run("orders").stdout
+    assert "line 2: ok, orders 1 row deleted" in run("orders").stdout
 
 
 def test_code_that_hangs_or_ends_the_interpreter_parks_its_event_only(orders):

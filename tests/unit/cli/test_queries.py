@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from waybill.cli import app
+from waybill.deployment import DeclaredTable
 from waybill.destinations import QueryResult
 from waybill.services import destination_shell
 from waybill.settings import DestinationSettings, Settings
@@ -89,6 +91,40 @@ def test_what_is_not_one_statement_that_reads_is_refused(
     assert [one.name for one in tmp_path.iterdir()] == [file.name]
     with duckdb.connect(str(file), read_only=True) as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
+
+
+@pytest.mark.parametrize("asked", ["shop.orders", "orders", '"shop"."orders"', "SHOP.Orders"])
+def test_of_a_table_that_no_load_has_made_yet_it_says_whose_it_is(
+    asked: str, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = DeclaredTable("my orders", "shop", "orders")
+
+    def declaring(_tracker: object, destination: str, table: str) -> list[DeclaredTable]:
+        schema, _, name = table.lower().rpartition(".")
+        is_its = destination == "house" and name == "orders" and schema in ("", "shop")
+        return [declared] if is_its else []
+
+    monkeypatch.setattr("waybill.storage.open_tracker", lambda *_: nullcontext())
+    monkeypatch.setattr("waybill.deployment.declaring_pipelines", declaring)
+    done = run("sql", f"SELECT * FROM {asked}")
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 1
+    assert "pipeline 'my orders' declares table shop.orders, and no load has made it yet" in said
+    assert "`waybill balance 'my orders'` says what is on its way, `waybill status`" in said
+    assert "no load" not in run("sql", "SELECT * FROM zzzzzz").stderr
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("CREATE SCHEMA shop; CREATE TABLE shop.orders (id INT)")
+    assert "no load" not in run("sql", f"SELECT nope FROM {asked}").stderr
+
+
+def test_a_missing_table_is_told_where_the_tracker_is_away_too(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://nobody@127.0.0.1:1/none")
+    done = run("sql", "SELECT * FROM shop.orders")
+    said = " ".join(done.stderr.split())
+    assert (done.exit_code, "Table with name" in said) == (1, True)
+    assert "whether a pipeline declares it is not known:" in said
 
 
 def test_a_wrong_destination_gets_the_nearest_name(file: Path) -> None:

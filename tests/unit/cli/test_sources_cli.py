@@ -22,6 +22,8 @@ from waybill.cli import app
 from waybill.cli.output import print_json
 from waybill.cli.source_values import shown_value
 from waybill.ingestion.connectors import Discovered
+from waybill.ledger import SourceLine
+from waybill.ledger.source_runs import RunFigures
 from waybill.mapping_proposals import load_draft
 from waybill.parking import masked_words
 from waybill.pipelines import load_pipeline
@@ -904,3 +906,27 @@ def test_a_delete_with_its_key_alone_is_tried_before_one_comes(loans, monkeypatc
         file.write('{"op": "delete", "data": {"loan_id": 11}, "parked": "field_missing"}\n')
     told = CliRunner().invoke(app, ["test", "loans"])
     assert (told.exit_code, what in told.output) == (0, False), "an example says what it expects"
+
+
+@pytest.mark.parametrize(
+    ("read", "pages", "total", "said"),
+    [
+        (1, 1, None, ["1 row read,", "1 page,", "1 row by all runs"]),
+        (2_000, 2, 3_000, ["2,000 rows read,", "2 pages,", "2,000 of 3,000 rows by all runs"]),
+        (1, 1, 1, ["1 of 1 row by all runs"]),
+    ],
+)
+def test_the_status_of_a_source_counts_one_as_one(
+    read: int, pages: int, total: int | None, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing: dict[str, Any] = {name: None for name in SourceLine.__slots__}
+    nothing |= dict.fromkeys(("node", "error", "stop_asked_by", "waits_for"), "")
+    figures = RunFigures(read=read, settled=read, pages=pages, total=total)
+    line = SourceLine(
+        **nothing
+        | {"pipeline": "loans", "connector": "sql", "team": "library", "state": "succeeded"}
+        | {"pipeline_id": "l", "schedule": "", "rows_read": read, "figures": figures}
+    )
+    monkeypatch.setattr("waybill.services.source_status", lambda *_: [line])
+    shown = " ".join(sources("status", "loans").split())
+    assert [words for words in said if words not in shown] == []

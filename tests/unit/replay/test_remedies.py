@@ -60,7 +60,7 @@ def test_a_dry_run_that_fails_prints_each_way_with_its_commands_the_mild_one_fir
     )
     assert "Only if the source still has these rows" in other
     assert other.endswith(
-        "waybill pipelines deploy loans waybill ingest loans --full --why corrected --wait && "
+        "waybill pipelines deploy loans waybill ingest loans --full --yes --why corrected --wait && "
         f"waybill parked discard {WHICH} unknown_column --parked-until 2026-11-28T08:00:01Z "
         "--why corrected"
     )
@@ -85,7 +85,7 @@ def test_one_reading_serves_all_groups_of_a_pipeline() -> None:
     assert first[-1] == second[-1]
     assert first[-1].discards
     read, *discards = first[-1].commands[-1].split(" && ")
-    assert read == "waybill ingest loans --full --why corrected --wait"
+    assert read == "waybill ingest loans --full --yes --why corrected --wait"
     assert [command.split(" --parked-until")[0] for command in discards] == [
         f"waybill parked discard {WHICH} unknown_column",
         f"waybill parked discard {WHICH} type_mismatch",
