@@ -361,8 +361,8 @@ def _history_table(
         for one in its:
             style = "" if rows else "bold"
             said = _undeployed(one, is_newest=not place)
-            cells = (None, None, one.asked_at, one.asked_by, said, None)
-            rows.append([Styled(cell, style) for cell in cells])
+            when_and_what = (one.asked_at, one.asked_by, said)
+            rows.append([None, None, *(Styled(cell, style) for cell in when_and_what), None])
         style = "" if rows else "bold"
         what = _deployed(version, is_active=not rows)
         cells = (str(version.number), version.version, version.deployed_at, version.deployed_by)
