@@ -287,8 +287,8 @@ def _show_delete(event: Event, result: EventResult) -> None:
 
     mark, style = ("not as expected", "red") if result.parked else ("ok", "green")
     key = ", ".join(event.data)
-    head = f"a delete of {event.name} with its key alone ({key}): {_outcome(result)}: "
-    _say(f"{head}{mark}", indent=2, style=style)
+    head = f"a delete of {event.name} with its key alone ({key})"
+    _say(f"{head}: {mark}, {_outcome(result)}", indent=2, style=style)
     for cause in (*_causes(result), *([KEY_ONLY] if result.parked else ())):
         _say(_cut(cause, _MESSAGE_CHARS), indent=4)
 

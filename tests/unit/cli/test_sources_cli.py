@@ -891,14 +891,14 @@ def test_a_delete_with_its_key_alone_is_tried_before_one_comes(loans, monkeypatc
     sources("discover", "loans", "--write")
     what = "a delete of record with its key alone (loan_id)"
     passed = CliRunner().invoke(app, ["test", "loans"])
-    assert f"{what}: loans 1 row deleted: ok" in " ".join(passed.output.split())
+    assert f"{what}: ok, loans 1 row deleted" in " ".join(passed.output.split())
     assert passed.exit_code == 0, "what `waybill new` writes takes deletes"
     (loans / "transformation.py").write_text(CODE)
     (loans / "test_loans.py").unlink()
     failed = CliRunner().invoke(app, ["test", "loans"])
     said = " ".join(failed.output.split())
     assert failed.exit_code == 2
-    assert f"{what}: parks, transformation/field_missing: not as expected" in said
+    assert f"{what}: not as expected, parks as transformation/field_missing" in said
     assert 'begin the transformation with `if event.op == "delete": return event`' in said
     [report] = json.loads(CliRunner().invoke(app, ["test", "loans", "--json"]).stdout)["pipelines"]
     assert [one["ok"] for one in report["deletes"]] == [False]

@@ -90,7 +90,7 @@ def test_a_new_column_is_other_output_only_where_it_has_a_value(
     fills = "def transform(event):\n    event.data['m'] = 7\n    return event\n"
     print_good(compared(passes, passes, [{"n": 1}] * 3, n="int64", m="int64"))
     said = " ".join(capsys.readouterr().out.split())
-    assert said == "of 3 recent good events: 3 the same, 0 with other output, 0 newly broken"
+    assert "of 3 recent good events: 3 the same, 0 with other output, 0 newly broken" in said
     print_good(compared(passes, fills, [{"n": 1}] * 3, n="int64", m="int64"))
     said = " ".join(capsys.readouterr().out.split())
     assert "0 the same, 3 with other output" in said
