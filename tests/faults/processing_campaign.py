@@ -42,7 +42,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
-from itertools import cycle, pairwise, product
+from itertools import cycle, groupby, pairwise, product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -781,13 +782,17 @@ class Campaign:
     def _count_staged(self) -> None:
         """Count what is staged of all generations, in the order of the commits."""
         objects = open_objects(self.settings.s3)
-        query = text("SELECT key FROM staged_objects ORDER BY commit_number, key")
+        query = text("SELECT destination, commit_number, key FROM staged_objects ORDER BY 1, 2")
         with self._tracker.transaction() as connection:
-            keys = connection.execute(query).scalars().all()
-        for key in keys:
-            for frame in read_staged(objects.get(key)):
-                team = frame.pipeline_id.removesuffix("-orders")
-                self.tally.staged[team] += frame.data.column("number").to_pylist()
+            rows = connection.execute(query).all()
+        for _, commit in groupby(rows, key=itemgetter(0, 1)):
+            parts: defaultdict[str, list[list[int]]] = defaultdict(list)
+            for row in commit:
+                for frame in read_staged(objects.get(row.key)):
+                    team = frame.pipeline_id.removesuffix("-orders")
+                    parts[team].append(frame.data.column("number").to_pylist())
+            for team, own in parts.items():
+                self.tally.staged[team] += of_one_commit(own)
 
     def _count_parked(self) -> None:
         objects = open_objects(self.settings.s3)
@@ -818,6 +823,22 @@ def cluster_of_size(name: str) -> ClusterRequest:
 def key_of(number: int) -> str:
     """Return the key of an event."""
     return f"[{number % KEYS}]"
+
+
+def of_one_commit(objects: Sequence[Sequence[int]]) -> list[int]:
+    """Return the events of a commit's objects in an order that it may have.
+
+    The objects have none: a partition is cut where a topic has more of them than tasks, and a load
+    takes all that a commit has at once. So of each key the lower part comes first; where the parts
+    of two objects overlap, or one is not in order itself, that is still seen.
+    """
+    parts: list[list[int]] = []
+    for numbers in objects:
+        own: defaultdict[str, list[int]] = defaultdict(list)
+        for number in numbers:
+            own[key_of(number)].append(number)
+        parts += own.values()
+    return [number for part in sorted(parts, key=itemgetter(0)) for number in part]
 
 
 def other(cluster: str) -> str:

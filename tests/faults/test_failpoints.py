@@ -11,7 +11,7 @@ import psutil
 import pytest
 from tests import servers
 from tests.faults import failpoints
-from tests.faults.processing_campaign import KEYS, Tally, follows
+from tests.faults.processing_campaign import KEYS, Tally, follows, of_one_commit
 
 from waybill.clusters import Assignment, Move, Placement
 
@@ -90,6 +90,20 @@ def test_what_is_staged_twice_or_behind_a_later_event_of_its_key_is_known():
     assert (tally.lost, tally.doubled, tally.disordered) == (0, 0, 0)
     tally.staged["blue"] = [0, 0]
     assert (tally.doubled, tally.disordered, tally.is_good) == (1, 0, False)
+
+
+def test_objects_of_one_commit_have_no_order_among_themselves_but_each_has_its_own():
+    tally = Tally()
+    halves = [[KEYS + 1, 2 * KEYS + 1, 3 * KEYS], [1, 0, KEYS, 2 * KEYS]]
+    tally.staged["red"] = of_one_commit(halves)
+    assert sorted(tally.staged["red"]) == sorted(halves[0] + halves[1])
+    assert tally.disordered == 0, "a partition was cut for two tasks"
+    tally.staged["red"] = of_one_commit([[0, 2 * KEYS], [KEYS]])
+    assert tally.disordered == 1, "the parts of one key overlap"
+    tally.staged["red"] = of_one_commit([[KEYS, 0]])
+    assert tally.disordered == 1
+    tally.staged["red"] = [*of_one_commit([[KEYS]]), *of_one_commit([[0]])]
+    assert tally.disordered == 1, "another commit came before"
 
 
 def test_what_is_staged_and_in_no_table_or_twice_in_one_is_known():
