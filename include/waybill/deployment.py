@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, or_, select, text
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError, NotFoundError
@@ -1646,7 +1646,7 @@ def active_sources(tracker: TrackerStore, pipeline_ids: Collection[str]) -> dict
     query = (
         select(table.pipeline_id, table.version, table.deployed_at, keeps, connector)
         .where(table.pipeline_id.in_(sorted(pipeline_ids)))
-        .distinct(table.pipeline_id)
+        .ext(distinct_on(table.pipeline_id))
         .order_by(table.pipeline_id, table.number.desc())
     )
     with tracker.transaction() as connection:

@@ -520,6 +520,6 @@ def test_a_discard_that_nobody_can_answer_says_how_to_go_on(run, flights, lot):
     declined = run(*words, fails=True, answer="n\n")
     assert "Discard up to 1 parked event? [y/N]" in declined.output
     assert declined.exit_code == 1
-    with pytest.raises(InputError, match="no terminal; --yes goes on without asking"):
+    with pytest.raises(InputError, match="no terminal; add --yes to go on without being asked"):
         run(*words, answer="")
     assert lot.states() == {"parked": 7}
