@@ -8,6 +8,8 @@ UV_VERSION := 0.13.8
 BIN := .venv/bin
 STAMP := .venv/.installed
 OLDEST := .waybill/oldest-airflow
+# Compiling what is installed takes uv some seconds; beside others at work, minutes.
+export UV_COMPILE_BYTECODE_TIMEOUT ?= 900
 # Tests wait as long as they compute: two workers more than there are cores. Each has servers of its own.
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Tests start hundreds of Pythons: what one compiled the next ones need not.

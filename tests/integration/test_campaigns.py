@@ -690,7 +690,7 @@ def test_a_campaign_is_begun_from_the_command_line(tracker: TrackerStore, start:
         (("-p", "nosuch"), "'nosuch'"),
         (("--all-pipelines", "-s", "ingestion"), "nothing that matches can be replayed"),
         (("--all-pipelines", "--json"), "--json asks no questions: add --yes"),
-        (("--all-pipelines",), "--yes goes on without asking"),
+        (("--all-pipelines",), "add --yes to go on without being asked"),
     ):
         refused = start(*words, answer="")
         assert said in " ".join(refused.output.split()), refused.output
@@ -700,7 +700,7 @@ def test_a_campaign_is_begun_from_the_command_line(tracker: TrackerStore, start:
     words = ("--all-pipelines", "--rate", "7", "--canary", "--why", "a fix")
     done = start(*words, answer="y\n")
     assert done.exit_code == 0, done.output
-    assert "Replay up to 15 parked events, in 3 groups? [y/N]" in done.stdout
+    assert "Replay up to 15 parked events, in 3 groups? [y/N]" in done.stderr
     assert "1 group left out: what the source gave could not be read" in done.stderr
     assert "campaign 1 has begun: 3 groups: 3 waiting" in " ".join(done.stdout.split())
     assert "waybill campaigns show 1" in done.stdout
