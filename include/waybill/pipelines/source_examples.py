@@ -126,7 +126,7 @@ def connection_advice(connection: str, example: str) -> str:
 
 
 _UNSEEN = (
-    "deleted rows are not seen without `deletes: compare` in source.options:",
+    "deleted rows are not seen without `deletes: compare` in source.options;",
     "with it all keys are compared each 86400 s (compare_every)",
 )
 UNSEEN_DELETES = " ".join(_UNSEEN)

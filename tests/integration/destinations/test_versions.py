@@ -39,6 +39,7 @@ def test_new_rows_are_delivered_with_their_versions(destination, warehouse):
         "intake_minute": MINUTE,
         "replayed": False,
         "replay_id": None,
+        "op": "upsert",
         "number": 0,
     }
     assert_ends_right(warehouse, orders)
