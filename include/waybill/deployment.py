@@ -40,6 +40,7 @@ from waybill.pipelines import (
     Source,
     TableSpec,
     base_topic,
+    brings_deletes,
     load_pipeline,
     root_of,
     topic_name,
@@ -1637,14 +1638,16 @@ class ActiveSource:
     keeps_source: bool
     is_pushed: bool
     """It sends to the collector, so it cannot be read again."""
+    brings_deletes: bool
+    """It is declared to; what is deleted there is not there to be read again."""
 
 
 def active_sources(tracker: TrackerStore, pipeline_ids: Collection[str]) -> dict[str, ActiveSource]:
     """Return {pipeline id: the source of its active version}. Cost: one query."""
     table = pipeline_versions.c
-    keeps, connector = table.declaration["keep_source"], table.declaration["source", "connector"]
+    keeps, source = table.declaration["keep_source"], table.declaration["source"]
     query = (
-        select(table.pipeline_id, table.version, table.deployed_at, keeps, connector)
+        select(table.pipeline_id, table.version, table.deployed_at, keeps, source)
         .where(table.pipeline_id.in_(sorted(pipeline_ids)))
         .ext(distinct_on(table.pipeline_id))
         .order_by(table.pipeline_id, table.number.desc())
@@ -1652,8 +1655,14 @@ def active_sources(tracker: TrackerStore, pipeline_ids: Collection[str]) -> dict
     with tracker.transaction() as connection:
         rows = connection.execute(query).all()
     return {
-        name: ActiveSource(version, at, keeps is True, connector == PUSHED)
-        for name, version, at, keeps, connector in rows
+        name: ActiveSource(
+            version,
+            at,
+            keeps is True,
+            source["connector"] == PUSHED,
+            brings_deletes(source["connector"], source.get("options", {})),
+        )
+        for name, version, at, keeps, source in rows
     }
 
 

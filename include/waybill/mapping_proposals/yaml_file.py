@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -154,13 +154,16 @@ def _replace(path: Path, content: bytes) -> None:
 def _check(directory: Path, text: str, proposals: Sequence[Proposal], before: Any) -> None:
     """Refuse a text that does not say what is proposed, or has mistakes.
 
-    Of other events it must say what it said ``before``: one may be written once for several.
+    Of all else it must say what it said ``before``: what is written once may stand for several.
     """
     written = read_document(text)
     proposed = {proposal.event for proposal in proposals}
-    for name, event in (before.get("events") or {}).items():
-        if name not in proposed and written.value["events"].get(name) != event:
-            raise _by_hand(next(iter(proposed)))
+    if (
+        written.faults
+        or not isinstance(written.value, dict)
+        or _others(written.value, proposed) != _others(before, proposed)
+    ):
+        raise _by_hand(next(iter(proposed)))
     pipeline = load_completed(directory, lambda _: written.value)
     for proposal in proposals:
         wanted, declared = proposal.declaration, pipeline.events[proposal.event]
@@ -173,6 +176,13 @@ def _check(directory: Path, text: str, proposals: Sequence[Proposal], before: An
             declared.personal,
         ):
             raise _by_hand(proposal.event)
+
+
+def _others(declared: dict[str, Any], proposed: Collection[str]) -> dict[str, Any]:
+    """Return what a declaration says of all but some of its events."""
+    events = declared.get("events") or {}
+    others = {name: event for name, event in events.items() if name not in proposed}
+    return {**declared, "events": others}
 
 
 def _by_hand(event: str) -> InputError:
@@ -248,7 +258,8 @@ def _with_columns(text: str, proposal: Proposal) -> str:
         return text[:at] + "".join(shapes) + text[at:]
     at = _line_end(text, _end(columns))
     newline = "\r\n" if "\r\n" in text else "\n"
-    lines = _indented(added_lines(proposal), columns.start_mark.column)
+    indent = columns.value[0][0].start_mark.column  # the map's own mark is that of its anchor
+    lines = _indented(added_lines(proposal), indent)
     return text[:at] + "".join(newline + line for line in lines) + text[at:]
 
 

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.model import Source as Source
     from waybill.pipelines.model import TableSpec as TableSpec
     from waybill.pipelines.model import base_topic as base_topic
+    from waybill.pipelines.model import brings_deletes as brings_deletes
     from waybill.pipelines.model import generation_name as generation_name
     from waybill.pipelines.model import generation_of as generation_of
     from waybill.pipelines.model import topic_name as topic_name
@@ -151,6 +152,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Source",
             "TableSpec",
             "base_topic",
+            "brings_deletes",
             "generation_name",
             "generation_of",
             "topic_name",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -138,6 +139,15 @@ class EventDeclaration(_Model):
     """Payload fields (``a.b``: a field inside another) that only some people may see."""
 
 
+def brings_deletes(connector: str, options: Mapping[str, Any]) -> bool:
+    """Tell whether a source is declared to bring deletes; see ``Source.brings_deletes``."""
+    if connector == "sql":
+        return options.get("deletes") is not None
+    if connector == "kafka":
+        return options.get("format") == "debezium"
+    return connector == "postgres_cdc"
+
+
 class Source(_Model):
     """Where a pipeline's records come from."""
 
@@ -162,11 +172,7 @@ class Source(_Model):
 
         A message of Kafka without a value is one as well; whether such come the topic alone says.
         """
-        if self.connector == "sql":
-            return self.options.get("deletes") is not None
-        if self.connector == "kafka":
-            return self.options.get("format") == "debezium"
-        return self.connector == "postgres_cdc"
+        return brings_deletes(self.connector, self.options)
 
     @property
     def event_names(self) -> tuple[str, ...]:

@@ -27,6 +27,11 @@ _IF_STILL_THERE = (
     "Only if the source still has these rows: the last command discards what may be the only copy "
     "of the others"
 )
+_DELETES_ARE_GONE = (
+    "The source brings deletes, and what is deleted there is not read again, so no command here "
+    "discards these events: once the rows are delivered, see with `waybill parked sample` whether "
+    "deletes are among them; a replay with another mapping delivers those, and nothing else does"
+)
 _SEND_AGAIN = (
     "The source sends to `waybill collector`, so it cannot be read again: have the events sent "
     "again, and discard these once the new ones are delivered. `keep_source: true` in the "
@@ -219,8 +224,10 @@ def _read_again(plans: Sequence[_Plan], *, others: int) -> Remedy:
     if first.is_deployed_since:
         advice = f"{first.since}: if it corrects the transformation, read their source again"
         steps = ()
-    said = [f"{_sentence(advice)}: {_NO_SOURCE}", _IF_STILL_THERE]
-    if len(plans) > 1:
+    keeps_deletes = first.source.brings_deletes
+    said = [f"{_sentence(advice)}: {_NO_SOURCE}"]
+    said.append(_DELETES_ARE_GONE if keeps_deletes else _IF_STILL_THERE)
+    if len(plans) > 1 and others <= 0:
         said.append(f"One reading serves {len(plans)} groups of this pipeline: do it once")
     elif others > 0:
         said.append(
@@ -228,11 +235,9 @@ def _read_again(plans: Sequence[_Plan], *, others: int) -> Remedy:
             f"-s {MAPPING}` gives one command for them"
         )
     read = f"waybill ingest {first.name} --full --yes --why corrected --wait"
-    return Remedy(
-        ". ".join(said),
-        (*steps, " && ".join([read, *map(_discard, plans)])),
-        discards=True,
-    )
+    discards = [] if keeps_deletes else [_discard(plan) for plan in plans]
+    commands = (*steps, " && ".join([read, *discards]))
+    return Remedy(". ".join(said), commands, discards=bool(discards))
 
 
 def _discard(plan: _Plan) -> str:

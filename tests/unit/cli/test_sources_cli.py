@@ -21,12 +21,13 @@ from waybill.access import masked_fields
 from waybill.cli import app
 from waybill.cli.output import print_json
 from waybill.cli.source_values import shown_value
+from waybill.errors import InputError
 from waybill.ingestion.connectors import Discovered
 from waybill.ledger import SourceLine
 from waybill.ledger.source_runs import RunFigures
-from waybill.mapping_proposals import load_draft
+from waybill.mapping_proposals import Proposal, load_draft, write
 from waybill.parking import masked_words
-from waybill.pipelines import load_pipeline
+from waybill.pipelines import Column, load_pipeline
 
 HEAD = """\
 # orders of the shop
@@ -822,6 +823,38 @@ def test_columns_that_two_events_share_are_left_to_the_user(folder):
     )
     said = " ".join(sources("discover", str(folder), "--write", code=1).split())
     assert "'order' is written in a way that --write cannot add to; paste what is printed" in said
+    assert (folder / "pipeline.yaml").read_text() == before
+
+
+def test_new_columns_go_behind_the_others_of_a_map_with_an_anchor(folder):
+    (folder / "o.csv").write_text("id,price\n1,1.25\n2,2.25\n")
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    shared = (
+        "events:\n  order:\n    key: [id]\n    table: orders\n    columns: &same\n      id: int64\n"
+    )
+    before = declare(folder, shared, head)
+    said = " ".join(sources("discover", str(folder), "--write").split())
+    assert "price" in said
+    assert '      price: "decimal(18,2)"\n' in (folder / "pipeline.yaml").read_text() or (
+        "      price: decimal(18,2)\n" in (folder / "pipeline.yaml").read_text()
+    ), "behind a column, not behind the anchor"
+    assert before != (folder / "pipeline.yaml").read_text()
+
+
+def test_a_column_that_two_events_lack_in_one_map_is_not_written_twice(folder):
+    """Of two columns of one name the file does not load; nothing of it is replaced then."""
+    events = BRACES.replace("columns: {", "columns: &same {")
+    events += "  other: {key: [id], table: others, columns: *same}\n"
+    head = HEAD[: HEAD.index("source:")] + "source: {connector: csv, path: o.csv, event: order}\n"
+    before = declare(folder, events, head)
+    proposals = []
+    for name, declared in load_pipeline(folder).events.items():
+        columns = (*declared.table.columns, Column(name="note", type="string"))
+        table = declared.table.model_copy(update={"columns": columns})
+        wanted = declared.model_copy(update={"table": table})
+        proposals.append(Proposal(name, wanted, 1, frozenset(), {}, declared, added=("note",)))
+    with pytest.raises(InputError, match="a way that --write cannot add to"):
+        write(folder, proposals)
     assert (folder / "pipeline.yaml").read_text() == before
 
 

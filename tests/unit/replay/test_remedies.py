@@ -17,7 +17,7 @@ from waybill.replay import DryRunReport, Remedy
 from waybill.replay.remedies import remedies_of
 
 PARKED = datetime(2026, 11, 28, 8, tzinfo=UTC)
-BEFORE = ActiveSource("0fe460dfc505", PARKED - timedelta(hours=1), False, False)
+BEFORE = ActiveSource("0fe460dfc505", PARKED - timedelta(hours=1), False, False, False)
 SINCE = replace(BEFORE, deployed_at=PARKED + timedelta(hours=1))
 WHICH = "loans -e loan -s mapping -t"
 WAY = "mapping/unknown_column"
@@ -115,3 +115,17 @@ def test_names_are_quoted() -> None:
     [(mild, other)] = advised(BEFORE, hostile)
     for command in (mild.commands[0], mild.commands[2], other.commands[1]):
         assert "-e 'x; rm -rf $HOME' -s" in command
+
+
+def test_what_may_be_a_delete_is_not_discarded_where_a_reading_brings_none() -> None:
+    [(_, reading)] = advised(replace(BEFORE, brings_deletes=True), group(1))
+    assert not reading.discards
+    assert "what is deleted there is not read again" in reading.advice
+    assert [one for one in reading.commands if "discard" in one] == []
+
+
+def test_one_reading_says_that_it_serves_groups_that_are_not_shown_too() -> None:
+    found = [group(1), group(2, "type_mismatch")]
+    remedies = remedies_of(found, {"pl-1": BEFORE}, {"pl-1": 7})
+    assert "`waybill parked show loans -s mapping` gives one command" in remedies[1][1].advice
+    assert "do it once" not in remedies[1][1].advice
