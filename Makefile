@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-ingestion faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion campaigns campaign-tests campaign-search record pictures
+.PHONY: help demo down quick test lint format lock venv java trino celery consul oldest-airflow chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-airflow bench-clusters bench-ingestion bench-shapes faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone faults-airflow faults-ingestion campaigns campaign-tests campaign-search record pictures
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -71,6 +71,9 @@ bench-clusters: venv  ## teams packed into virtual clusters, simulated: recovery
 
 bench-ingestion: venv java  ## what ingestion takes in: the HTTP collector; sql, files, dlt, cdc against the same source read without us; memory; capacity that follows the work (PARTS=<names>; QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.ingestion $(ARGS)
+
+bench-shapes: venv  ## CPU an event in processing, whatever the shape of the data: names, failing values, numbers, deletes, columns, sizes; no servers (ONLY=<shapes>; QUICK=1: less than a minute)
+	$(BIN)/python -m tests.benchmarks.shapes $(ARGS)
 
 faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.producer_kills $(ARGS)

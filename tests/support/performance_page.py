@@ -31,6 +31,10 @@ SHOWN = {
         "throughput_ratio_100b", "throughput_ratio_1kb", "throughput_ratio_10kb",
         "added_cpu_us_1kb", "append_p50_us_1kb", "append_p99_us_1kb", "wal_bytes_per_message_1kb",
     ),
+    "bench-shapes": (
+        "worst_ratio", "names_200_vs_1", "failing_1pct_vs_clean", "doubles_vs_ints",
+        "deletes_vs_upserts", "simplest_us",
+    ),
     "bench-parking": (
         "failing_vs_clean", "puts_per_task_batch", "list_p95_ms", "discard_500k_s",
         "replay_vs_live", "peak_rss_mb",

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from waybill.events.catalogue import ErrorType as ErrorType
     from waybill.events.catalogue import Stage as Stage
     from waybill.events.catalogue import error_type as error_type
+    from waybill.events.decoding import FirstPasses as FirstPasses
     from waybill.events.decoding import Heads as Heads
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
+    from waybill.events.decoding import group_heads as group_heads
     from waybill.events.decoding import payload_bytes as payload_bytes
     from waybill.events.decoding import payloads_reader as payloads_reader
+    from waybill.events.decoding import read_first_passes as read_first_passes
     from waybill.events.decoding import read_heads as read_heads
     from waybill.events.decoding import read_payload as read_payload
     from waybill.events.decoding import unpack_events as unpack_events
@@ -77,11 +80,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "error_type",
         ],
         "decoding": [
+            "FirstPasses",
             "Heads",
             "decode",
             "decode_head",
+            "group_heads",
             "payload_bytes",
             "payloads_reader",
+            "read_first_passes",
             "read_heads",
             "read_payload",
             "unpack_events",

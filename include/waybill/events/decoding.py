@@ -4,19 +4,19 @@ The quick way reads straight into a typed structure and must never accept what t
 refuse, nor read it otherwise; whatever it does not know, it leaves to the careful way, which also
 finds the words for what is wrong.
 
-Many messages at once are read into columns (`read_heads`), where all came for the first time and
-hold nothing rare, as nearly all do. An event is made of one only where one is asked for.
+Many messages at once are read into columns (`read_first_passes`), where all came for the first time
+and hold nothing rare, as nearly all do. An event is made of one only where one is asked for.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from operator import itemgetter
-from typing import Annotated, Any, Generic, Literal, TypeVar, overload
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 import msgspec
 
@@ -64,6 +64,7 @@ class _Message(msgspec.Struct, Generic[_PayloadT], gc=False, forbid_unknown_fiel
     stage: str
     attempt: _Natural32
     replayid: str | None = None
+    op: Literal["upsert", "delete"] = "upsert"
 
 
 class _FirstPass(_Message[msgspec.Raw], gc=False, forbid_unknown_fields=True):
@@ -88,6 +89,8 @@ class _Packed(msgspec.Struct, array_like=True):
     intake_minutes: Sequence[int]
     times: Sequence[str]
     payloads: list[Any]
+    deletes: Sequence[int]
+    """Indices of those that delete their row."""
 
 
 class _Payload(msgspec.Struct, gc=False):
@@ -166,7 +169,7 @@ def _decode(value: bytes, read: Callable[[bytes], _Message[Any]]) -> Event:
         return _decode_carefully(value)
     return Event(
         wire.id, pipeline_id, team, wire.type, wire.subject, source_version, intake_version,
-        wire.intakeminute, wire.time, wire.data, wire.stage, wire.attempt, wire.replayid,
+        wire.intakeminute, wire.time, wire.data, wire.stage, wire.attempt, wire.replayid, wire.op,
     )  # fmt: skip
 
 
@@ -181,8 +184,11 @@ class Heads(Sequence[Event]):
         messages: Sequence[_FirstPass],
         source_versions: Sequence[int],
         intake_versions: Sequence[int],
+        *,
+        has_deletes: bool = False,
     ) -> None:
         self._messages = messages
+        self._has_deletes = has_deletes
         self.source_versions = source_versions
         self.intake_versions = intake_versions
         self.team, self.pipeline_id = _parties(messages[0].source)
@@ -210,17 +216,9 @@ class Heads(Sequence[Event]):
             event = self._made[index] = Event(
                 message.id, self.pipeline_id, self.team, self.name, message.subject,
                 self.source_versions[index], self.intake_versions[index], message.intakeminute,
-                message.time, message.data,
+                message.time, message.data, op=message.op,
             )  # fmt: skip
         return event
-
-    def followed_by(self, other: Heads) -> Heads:
-        """Return these and others behind them, of the same team, pipeline and event name."""
-        return Heads(
-            [*self._messages, *other._messages],
-            [*self.source_versions, *other.source_versions],
-            [*self.intake_versions, *other.intake_versions],
-        )
 
     def pick(self, indices: Sequence[int]) -> Heads:
         """Return some of them, at least one, that are of one pipeline and event name."""
@@ -229,7 +227,15 @@ class Heads(Sequence[Event]):
             [messages[index] for index in indices],
             [sources[index] for index in indices],
             [intakes[index] for index in indices],
+            has_deletes=self._has_deletes,
         )
+
+    @property
+    def deletes(self) -> list[int]:
+        """Return the indices of those that delete their row."""
+        if not self._has_deletes:
+            return []
+        return [index for index, message in enumerate(self._messages) if message.op == DELETE]
 
     @property
     def ids(self) -> list[str]:
@@ -267,16 +273,34 @@ class Heads(Sequence[Event]):
                 self.pipeline_id, self.team, self.name, self.ids, self.keys,
                 self.source_versions, self.intake_versions, self.intake_minutes,
                 [message.time for message in messages], [message.data for message in messages],
+                self.deletes,
             )
         )  # fmt: skip
 
 
-def read_heads(values: Sequence[bytes]) -> list[tuple[Heads, Sequence[int]]] | None:
-    """Read messages at once; return those of one pipeline and name together, with their indices.
+class FirstPasses(NamedTuple):
+    """Messages that came for the first time, read but for their payloads; see `group_heads`."""
+
+    messages: Sequence[_FirstPass]
+    source_versions: Sequence[int]
+    intake_versions: Sequence[int]
+    kinds: Set[tuple[str, str]]
+    """Source and type of each."""
+    has_deletes: bool
+
+    @property
+    def teams(self) -> dict[str, str]:
+        """Return the team of each pipeline."""
+        parties = (_parties(source) for source, _ in self.kinds)
+        return {pipeline_id: team for team, pipeline_id in parties}
+
+
+def read_first_passes(values: Sequence[bytes]) -> FirstPasses | None:
+    """Read messages at once.
 
     None: they are not all plain first passes, or have more than 16 MiB together, which are held
-    twice here; `decode_head` finds out which is what. Whatever is read here, `decode` would read
-    the same. Cost: about 0.8 µs for 400 bytes.
+    twice here, or one pipeline comes from two teams; `decode_head` finds out which is what.
+    Whatever is read here, `decode` would read the same. Cost: about 0.8 µs for 400 bytes.
     """
     if sum(map(len, values)) > _LARGEST_SLICE_BYTES:
         return None
@@ -302,22 +326,38 @@ def read_heads(values: Sequence[bytes]) -> list[tuple[Heads, Sequence[int]]] | N
         or not -_INT64 <= min(sources) <= max(sources) < _INT64
     ):
         return None
-    return _grouped(Heads(messages, sources, intakes), messages)
+    kinds = {(message.source, message.type) for message in messages}
+    found = FirstPasses(messages, sources, intakes, kinds, DELETE in {m.op for m in messages})
+    return found if len(found.teams) == len({source for source, _ in kinds}) else None
 
 
-def _grouped(
-    heads: Heads, messages: Sequence[_FirstPass]
-) -> list[tuple[Heads, Sequence[int]]] | None:
-    """Return heads by pipeline and name; None: one pipeline comes from two teams."""
-    sources = {message.source for message in messages}
-    if len(sources) == len({message.type for message in messages}) == 1:
+def group_heads(parts: Sequence[FirstPasses]) -> list[tuple[Heads, Sequence[int]]]:
+    """Return messages of one pipeline and event name together, with their indices over all parts.
+
+    No pipeline of them is of two teams. Cost: 0.5 µs a message; nothing where all are alike.
+    """
+    messages = [*chain.from_iterable(part.messages for part in parts)]
+    heads = Heads(
+        messages,
+        [*chain.from_iterable(part.source_versions for part in parts)],
+        [*chain.from_iterable(part.intake_versions for part in parts)],
+        has_deletes=any(part.has_deletes for part in parts),
+    )
+    if len(set().union(*(part.kinds for part in parts))) == 1:
         return [(heads, range(len(messages)))]
-    if len({_parties(source)[1] for source in sources}) < len(sources):
-        return None
     groups: dict[tuple[str, str], list[int]] = {}
     for index, message in enumerate(messages):
         groups.setdefault((message.source, message.type), []).append(index)
     return [(heads.pick(indices), indices) for indices in groups.values()]
+
+
+def read_heads(values: Sequence[bytes]) -> list[tuple[Heads, Sequence[int]]] | None:
+    """Return messages of one pipeline and name together, with their indices; None: not at once.
+
+    See `read_first_passes`.
+    """
+    found = read_first_passes(values)
+    return None if found is None else group_heads([found])
 
 
 def unpack_events(body: bytes | bytearray) -> list[Event]:
@@ -331,13 +371,16 @@ def unpack_events(body: bytes | bytearray) -> list[Event]:
         packed = _read_packed(body)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
-    return list(
+    events = list(
         map(
             Event, packed.ids, repeat(packed.pipeline_id), repeat(packed.team),
             repeat(packed.name), packed.keys, packed.source_versions, packed.intake_versions,
             packed.intake_minutes, packed.times, packed.payloads,
         )
     )  # fmt: skip
+    for index in packed.deletes:
+        events[index].op = DELETE
+    return events
 
 
 def payloads_reader(kind: Any) -> Callable[[bytes | bytearray | memoryview], list[Any]]:

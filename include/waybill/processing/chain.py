@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -19,12 +17,14 @@ from waybill.events import (
     DELETE,
     HELD_ERROR,
     Event,
+    FirstPasses,
     Heads,
     decode,
     decode_head,
     encode,
+    group_heads,
     loads,
-    read_heads,
+    read_first_passes,
     refuse_wrong_reference,
 )
 from waybill.pipelines import UNKNOWN_PIPELINE
@@ -44,7 +44,12 @@ _BLOCK = 1024
 arenas."""
 _SLICE, _SLICE_BYTES = 4096, 2 * 1024**2
 """Messages, and their bytes, that are worked on at a time: whole blocks, one at the least. What is
-done once for them (a request to a process of user code, columns) costs as some hundred of them."""
+done once for those of one event name (a request to a process of user code, columns) costs as some
+hundred of them, so there are more where there are many names:"""
+_GROUP = 512
+"""times their number,"""
+MOST_EVENTS, _MOST_BYTES = 65_536, 24 * 1024**2
+"""and at most so many, in so many bytes."""
 
 
 class _Group(NamedTuple):
@@ -98,6 +103,8 @@ class Chain:
         self._fetch = fetch
         self._held = frozenset(held)
         self.result = ChainResult()
+        self.wanted = 0
+        """Messages that are worth a chunk: more than a few where there are many event names."""
         self._chunk = Chunk((), (), (), ())
         self._fetched: set[int] = set()
         """Places of the events whose payload was not in the message."""
@@ -110,6 +117,7 @@ class Chain:
             if groups is None:
                 self._slice_by_message(self._chunk)
                 continue
+            self.wanted = min(MOST_EVENTS, _GROUP * len(groups))
             for heads, places in groups:
                 group = _Group(heads.pipeline_id, heads.name, _FIRST_STAGE, replayed=False)
                 self._enter(group, Items(heads, places))
@@ -366,68 +374,64 @@ _Groups: TypeAlias = "Sequence[tuple[Heads, Sequence[int]]]"
 """Events of one pipeline and name each, with their places."""
 
 
+class _Slice:
+    """Blocks of messages that are worked on together."""
+
+    def __init__(self, start: int) -> None:
+        self.start = self.end = start
+        """Of its messages in the chunk; the end is behind the last."""
+        self._blocks: list[FirstPasses] = []
+        self._bytes = 0
+        self._kinds = set[tuple[str, str]]()
+        self._teams = dict[str, str]()
+
+    def add(self, block: FirstPasses, count: int, size: int) -> bool:
+        """Add a block of so many messages and bytes, if there is room for it."""
+        teams = block.teams
+        if self._blocks and (
+            self._is_full(count, size)
+            or any(
+                self._teams.get(pipeline_id, team) != team for pipeline_id, team in teams.items()
+            )
+        ):
+            return False
+        self._blocks.append(block)
+        self.end += count
+        self._bytes += size
+        self._kinds |= block.kinds
+        self._teams |= teams
+        return True
+
+    def _is_full(self, count: int, size: int) -> bool:
+        events = max(_SLICE, min(MOST_EVENTS, _GROUP * len(self._kinds)))
+        most_bytes = min(_MOST_BYTES, _SLICE_BYTES * events // _SLICE)
+        return self.end - self.start + count > events or self._bytes + size > most_bytes
+
+    def groups(self) -> _Groups:
+        return group_heads(self._blocks)
+
+
 def _slices(values: Sequence[bytes]) -> Iterator[tuple[int, int, _Groups | None]]:
     """Yield where each slice of messages begins and ends, and its events, their places within it.
 
     None: it is a block of which some are no plain first passes.
     """
-    blocks: list[_Groups] = []
-    start = size = 0
-    teams: dict[str, str] = {}
+    now = _Slice(0)
     for at in range(0, len(values), _BLOCK):
         block = values[at : at + _BLOCK]
-        groups = read_heads(block)
-        more = sum(map(len, block))
-        if blocks and (
-            groups is None
-            or at + len(block) - start > _SLICE
-            or size + more > _SLICE_BYTES
-            or any(teams.get(heads.pipeline_id, heads.team) != heads.team for heads, _ in groups)
-        ):
-            yield start, at, _joined(blocks)
-            blocks, size = [], 0
-            teams.clear()
-        if not blocks:
-            start = at
-        if groups is None:
-            yield at, at + len(block), None
+        found = read_first_passes(block)
+        if found is not None and now.add(found, len(block), sum(map(len, block))):
             continue
-        blocks.append(groups)
-        size += more
-        teams.update((heads.pipeline_id, heads.team) for heads, _ in groups)
-    if blocks:
-        yield start, len(values), _joined(blocks)
-
-
-def _joined(blocks: Sequence[_Groups]) -> _Groups:
-    """Return the events of blocks, one behind the other; no pipeline is of two teams."""
-    if len(blocks) == 1:
-        return blocks[0]
-    found: dict[tuple[str, str], tuple[list[Heads], list[Sequence[int]]]] = {}
-    for number, groups in enumerate(blocks):
-        for heads, places in groups:
-            parts, spans = found.setdefault((heads.pipeline_id, heads.name), ([], []))
-            parts.append(heads)
-            spans.append(_moved(places, number * _BLOCK))
-    return [
-        (reduce(Heads.followed_by, parts), _one_behind_the_other(spans))
-        for parts, spans in found.values()
-    ]
-
-
-def _moved(places: Sequence[int], by: int) -> Sequence[int]:
-    if isinstance(places, range):
-        return range(places.start + by, places.stop + by)
-    return [place + by for place in places]
-
-
-def _one_behind_the_other(spans: Sequence[Sequence[int]]) -> Sequence[int]:
-    """Return places of blocks together, as a range where they are one."""
-    if all(isinstance(span, range) for span in spans) and all(
-        one[-1] + 1 == other[0] for one, other in pairwise(spans)
-    ):
-        return range(spans[0][0], spans[-1][-1] + 1)
-    return [place for span in spans for place in span]
+        if now.end > now.start:
+            yield now.start, now.end, now.groups()
+        now = _Slice(at)
+        if found is None:
+            yield at, at + len(block), None
+            now = _Slice(at + len(block))
+        else:
+            now.add(found, len(block), sum(map(len, block)))
+    if now.end > now.start:
+        yield now.start, now.end, now.groups()
 
 
 @dataclass(slots=True)
@@ -469,8 +473,9 @@ def _mapped(
     plan: Plan, name: str, items: Items, payloads: Sequence[Any], *, by_column: bool
 ) -> tuple[EventPlan | None, pa.RecordBatch | None, dict[int, Fault]]:
     """Return the rows that fit and, in order, the faults of those that do not, by index."""
-    deletes: frozenset[int] = frozenset()
-    if not isinstance(items.events, Heads):  # which are all upserts
+    if isinstance(items.events, Heads):
+        deletes = frozenset(items.events.deletes)
+    else:
         deletes = frozenset(i for i, event in enumerate(items.events) if event.op == DELETE)
     mapped = plan.map(name, payloads, by_column=by_column, deletes=deletes)
     if mapped is None:

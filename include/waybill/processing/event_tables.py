@@ -10,7 +10,7 @@ unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from waybill.errors import ParkError
-from waybill.events import UPSERT, Event, Heads, dumps_read, encode_data
+from waybill.events import DELETE, UPSERT, Event, Heads, dumps_read, encode_data
 from waybill.pipelines import arrow_type
 from waybill.processing.conversion import convert
 from waybill.processing.failures import Fault
@@ -56,7 +56,10 @@ class EventBatch(NamedTuple):
 
     @staticmethod
     def of_facts(
-        name: str, facts: bytes | memoryview, payloads: Iterable[Sequence[Any] | StructPayloads]
+        name: str,
+        facts: bytes | memoryview,
+        payloads: Iterable[Sequence[Any] | StructPayloads],
+        deletes: Collection[int] = (),
     ) -> Iterator[EventBatch]:
         """Yield events of which `packed_facts` and `PayloadReader` gave the parts.
 
@@ -64,11 +67,14 @@ class EventBatch(NamedTuple):
             name: of the events.
             facts: of all of them.
             payloads: of `MOST_ROWS` events each, the last of fewer.
+            deletes: indices of the events that delete their row.
         """
         read = pa.ipc.read_record_batch(pa.py_buffer(facts), _FACTS)
-        first = 0
+        deleted, first = frozenset(deletes), 0
         for some in payloads:
-            yield EventBatch(name, read.slice(first, len(some)), None, some)
+            rows = range(first, first + len(some))
+            ops = [DELETE if row in deleted else UPSERT for row in rows] if deleted else None
+            yield EventBatch(name, read.slice(first, len(some)), ops, some)
             first += len(some)
 
     @staticmethod

@@ -24,7 +24,7 @@ import orjson
 import pyarrow as pa
 
 from waybill.errors import StopError
-from waybill.events import UPSERT, Event, Heads
+from waybill.events import DELETE, UPSERT, Event, Heads
 from waybill.pipelines import TableSpec
 
 MAGIC = b"WBS1"
@@ -107,7 +107,7 @@ def system_columns(
             head_array(events, "source_versions"),
             head_array(events, "intake_versions"),
             known.minutes,
-            pa.repeat(pa.scalar(UPSERT), len(events)),
+            _ops(events),
             is_replayed,
             pa.nulls(len(events), pa.string()),
             known.attempts,
@@ -123,6 +123,13 @@ def system_columns(
         pa.array([e.replay_id for e in events], pa.string()),
         known.attempts,
     ]
+
+
+def _ops(heads: Heads) -> pa.Array:
+    deletes = frozenset(heads.deletes)
+    if not deletes:
+        return pa.repeat(pa.scalar(UPSERT), len(heads))
+    return pa.array([DELETE if n in deletes else UPSERT for n in range(len(heads))], pa.string())
 
 
 def head_array(heads: Heads, name: str) -> pa.Array:

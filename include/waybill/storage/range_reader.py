@@ -74,6 +74,15 @@ class Records:
     size_bytes: int = 0
     """Of the values."""
 
+    def joined(self, others: Records) -> Records:
+        """Return these, with records of the same topic that were read later behind them."""
+        self.partitions += others.partitions
+        self.values += others.values
+        self.offsets += others.offsets
+        self.times_ms += others.times_ms
+        self.size_bytes += others.size_bytes
+        return self
+
 
 class Unread(NamedTuple):
     """A partition whose range could not be read to its end."""

@@ -289,7 +289,7 @@ def test_slices_read_at_once_end_as_those_read_by_message(
         return failures, ends, staged, result.counts.to_json()
 
     at_once = ended()
-    monkeypatch.setattr("waybill.processing.chain.read_heads", lambda values: None)
+    monkeypatch.setattr("waybill.processing.chain.read_first_passes", lambda values: None)
     assert ended() == at_once
 
 
@@ -334,6 +334,7 @@ def test_blocks_that_are_worked_on_together_end_as_each_by_itself(
         }
         return failures, ends, staged, result.counts.to_json(), result.replayed
 
+    monkeypatch.setattr("waybill.processing.chain._GROUP", 1)
     monkeypatch.setattr("waybill.processing.chain._BLOCK", 16)
     monkeypatch.setattr("waybill.processing.chain._SLICE", 16)
     alone = ended()
@@ -342,6 +343,17 @@ def test_blocks_that_are_worked_on_together_end_as_each_by_itself(
     monkeypatch.setattr("waybill.processing.chain._SLICE_BYTES", most[1])
     assert ended() == alone
     assert 16 < max(sizes) <= most[0]
+
+
+def test_a_slice_holds_more_messages_where_there_are_more_names() -> None:
+    for names, sizes in ((3, [4096, 4096, 1808]), (16, [8192, 1808]), (40, [10_000])):
+        values = [encode(event(n, {"id": n}, name=f"name {n % names}")) for n in range(10_000)]
+        found = list(_slices(values))
+        assert [end - start for start, end, _ in found] == sizes
+        for start, _, groups in found:
+            assert groups is not None
+            for heads, places in groups:
+                assert [f"e{start + place}" for place in places] == heads.ids
 
 
 def test_a_slice_holds_many_small_messages_and_few_large_ones() -> None:

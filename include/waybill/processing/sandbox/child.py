@@ -78,6 +78,8 @@ class TableOrder(msgspec.Struct, frozen=True):
     """Where events come by column: the size of ``packed_facts``; behind them are payloads."""
     payloads_bytes: tuple[int, ...] = ()
     """Of these: the size of each JSON array, of ``MOST_ROWS`` payloads, the last of fewer."""
+    deletes: Sequence[int] = ()
+    """Indices of the events that delete their row, where events come by column."""
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -243,7 +245,8 @@ class _Child:
                 yield from EventBatch.of_events(events)
             else:
                 facts = memoryview(body)[: order.facts_bytes]
-                yield from EventBatch.of_facts(order.name, facts, self._payloads(order, body))
+                payloads = self._payloads(order, body)
+                yield from EventBatch.of_facts(order.name, facts, payloads, order.deletes)
         except (ParkError, ValueError, RecursionError) as error:
             raise _UnreadableError from error
 

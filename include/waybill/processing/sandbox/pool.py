@@ -455,7 +455,8 @@ class _Batch:
         if heads is None:
             return TableOrder(name, types, 0), values
         facts, payloads = packed_facts(heads), heads.payloads(MOST_ROWS)
-        order = TableOrder(name, types, len(facts), tuple(map(len, payloads)))
+        sizes = tuple(map(len, payloads))
+        order = TableOrder(name, types, len(facts), sizes, heads.deletes)
         return order, [facts, *payloads]
 
     def _results(self, events: Sequence[Event], answer: Any) -> Results:

@@ -58,6 +58,7 @@ DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
 MOST_NEEDED = 20_000
 """Pipelines of one topic that a task tells it needs."""
 _LOOKED_AT_ONCE = 1024
+_MOST_GATHERED_BYTES = 24 * 1024**2
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What Spark runs in each task: see `StageTask`."""
 
@@ -190,7 +191,9 @@ class StageTask:
         worker = this_worker(self._plan.settings)
         shares = dict[str, TopicShare | NeededPipelines]()
         unread = dict[str, Unread]()
-        for found in records:
+        for found in gathered(
+            records, lambda topic: shares[topic].wanted if topic in shares else 0
+        ):
             topic = found.topic
             if isinstance(found, Unread):
                 unread[topic] = found
@@ -268,6 +271,11 @@ class TopicShare:
         """To be recorded once the objects are written."""
 
     @property
+    def wanted(self) -> int:
+        """Return how many records are worth to be taken together."""
+        return self._chain.wanted
+
+    @property
     def is_through(self) -> bool:
         """Whether no more records are wanted: the topic was given up."""
         return self._gave_up
@@ -315,6 +323,33 @@ class TopicShare:
         return descriptor_batch(descriptor, segments)
 
 
+def _wanted(share: TopicShare | NeededPipelines | None) -> int:
+    return 0 if share is None else share.wanted
+
+
+def gathered(
+    records: Iterable[Records | Unread], wanted: Callable[[str], int]
+) -> Iterator[Records | Unread]:
+    """Yield records, those of a topic joined until there are as many as are wanted, or 24 MiB.
+
+    All topics wait with 48 MiB at the most.
+    """
+    waiting = dict[str, Records]()
+    for found in records:
+        known = waiting.pop(found.topic, None)
+        if isinstance(found, Unread):
+            yield found
+            continue
+        joined = found if known is None else known.joined(found)
+        if len(joined.values) >= wanted(found.topic) or joined.size_bytes >= _MOST_GATHERED_BYTES:
+            yield joined
+            continue
+        waiting[found.topic] = joined
+        while sum(one.size_bytes for one in waiting.values()) > 2 * _MOST_GATHERED_BYTES:
+            yield waiting.pop(max(waiting, key=lambda topic: waiting[topic].size_bytes))
+    yield from waiting.values()
+
+
 def _taken(
     share: TopicShare | NeededPipelines, records: Records, plans: TopicPlans
 ) -> TopicShare | NeededPipelines:
@@ -340,6 +375,7 @@ class NeededPipelines:
     """
 
     traces: Sequence[pa.RecordBatch] = ()
+    wanted = 0
 
     def __init__(self, plans: TopicPlans, pipeline_id: str) -> None:
         self._plans = plans
