@@ -28,15 +28,17 @@ from tests.support.memory_objects import MemoryObjects
 from waybill.events import Event, encode
 from waybill.mappings import rules_of
 from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec
-from waybill.processing import Chain, Chunk, LocalLearner, Plan, sandbox_with
+from waybill.processing import Chain, LocalLearner, Plan, sandbox_with
 from waybill.processing.spark.task_output import TaskOutput
+from waybill.processing.spark.tasks import chunk_of, gathered
 from waybill.settings import SandboxSettings
-from waybill.storage import ObjectStore
+from waybill.storage import ObjectStore, Records
 
 AT_ONCE = 8192
 """Messages that a task takes from Kafka at a time."""
 MINUTE = 29_000_000
-AT_US = MINUTE * 60_000_000
+AT_MS = MINUTE * 60_000
+TOPIC = "events.bench"
 SEED = 20
 TEAM = "bench"
 PASSES = "def transform(event):\n    return event\n"
@@ -313,9 +315,10 @@ class Runs:
         self, values: Sequence[bytes], plans: Mapping[str, Plan], held: Sequence[str]
     ) -> None:
         chain = Chain(plans, code=self._sandbox, held=held)
-        output = TaskOutput(topic="events.bench", batch_id="batch", known=plans, traced=True)
-        for chunk in chunks(values):
-            chain.process(chunk)
+        output = TaskOutput(topic=TOPIC, batch_id="batch", known=plans, traced=True)
+        for records in gathered(read(values), lambda _: chain.wanted):
+            assert isinstance(records, Records)
+            chain.process(chunk_of(records, {}))
             output.take(chain.result)
         output.write(chain.result, _STORE)
 
@@ -331,12 +334,13 @@ class Discarding(MemoryObjects):
 _STORE = cast("ObjectStore", Discarding())
 
 
-def chunks(values: Sequence[bytes]) -> Iterator[Chunk]:
+def read(values: Sequence[bytes]) -> Iterator[Records]:
     """Yield messages as a task reads them."""
     for start in range(0, len(values), AT_ONCE):
-        part = values[start : start + AT_ONCE]
-        offsets = range(start, start + len(part))
-        yield Chunk(part, [0] * len(part), list(offsets), [AT_US] * len(part))
+        part = list(values[start : start + AT_ONCE])
+        offsets = list(range(start, start + len(part)))
+        size = sum(map(len, part))
+        yield Records(TOPIC, [0] * len(part), part, offsets, [AT_MS] * len(part), size)
 
 
 def cpu_s() -> float:

@@ -1,7 +1,7 @@
 """The staged object: mapped rows on their way to the destination.
 
 Layout
-  frame*     Arrow IPC stream (zstd inside) of one table's rows; metadata ``waybill`` names it
+  frame*     Arrow IPC stream (zstd or lz4 inside) of one table's rows; metadata ``waybill`` names it
   directory  JSON: a list of {position, length, rows, sha256, table: [schema, name]}; an older
              release wrote no tables
   length     u32 little-endian, bytes of the directory
@@ -38,6 +38,8 @@ TAIL_BYTES = 64 * 1024
 _ROWS_A_BATCH = 65_536
 _SMALL_ROWS = 256
 """Batches of fewer are kept serialised: as objects each takes some 6 KB beside its rows."""
+_FEW_ROWS = 1024
+"""Frames of fewer are compressed by lz4: a fifth of the time, and twice the size."""
 _MOST_SMALL = 16
 """Small batches of one table before they are joined."""
 
@@ -273,10 +275,17 @@ class _Table:
         return pa.ipc.read_record_batch(serialised, self._schema)
 
 
+def _codec(rows: int) -> pa.Codec:
+    """Return what compresses a frame's columns: zstd takes 0.5 ms to begin with them."""
+    if rows < _FEW_ROWS:
+        return pa.Codec("lz4")
+    return pa.Codec("zstd", compression_level=1)
+
+
 def _frame(head: StagedHead, rows: pa.Table) -> memoryview:
     schema = rows.schema.with_metadata({_METADATA: orjson.dumps(head.to_json())})
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+    options = pa.ipc.IpcWriteOptions(compression=_codec(rows.num_rows))
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
         writer.write_table(
             rows.replace_schema_metadata(schema.metadata), max_chunksize=_ROWS_A_BATCH

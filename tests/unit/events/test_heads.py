@@ -32,6 +32,7 @@ def read(values: list[bytes]) -> list[Event] | None:
         found.update(zip(indices, unpack_events(heads.packed()), strict=True))
         assert heads.ids == [found[index].id for index in indices]
         assert heads.keys == [found[index].key for index in indices]
+        assert heads.deletes == [n for n, at in enumerate(indices) if found[at].op == "delete"]
         assert heads.intake_minutes == [found[index].intake_minute for index in indices]
         assert {(heads.team, heads.pipeline_id, heads.name)} == {
             (found[index].team, found[index].pipeline_id, found[index].name) for index in indices
@@ -122,8 +123,10 @@ TEXTS = st.text(max_size=8)
 @given(
     st.lists(
         st.builds(
-            lambda text, number, version, data: encode(
-                event(number, id=text, key=text, name=text, source_version=version, data=data)
+            lambda text, number, version, data, op: encode(
+                event(
+                    number, id=text, key=text, name=text, source_version=version, data=data, op=op
+                )
             ),
             TEXTS.filter(lambda text: "\0" not in text),
             st.integers(0, 50),
@@ -138,6 +141,7 @@ TEXTS = st.text(max_size=8)
                 ),
                 max_leaves=6,
             ),
+            st.sampled_from(["upsert", "delete"]),
         ),
         min_size=1,
         max_size=6,

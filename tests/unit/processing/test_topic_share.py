@@ -11,11 +11,13 @@ import pytest
 from tests.support.evolving import kafka_records
 from tests.unit.processing.made import event, pipeline
 
+from waybill.errors import RetryError
 from waybill.events import encode
 from waybill.processing import Chain, Plan, Retries, shared_sandbox
 from waybill.processing.spark.task_output import TaskOutput
-from waybill.processing.spark.tasks import TopicShare
+from waybill.processing.spark.tasks import TopicShare, gathered
 from waybill.settings import Settings
+from waybill.storage import Records, Unread
 
 SLEEPS = "import time\ndef transform(event):\n    time.sleep(0.4)\n    return event\n"
 
@@ -65,3 +67,24 @@ def test_what_comes_after_one_that_was_given_up_is_not_harmed():
     descriptor = told(given, objects)
     assert descriptor["staged"]["rows"] == 50
     assert len(objects.keys) == 1
+
+
+def some(topic: str, *offsets: int, size: int = 1) -> Records:
+    count = len(offsets)
+    return Records(topic, [0] * count, [b"x"] * count, list(offsets), [0] * count, size)
+
+
+def test_records_wait_for_more_of_their_topic_as_long_as_more_are_wanted():
+    given = [some("a", 1), some("b", 1), some("a", 2, 3), some("a", 4), some("b", 2)]
+    found = [(one.topic, one.offsets) for one in gathered(given, {"a": 3, "b": 9}.__getitem__)]
+    assert found == [("a", [1, 2, 3]), ("b", [1, 2]), ("a", [4])]
+
+
+def test_what_waits_is_bounded_and_goes_with_a_topic_that_cannot_be_read():
+    much = 20 * 1024**2
+    given = [some(topic, 1, size=much) for topic in "abc"]
+    found = gathered(iter(given), lambda _: 99)
+    assert next(found).topic == "a", "more than 48 MiB would wait"
+    assert [one.topic for one in found] == ["b", "c"]
+    unread = Unread("a", 0, RetryError("away"))
+    assert [*gathered([some("a", 1), unread], lambda _: 99)] == [unread]
