@@ -34,8 +34,8 @@ from waybill.processing.spark.tasks import chunk_of, gathered
 from waybill.settings import SandboxSettings
 from waybill.storage import ObjectStore, Records
 
-AT_ONCE = 8192
-"""Messages that a task takes from Kafka at a time."""
+AT_ONCE, AT_ONCE_BYTES = 8192, 8 * 1024**2
+"""Messages, and their bytes, that a task takes from Kafka at a time."""
 MINUTE = 29_000_000
 AT_MS = MINUTE * 60_000
 TOPIC = "events.bench"
@@ -95,6 +95,7 @@ class Shape:
         payload: of the event of a number.
         columns: of the tables.
         names: how many event names there are.
+        skewed: nine events of ten have the first name.
         pipelines: how many pipelines share the topic.
         code: of the transformation.
         policy: for fields without a column.
@@ -105,6 +106,7 @@ class Shape:
     payload: Payload
     columns: Mapping[str, str] = field(default_factory=lambda: ORDER)
     names: int = 1
+    skewed: bool = False
     pipelines: int = 1
     code: str = PASSES
     policy: str = "strict"
@@ -151,12 +153,16 @@ class Shape:
             size += len(value)
         return made
 
+    def _name(self, chosen: random.Random) -> int:
+        is_first = self.skewed and chosen.random() < 0.9
+        return 0 if is_first else chosen.randrange(self.names)
+
     def _event(self, number: int, chosen: random.Random) -> Event:
         values: dict[str, Any] = {
             "id": f"{number:032x}",
             "pipeline_id": f"pipeline-{chosen.randrange(self.pipelines)}",
             "team": TEAM,
-            "name": f"event_{chosen.randrange(self.names)}",
+            "name": f"event_{self._name(chosen)}",
             "key": f"[{number}]",
             "source_version": number,
             "intake_version": 1_700_000_000_000_000 + number,
@@ -246,6 +252,7 @@ def shapes() -> dict[str, Shape]:
     every = {"simplest": Shape(order)}
     for names in (10, 50, 200, 500):
         every[f"names_{names}"] = Shape(order, names=names)
+    every["names_200_skewed"] = Shape(order, names=200, skewed=True)
     for pipelines in (10, 50):
         every[f"pipelines_{pipelines}"] = Shape(order, pipelines=pipelines)
     every["pipelines_10_names_50"] = Shape(order, pipelines=10, names=50)
@@ -316,10 +323,13 @@ class Runs:
     ) -> None:
         chain = Chain(plans, code=self._sandbox, held=held)
         output = TaskOutput(topic=TOPIC, batch_id="batch", known=plans, traced=True)
-        for records in gathered(read(values), lambda _: chain.wanted):
+
+        def is_enough(records: Records) -> bool:
+            return chain.is_enough(len(records.values), records.size_bytes)
+
+        for records in gathered(read(values), is_enough):
             assert isinstance(records, Records)
-            chain.process(chunk_of(records, {}))
-            output.take(chain.result)
+            chain.process(chunk_of(records, {}), output.take)
         output.write(chain.result, _STORE)
 
 
@@ -336,11 +346,14 @@ _STORE = cast("ObjectStore", Discarding())
 
 def read(values: Sequence[bytes]) -> Iterator[Records]:
     """Yield messages as a task reads them."""
-    for start in range(0, len(values), AT_ONCE):
+    start = 0
+    while start < len(values):
         part = list(values[start : start + AT_ONCE])
+        while (size := sum(map(len, part))) > AT_ONCE_BYTES and len(part) > 1:
+            del part[len(part) // 2 :]
         offsets = list(range(start, start + len(part)))
-        size = sum(map(len, part))
         yield Records(TOPIC, [0] * len(part), part, offsets, [AT_MS] * len(part), size)
+        start += len(part)
 
 
 def cpu_s() -> float:

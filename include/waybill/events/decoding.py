@@ -89,7 +89,7 @@ class _Packed(msgspec.Struct, array_like=True):
     intake_minutes: Sequence[int]
     times: Sequence[str]
     payloads: list[Any]
-    deletes: Sequence[int]
+    deletes: Sequence[int] = ()
     """Indices of those that delete their row."""
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.processing.chain import MOST_SLICE_BYTES as MOST_SLICE_BYTES
     from waybill.processing.chain import Chain as Chain
     from waybill.processing.clock import Clock as Clock
     from waybill.processing.code_runner import CodeRunner as CodeRunner
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "chain": ["Chain"],
+        "chain": ["MOST_SLICE_BYTES", "Chain"],
         "clock": ["Clock"],
         "code_runner": ["CodeRunner", "InProcess", "outcomes_of"],
         "conversion": ["convert"],

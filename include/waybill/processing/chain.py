@@ -39,17 +39,16 @@ from waybill.processing.transformation import Outcome, Retries
 from waybill.storage import ObjectMissingError
 
 _FIRST_STAGE = "transformation"
-_BLOCK = 1024
-"""Messages that are read at a time: their objects stay in the processor's cache and in malloc's
-arenas."""
+_BLOCK, _BLOCK_BYTES = 1024, 8 * 1024**2
+"""Messages, and their bytes, that are read at a time, one at the least: their objects stay in the
+processor's cache and in malloc's arenas."""
 _SLICE, _SLICE_BYTES = 4096, 2 * 1024**2
 """Messages, and their bytes, that are worked on at a time: whole blocks, one at the least. What is
 done once for those of one event name (a request to a process of user code, columns) costs as some
-hundred of them, so there are more where there are many names:"""
+hundred of them. So there are more where there are many names, and so many of one name at most."""
 _GROUP = 512
-"""times their number,"""
-MOST_EVENTS, _MOST_BYTES = 65_536, 24 * 1024**2
-"""and at most so many, in so many bytes."""
+"""Messages times the number of names that are worked on at a time, if these are more, and at most:"""
+_MOST_EVENTS, MOST_SLICE_BYTES = 65_536, 24 * 1024**2
 
 
 class _Group(NamedTuple):
@@ -103,24 +102,40 @@ class Chain:
         self._fetch = fetch
         self._held = frozenset(held)
         self.result = ChainResult()
-        self.wanted = 0
-        """Messages that are worth a chunk: more than a few where there are many event names."""
+        self._wanted = 0
+        """Messages that were worth a slice in the chunk before."""
         self._chunk = Chunk((), (), (), ())
         self._fetched: set[int] = set()
         """Places of the events whose payload was not in the message."""
 
-    def process(self, chunk: Chunk) -> None:
-        """Run one chunk. Order within a key is kept: chunks come in log order."""
-        for start, end, groups in _slices(chunk.values):
+    def is_enough(self, count: int, size_bytes: int) -> bool:
+        """Tell whether so many messages are worth a chunk: few are not where names are many."""
+        wanted = self._wanted
+        return wanted <= _SLICE or count >= wanted or size_bytes >= _most_bytes(wanted)
+
+    def process(
+        self, chunk: Chunk, taken: Callable[[ChainResult], None] = lambda result: None
+    ) -> None:
+        """Run one chunk. Order within a key is kept: chunks come in log order.
+
+        Args:
+            chunk: of one topic.
+            taken: is called behind each slice; may take from the result what has piled up.
+        """
+        self._wanted = 0
+        for start, end, slice_ in _slices(chunk.values):
             self._chunk = chunk.part(start, end)
             self._fetched.clear()
-            if groups is None:
+            if slice_ is None:
                 self._slice_by_message(self._chunk)
-                continue
-            self.wanted = min(MOST_EVENTS, _GROUP * len(groups))
-            for heads, places in groups:
-                group = _Group(heads.pipeline_id, heads.name, _FIRST_STAGE, replayed=False)
-                self._enter(group, Items(heads, places))
+            else:
+                self._wanted = max(self._wanted, slice_.wanted)
+                for heads, places in slice_.groups(self._chunk.values):
+                    group = _Group(heads.pipeline_id, heads.name, _FIRST_STAGE, replayed=False)
+                    self._enter(group, Items(heads, places))
+            taken(self.result)
+        self._chunk = Chunk((), (), (), ())  # a chain of each topic waits for the task's end
+        self._fetched.clear()
 
     def _slice_by_message(self, chunk: Chunk) -> None:
         """Run a slice in which some messages are not plain first passes."""
@@ -370,68 +385,109 @@ class Chain:
         mapped.parts.append(items.columns(self._chunk))
 
 
-_Groups: TypeAlias = "Sequence[tuple[Heads, Sequence[int]]]"
+_Groups: TypeAlias = "Iterator[tuple[Heads, Sequence[int]]]"
 """Events of one pipeline and name each, with their places."""
 
 
 class _Slice:
     """Blocks of messages that are worked on together."""
 
-    def __init__(self, start: int) -> None:
-        self.start = self.end = start
-        """Of its messages in the chunk; the end is behind the last."""
+    def __init__(self) -> None:
+        self.count = self._bytes = 0
         self._blocks: list[FirstPasses] = []
-        self._bytes = 0
         self._kinds = set[tuple[str, str]]()
         self._teams = dict[str, str]()
 
-    def add(self, block: FirstPasses, count: int, size: int) -> bool:
-        """Add a block of so many messages and bytes, if there is room for it."""
-        teams = block.teams
-        if self._blocks and (
-            self._is_full(count, size)
-            or any(
-                self._teams.get(pipeline_id, team) != team for pipeline_id, team in teams.items()
-            )
-        ):
+    @property
+    def wanted(self) -> int:
+        """Return how many messages are worth to be worked on together."""
+        return max(_SLICE, min(_MOST_EVENTS, _GROUP * len(self._kinds)))
+
+    def add(self, block: FirstPasses, size: int) -> bool:
+        """Add a block of so many bytes, if there is room for it."""
+        count, teams = len(block.messages), block.teams
+        if self._blocks and (self._is_full(count, size) or self._is_foreign(teams)):
             return False
         self._blocks.append(block)
-        self.end += count
+        self.count += count
         self._bytes += size
         self._kinds |= block.kinds
         self._teams |= teams
         return True
 
     def _is_full(self, count: int, size: int) -> bool:
-        events = max(_SLICE, min(MOST_EVENTS, _GROUP * len(self._kinds)))
-        most_bytes = min(_MOST_BYTES, _SLICE_BYTES * events // _SLICE)
-        return self.end - self.start + count > events or self._bytes + size > most_bytes
+        wanted = self.wanted
+        return self.count + count > wanted or self._bytes + size > _most_bytes(wanted)
 
-    def groups(self) -> _Groups:
-        return group_heads(self._blocks)
+    def _is_foreign(self, teams: Mapping[str, str]) -> bool:
+        """Tell whether a pipeline comes from another team than before."""
+        return any(self._teams.get(pipeline_id, team) != team for pipeline_id, team in teams.items())
+
+    def groups(self, values: Sequence[bytes]) -> _Groups:
+        """Yield the events by pipeline and name, some of a name where they are many; only once.
+
+        Args:
+            values: of the slice.
+        """
+        is_one_block = len(self._blocks) == 1
+        groups = group_heads(self._blocks)[::-1]
+        self._blocks.clear()
+        while groups:  # one is let go before the next is worked on: it holds what was read of it
+            heads, places = groups.pop()
+            if is_one_block or self._bytes <= _SLICE_BYTES:
+                yield heads, places
+            else:
+                yield from _pieces(heads, places, values)
 
 
-def _slices(values: Sequence[bytes]) -> Iterator[tuple[int, int, _Groups | None]]:
-    """Yield where each slice of messages begins and ends, and its events, their places within it.
+def _most_bytes(count: int) -> int:
+    """Return the most bytes of a slice of so many messages, if it has more than a block."""
+    return min(MOST_SLICE_BYTES, _SLICE_BYTES * count // _SLICE)
+
+
+def _pieces(heads: Heads, places: Sequence[int], values: Sequence[bytes]) -> _Groups:
+    """Yield events of one name in pieces: as many as are worked on at a time of one name."""
+    start = size = 0
+    for index, place in enumerate(places):
+        more = len(values[place])
+        if index - start == _SLICE or (index > start and size + more > _SLICE_BYTES):
+            yield heads.pick(range(start, index)), places[start:index]
+            start, size = index, 0
+        size += more
+    yield (heads.pick(range(start, len(places))) if start else heads), places[start:]
+
+
+def _slices(values: Sequence[bytes]) -> Iterator[tuple[int, int, _Slice | None]]:
+    """Yield where each slice of messages begins and ends, and what was read of it.
 
     None: it is a block of which some are no plain first passes.
     """
-    now = _Slice(0)
-    for at in range(0, len(values), _BLOCK):
-        block = values[at : at + _BLOCK]
-        found = read_first_passes(block)
-        if found is not None and now.add(found, len(block), sum(map(len, block))):
+    start, now = 0, _Slice()
+    for at, end, size in _blocks(values):
+        block = read_first_passes(values[at:end])
+        if block is not None and now.add(block, size):
             continue
-        if now.end > now.start:
-            yield now.start, now.end, now.groups()
-        now = _Slice(at)
-        if found is None:
-            yield at, at + len(block), None
-            now = _Slice(at + len(block))
+        if start < at:
+            yield start, at, now
+        start, now = at, _Slice()
+        if block is None:
+            yield at, end, None
+            start = end
         else:
-            now.add(found, len(block), sum(map(len, block)))
-    if now.end > now.start:
-        yield now.start, now.end, now.groups()
+            now.add(block, size)
+    if start < len(values):
+        yield start, len(values), now
+
+
+def _blocks(values: Sequence[bytes]) -> Iterator[tuple[int, int, int]]:
+    """Yield where each block of messages begins and ends, and its bytes."""
+    start = 0
+    while start < len(values):
+        end = min(start + _BLOCK, len(values))
+        while (size := sum(map(len, values[start:end]))) > _BLOCK_BYTES and end > start + 1:
+            end = start + (end - start) // 2
+        yield start, end, size
+        start = end
 
 
 @dataclass(slots=True)

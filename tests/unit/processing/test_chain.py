@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from typing import Any
 
@@ -350,10 +351,44 @@ def test_a_slice_holds_more_messages_where_there_are_more_names() -> None:
         values = [encode(event(n, {"id": n}, name=f"name {n % names}")) for n in range(10_000)]
         found = list(_slices(values))
         assert [end - start for start, end, _ in found] == sizes
-        for start, _, groups in found:
-            assert groups is not None
-            for heads, places in groups:
+        for start, end, made in found:
+            assert made is not None
+            for heads, places in made.groups(values[start:end]):
                 assert [f"e{start + place}" for place in places] == heads.ids
+
+
+def test_of_one_name_no_more_are_worked_on_together_however_many_names_there_are() -> None:
+    names = [f"name {n % 100}" if n % 10 == 0 else "most" for n in range(20_000)]
+    values = [encode(event(n, {"id": n}, name=name)) for n, name in enumerate(names)]
+    seen: dict[str, list[int]] = {name: [] for name in names}
+    sizes = []
+    for start, end, made in _slices(values):
+        assert made is not None
+        for heads, places in made.groups(values[start:end]):
+            sizes.append(len(heads))
+            assert [f"e{start + place}" for place in places] == heads.ids
+            seen[heads.name] += [start + place for place in places]
+    assert max(sizes) == 4096
+    for name, places in seen.items():
+        assert places == [n for n in range(20_000) if names[n] == name]
+
+
+def test_large_messages_are_read_in_blocks_of_eight_mebibytes() -> None:
+    value = encode(event(1, {"id": 1, "s": "x" * 100_000}))
+    found = list(_slices([value] * 300))
+    assert [end - start for start, end, _ in found] == [75] * 4
+    assert all(made is not None for _, _, made in found), "read at once"
+    assert [(start, end) for start, end, _ in _slices([b"x" * (9 * 2**20)] * 2)] == [(0, 1), (1, 2)]
+
+
+def test_what_a_chain_was_given_is_let_go() -> None:
+    chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch)
+    taken: list[int] = []
+    values = [encode(event(n, {"id": n, "n": n}, name="order")) for n in range(9_000)]
+    chain.process(chunk(values), lambda result: taken.append(len(result.failures)))
+    assert len(taken) == 3, "behind each slice"
+    value = values.pop()
+    assert sys.getrefcount(value) == 2
 
 
 def test_a_slice_holds_many_small_messages_and_few_large_ones() -> None:
@@ -361,8 +396,8 @@ def test_a_slice_holds_many_small_messages_and_few_large_ones() -> None:
         values = [encode(event(n, {"id": n, "s": data})) for n in range(5_000)]
         found = list(_slices(values))
         assert [end - start for start, end, _ in found] == sizes
-        for start, end, groups in found:
-            assert groups is not None
-            [(heads, places)] = groups
+        for start, end, made in found:
+            assert made is not None
+            [(heads, places)] = made.groups(values[start:end])
             assert places == range(end - start)
             assert heads.ids == [f"e{n}" for n in range(start, end)]

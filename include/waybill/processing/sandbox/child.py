@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 
+from waybill import __version__
 from waybill.errors import ParkError
 from waybill.events import Event, decode, unpack_events
 from waybill.processing.clock import Clock
@@ -138,7 +139,7 @@ class _Child:
         self._channel = socket.socket(fileno=channel)
         self._requests = self._channel.makefile("rb", buffering=0)
         self._decode = msgspec.msgpack.Decoder(Load | Run).decode
-        self._send(pack(missing))
+        self._send(pack([__version__, *missing]))
 
     def serve(self) -> None:
         self._clock.arm()

@@ -32,6 +32,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from waybill import __version__
 from waybill.errors import ParkError, RetryError, StopError
 from waybill.events import Event, Heads
 from waybill.processing.batch_form import row_of, table_markers
@@ -667,10 +668,16 @@ class _Process:
         self._handle = -1
         """Its pidfd: a signal by number could meet another process, once its server has died."""
         try:
-            self.missing: list[str] = unpack(self._receive(_START_S))
+            release, *missing = unpack(self._receive(_START_S)) or [""]
         except EndedError as error:
             raise OSError(str(error)) from error
-        self.missing += self._watched()
+        self.missing: list[str] = [*missing, *self._watched()]
+        if release != __version__:  # it would take requests for what they are not
+            self.end()
+            raise OSError(
+                f"it runs another release of Waybill than {__version__}, which runs here: what is "
+                "installed was changed; start the application anew"
+            )
 
     def _watched(self) -> list[str]:
         """Stop it for the first time; return in words what this machine does not allow of that."""

@@ -28,6 +28,7 @@ from waybill.events import decode_head, read_heads
 from waybill.mappings import LearnedFields, rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import (
+    MOST_SLICE_BYTES,
     Chain,
     Chunk,
     CodeRunner,
@@ -58,7 +59,6 @@ DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
 MOST_NEEDED = 20_000
 """Pipelines of one topic that a task tells it needs."""
 _LOOKED_AT_ONCE = 1024
-_MOST_GATHERED_BYTES = 24 * 1024**2
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What Spark runs in each task: see `StageTask`."""
 
@@ -192,7 +192,7 @@ class StageTask:
         shares = dict[str, TopicShare | NeededPipelines]()
         unread = dict[str, Unread]()
         for found in gathered(
-            records, lambda topic: shares[topic].wanted if topic in shares else 0
+            records, lambda found: found.topic not in shares or shares[found.topic].is_enough(found)
         ):
             topic = found.topic
             if isinstance(found, Unread):
@@ -271,11 +271,6 @@ class TopicShare:
         """To be recorded once the objects are written."""
 
     @property
-    def wanted(self) -> int:
-        """Return how many records are worth to be taken together."""
-        return self._chain.wanted
-
-    @property
     def is_through(self) -> bool:
         """Whether no more records are wanted: the topic was given up."""
         return self._gave_up
@@ -283,6 +278,10 @@ class TopicShare:
     @property
     def _gave_up(self) -> bool:
         return self._took_s > self._limit_s
+
+    def is_enough(self, records: Records) -> bool:
+        """Tell whether records are worth to be taken, or should wait for more."""
+        return self._chain.is_enough(len(records.values), records.size_bytes)
 
     def take(self, records: Records) -> None:
         """Run the stages over records, in log order; none of a topic that was given up.
@@ -295,8 +294,7 @@ class TopicShare:
         began = time.monotonic()
         self._retries.deadline = began + self._limit_s - self._took_s
         try:
-            self._chain.process(chunk_of(records, self._seen))
-            self._output.take(self._chain.result)
+            self._chain.process(chunk_of(records, self._seen), self._output.take)
         except TooSlowError:
             self._took_s = math.inf
         self._took_s += time.monotonic() - began
@@ -323,16 +321,16 @@ class TopicShare:
         return descriptor_batch(descriptor, segments)
 
 
-def _wanted(share: TopicShare | NeededPipelines | None) -> int:
-    return 0 if share is None else share.wanted
-
-
 def gathered(
-    records: Iterable[Records | Unread], wanted: Callable[[str], int]
+    records: Iterable[Records | Unread], is_enough: Callable[[Records], bool]
 ) -> Iterator[Records | Unread]:
-    """Yield records, those of a topic joined until there are as many as are wanted, or 24 MiB.
+    """Yield records, those of a topic joined until there are as many as are worked on together.
 
-    All topics wait with 48 MiB at the most.
+    Args:
+        records: in log order.
+        is_enough: whether some of a topic are worth to be worked on.
+
+    All topics wait with 24 MiB at the most; what is yielded has as much, and what came at once.
     """
     waiting = dict[str, Records]()
     for found in records:
@@ -341,11 +339,11 @@ def gathered(
             yield found
             continue
         joined = found if known is None else known.joined(found)
-        if len(joined.values) >= wanted(found.topic) or joined.size_bytes >= _MOST_GATHERED_BYTES:
+        if is_enough(joined):
             yield joined
             continue
         waiting[found.topic] = joined
-        while sum(one.size_bytes for one in waiting.values()) > 2 * _MOST_GATHERED_BYTES:
+        while sum(one.size_bytes for one in waiting.values()) > MOST_SLICE_BYTES:
             yield waiting.pop(max(waiting, key=lambda topic: waiting[topic].size_bytes))
     yield from waiting.values()
 
@@ -375,7 +373,6 @@ class NeededPipelines:
     """
 
     traces: Sequence[pa.RecordBatch] = ()
-    wanted = 0
 
     def __init__(self, plans: TopicPlans, pipeline_id: str) -> None:
         self._plans = plans
