@@ -47,7 +47,7 @@ _SLICE, _SLICE_BYTES = 4096, 2 * 1024**2
 done once for those of one event name (a request to a process of user code, columns) costs as some
 hundred of them. So there are more where there are many names, and so many of one name at most."""
 _GROUP = 512
-"""Messages times the number of names that are worked on at a time, if these are more, and at most:"""
+"""Messages, times the number of names, that are worked on at a time, if these are more; at most:"""
 _MOST_EVENTS, MOST_SLICE_BYTES = 65_536, 24 * 1024**2
 
 
@@ -113,9 +113,7 @@ class Chain:
         wanted = self._wanted
         return wanted <= _SLICE or count >= wanted or size_bytes >= _most_bytes(wanted)
 
-    def process(
-        self, chunk: Chunk, taken: Callable[[ChainResult], None] = lambda result: None
-    ) -> None:
+    def process(self, chunk: Chunk, taken: Callable[[ChainResult], None] | None = None) -> None:
         """Run one chunk. Order within a key is kept: chunks come in log order.
 
         Args:
@@ -133,7 +131,8 @@ class Chain:
                 for heads, places in slice_.groups(self._chunk.values):
                     group = _Group(heads.pipeline_id, heads.name, _FIRST_STAGE, replayed=False)
                     self._enter(group, Items(heads, places))
-            taken(self.result)
+            if taken is not None:
+                taken(self.result)
         self._chunk = Chunk((), (), (), ())  # a chain of each topic waits for the task's end
         self._fetched.clear()
 
@@ -421,7 +420,9 @@ class _Slice:
 
     def _is_foreign(self, teams: Mapping[str, str]) -> bool:
         """Tell whether a pipeline comes from another team than before."""
-        return any(self._teams.get(pipeline_id, team) != team for pipeline_id, team in teams.items())
+        return any(
+            self._teams.get(pipeline_id, team) != team for pipeline_id, team in teams.items()
+        )
 
     def groups(self, values: Sequence[bytes]) -> _Groups:
         """Yield the events by pipeline and name, some of a name where they are many; only once.
@@ -434,7 +435,7 @@ class _Slice:
         self._blocks.clear()
         while groups:  # one is let go before the next is worked on: it holds what was read of it
             heads, places = groups.pop()
-            if is_one_block or self._bytes <= _SLICE_BYTES:
+            if is_one_block or (len(heads) <= _SLICE and self._bytes <= _SLICE_BYTES):
                 yield heads, places
             else:
                 yield from _pieces(heads, places, values)

@@ -1,7 +1,7 @@
 """The staged object: mapped rows on their way to the destination.
 
 Layout
-  frame*     Arrow IPC stream (zstd or lz4 inside) of one table's rows; metadata ``waybill`` names it
+  frame*     Arrow IPC stream (zstd or lz4) of one table's rows; metadata ``waybill`` names it
   directory  JSON: a list of {position, length, rows, sha256, table: [schema, name]}; an older
              release wrote no tables
   length     u32 little-endian, bytes of the directory

@@ -376,7 +376,10 @@ def test_of_one_name_no_more_are_worked_on_together_however_many_names_there_are
 def test_large_messages_are_read_in_blocks_of_eight_mebibytes() -> None:
     value = encode(event(1, {"id": 1, "s": "x" * 100_000}))
     found = list(_slices([value] * 300))
-    assert [end - start for start, end, _ in found] == [75] * 4
+    sizes = [end - start for start, end, _ in found]
+    assert sum(sizes) == 300
+    assert len(value) * max(sizes) <= 8 * 2**20
+    assert len(sizes) < 8
     assert all(made is not None for _, _, made in found), "read at once"
     assert [(start, end) for start, end, _ in _slices([b"x" * (9 * 2**20)] * 2)] == [(0, 1), (1, 2)]
 

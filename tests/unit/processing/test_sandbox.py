@@ -26,7 +26,7 @@ from tests.support.hostile_code import HOGS, SPIES, USES, as_nobody
 from tests.support.user_code import sandbox
 from tests.unit.processing.made import chained, event, faults, pipeline, results, rows, total
 
-from waybill.errors import StopError
+from waybill.errors import RetryError, StopError
 from waybill.events import decode_head, encode, read_heads
 from waybill.processing import Fault, InProcess, Plan, Retries, outcomes_of
 from waybill.processing.failures import TooLargeError
@@ -173,6 +173,17 @@ def test_code_that_an_ended_process_could_not_load_is_not_at_fault() -> None:
             assert time.monotonic() < limit
             time.sleep(0.01)
         assert codes("pass", 2, box) == [None] * 2
+    finally:
+        box.close()
+
+
+def test_a_process_of_another_release_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would read requests otherwise: an older one takes deletes for upserts."""
+    monkeypatch.setattr("waybill.processing.sandbox.pool.__version__", "0.0.1")
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        with pytest.raises(RetryError, match="another release of Waybill than 0.0.1"):
+            codes("pass", 2, box)
     finally:
         box.close()
 

@@ -79,7 +79,7 @@ def test_records_wait_for_more_of_their_topic_as_long_as_more_are_wanted():
     most = {"a": 3, "b": 9}
     found = gathered(given, lambda one: len(one.offsets) >= most[one.topic])
     found = [(one.topic, one.offsets) for one in found]
-    assert found == [("a", [1, 2, 3]), ("b", [1, 2]), ("a", [4])]
+    assert found == [("a", [1, 2, 3]), ("a", [4]), ("b", [1, 2])]
 
 
 def test_what_waits_is_bounded_and_goes_with_a_topic_that_cannot_be_read():

@@ -667,17 +667,27 @@ class _Process:
         self._marker.value = -1
         self._handle = -1
         """Its pidfd: a signal by number could meet another process, once its server has died."""
+        self.missing = [*self._greeting(), *self._watched()]
+
+    def _greeting(self) -> list[str]:
+        """Return in words what this machine does not allow of its confinement.
+
+        Raises:
+            OSError: it ended, or runs another release, which would read requests otherwise.
+        """
+        release: str
+        missing: list[str]
         try:
             release, *missing = unpack(self._receive(_START_S)) or [""]
         except EndedError as error:
             raise OSError(str(error)) from error
-        self.missing: list[str] = [*missing, *self._watched()]
-        if release != __version__:  # it would take requests for what they are not
+        if release != __version__:
             self.end()
             raise OSError(
                 f"it runs another release of Waybill than {__version__}, which runs here: what is "
                 "installed was changed; start the application anew"
             )
+        return missing
 
     def _watched(self) -> list[str]:
         """Stop it for the first time; return in words what this machine does not allow of that."""

@@ -381,6 +381,10 @@ class NeededPipelines:
         self.is_through = False
         """Whether no more records are wanted."""
 
+    def is_enough(self, records: Records) -> bool:
+        """Tell whether records are worth to be looked at: any are."""
+        return bool(records.values)
+
     def take(self, records: Records) -> None:
         """Look which pipelines records are of."""
         known = len(self._ids)
