@@ -252,8 +252,8 @@ source:
 """
 
 
-def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(settings, tmp_path):
-    code = "def transform(event):\n    event.data['note'] += '!'\n    return event\n"
+def of_a_table(tmp_path, code):
+    """Return the folder of a pipeline whose source brings deletes."""
     folder = written(tmp_path, code)
     text = (folder / "pipeline.yaml").read_text().replace("version: null", "version: amount")
     begin, end = text.index("source:"), text.index("events:")
@@ -261,6 +261,12 @@ def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(se
     with sqlite3.connect(folder / "shop.db") as database:
         database.execute("create table orders (number integer primary key, amount int, note text)")
         database.execute("insert into orders values (1, 2, 'a')")
+    return folder
+
+
+def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(settings, tmp_path):
+    code = "def transform(event):\n    event.data['note'] += '!'\n    return event\n"
+    folder = of_a_table(tmp_path, code)
     found = deep_check(settings, folder)
     assert found.problems == ()
     what = "a delete of order with its key alone (number)"
@@ -272,3 +278,15 @@ def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(se
     found = deep_check(settings, folder)
     assert found.warnings == ()
     assert found.facts[-1] == f"{what} passes"
+
+
+def test_a_delete_that_is_too_slow_is_a_warning(tmp_path, settings, monkeypatch):
+    monkeypatch.setenv("WAYBILL_SPARK__EVENT_TIMEOUT_S", "30")
+    code = (
+        "import time\n\ndef transform(event):\n    if event.op == 'delete':\n"
+        "        time.sleep(60)\n    return event\n"
+    )
+    found = deep_check(Settings(), of_a_table(tmp_path, code), limit_s=4)
+    assert found.problems == ()
+    [warning] = found.warnings
+    assert "0 of 1 deletes with their key alone were done after 4 s" in warning.message
