@@ -132,10 +132,11 @@ class ParkedEventsService:
         """Return partitions with their messages masked as in a sample of their events, for anybody.
 
         Cost: a read of the store, of 256 KiB at most, for each of the first 50 with personal
-        fields; of those after them what is not in Waybill's own words is hidden whole.
+        fields; of those after them, and where nobody said what is personal, what is not in
+        Waybill's own words is hidden whole.
         """
         personal = personal_of(self._tracker, {one.pipeline_id for one in found})
-        masked = [one.id for one in found if one.last_message and personal.are_in(one)]
+        masked = [one.id for one in found if one.last_message and personal.of(one)]
         read = set(masked[:_MOST_READ])
         by_event = self._messages(_NOBODY, found, by_event=True, most_bytes=_LIST_BYTES)
         hidden = self._messages(_NOBODY, found)
