@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
@@ -26,7 +26,7 @@ from tests.support.hostile_code import HOGS, SPIES, USES, as_nobody
 from tests.support.user_code import sandbox
 from tests.unit.processing.made import chained, event, faults, pipeline, results, rows, total
 
-from waybill.errors import StopError
+from waybill.errors import RetryError, StopError
 from waybill.events import decode_head, encode, read_heads
 from waybill.processing import Fault, InProcess, Plan, Retries, outcomes_of
 from waybill.processing.failures import TooLargeError
@@ -108,6 +108,50 @@ def test_code_that_does_not_give_up_is_ended(stuck: str) -> None:
     assert time.monotonic() - began < 8
 
 
+def test_an_event_has_its_own_time_beside_those_of_the_requests_before() -> None:
+    """Each request counts its events from 0, and the clock looks at that number once in a while."""
+    box = sandbox(2.0)
+    for _ in range(3):
+        assert codes("time.sleep(1.4)", 1, box) == [None]
+
+
+def test_an_event_that_is_run_again_has_its_time_anew() -> None:
+    code = (
+        "import time\nTRIES = []\ndef transform(event):\n"
+        "    TRIES.append(1)\n    time.sleep(1.4)\n"
+        "    if len(TRIES) < 3: raise ConnectionError('away')\n    return event\n"
+    )
+    retries = Retries(3, backoff_s=0.01)
+    assert faults(chained(pipeline(code), [event(1)], retries=retries, code=sandbox(2.0))) == []
+
+
+@pytest.mark.parametrize("who", ["both", "the platform"])
+def test_a_machine_that_stood_still_parks_nothing(who: str) -> None:
+    """Amid an event, for longer than any event may take; the code may have answered meanwhile."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            box = Sandbox(SandboxSettings(), timeout_s=1.0)
+            os.write(writing, f"{process_of(box).pid}\n".encode())
+            os.write(writing, repr(codes("time.sleep(0.6)", 1, box)).encode())
+            box.close()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        codes_pid = int(pipe.readline())
+        stopped = [pid, codes_pid] if who == "both" else [pid]
+        time.sleep(0.3)
+        for one in stopped:
+            os.kill(one, signal.SIGSTOP)
+        time.sleep(4)
+        for one in reversed(stopped):
+            os.kill(one, signal.SIGCONT)
+        assert pipe.read() == "[None]"
+    os.waitpid(pid, 0)
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -122,6 +166,123 @@ def test_code_that_cannot_be_loaded_is_invalid(code: str, words: str) -> None:
         found = ran(HEAD + code, 3, sandbox(0.4))
         assert {fault.code for _, _, fault in found} == {"code_invalid"}
         assert words in found[0][2].message
+
+
+def messages(code: str, box: Sandbox, **options: Any) -> set[str]:
+    """Return what the events of a pipeline that cannot be loaded park with."""
+    found = ran(code, 3, box, **options)
+    assert {fault and fault.code for _, _, fault in found} == {"code_invalid"}
+    return {fault.message for _, _, fault in found}
+
+
+def test_code_that_cannot_be_loaded_is_not_loaded_for_each_request() -> None:
+    box = sandbox(20.0)
+    for code in ("def", f"{HEAD}raise ValueError(time.monotonic_ns())"):
+        first = messages(code, box)
+        pid = process_of(box).pid
+        assert [messages(code, box) for _ in range(3)] == [first] * 3
+        assert process_of(box).pid == pid
+
+
+def test_what_others_broke_is_not_the_fault_of_code_that_is_loaded_then() -> None:
+    box = sandbox()
+    assert codes("sys.modules['colorsys'] = None", 1, box) == [None]
+    found = ran("import colorsys\ndef transform(event): return event\n", 2, box)
+    assert [fault for _, _, fault in found] == [None] * 2
+
+
+def test_what_kept_code_from_being_loaded_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that was down for a moment, a machine that stood still."""
+    monkeypatch.setattr(pool, "_REMEMBERED_S", 1.0)
+    box = sandbox(readable=(tmp_path,))
+    code = f"open({str(tmp_path / 'rates')!r})\ndef transform(event): return event\n"
+    assert "FileNotFoundError" in messages(code, box).pop()
+    (tmp_path / "rates").touch()
+    limit = time.monotonic() + 20
+    while ran(code, 1, box)[0][2] is not None:
+        assert time.monotonic() < limit
+        time.sleep(0.2)
+
+
+def test_code_that_one_process_cannot_load_may_be_loaded_by_another() -> None:
+    code = f"{HEAD}import socket\nsocket.socket().close()\ndef transform(event): return event\n"
+    assert "Machine is not on the network" in messages(code, sandbox()).pop()
+    assert ran(code, 1, network=True)[0][2] is None
+
+
+LOADS_LONG = (
+    f"{HEAD}open('loading', 'w').close()\ntime.sleep(0.6)\ndef transform(event): return event\n"
+)
+
+
+def killed_at_loading(
+    box: Sandbox, times: int, *, server: bool, run: Callable[[], list[Any]]
+) -> list[Any]:
+    """Run something while processes of a sandbox, or its servers, are killed as they load code."""
+    mine = {process_of(box).ppid()}
+    left, is_over = times, threading.Event()
+
+    def kill() -> None:
+        nonlocal left
+        while left and not is_over.wait(0.02):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    loads = Path(process.cwd(), "loading")
+                    if process.ppid() in mine and loads.exists():
+                        loads.unlink()
+                        psutil.Process(process.ppid() if server else process.pid).kill()
+                        left -= 1
+                except (psutil.Error, OSError):
+                    continue
+            if server:
+                mine.update(process.pid for process in psutil.Process().children())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        return run()
+    finally:
+        is_over.set()
+        killer.join()
+        assert not left
+
+
+@pytest.mark.parametrize("server", [False, True], ids=["a process", "its server"])
+def test_the_oom_killer_parks_nothing_while_code_is_loaded(*, server: bool) -> None:
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        found = killed_at_loading(box, 3, server=server, run=lambda: ran(LOADS_LONG, 2, box))
+    finally:
+        box.close()
+    assert [fault for _, _, fault in found] == [None] * 2
+
+
+def test_a_server_that_is_killed_each_time_parks_nothing() -> None:
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        with pytest.raises(RetryError, match="its server ended"):
+            killed_at_loading(box, 5, server=True, run=lambda: ran(LOADS_LONG, 2, box))
+    finally:
+        box.close()
+
+
+def test_code_that_kills_itself_each_time_it_is_loaded_is_invalid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "_KILLED_WAIT_S", 0.01)
+    [message] = messages(f"{HEAD}{CRASHES['sigkill']}", sandbox())
+    assert "signal 9" in message
+
+
+def test_code_that_answers_nonsense_when_it_is_loaded_is_invalid() -> None:
+    code = (
+        "import struct\nfor file in (3, 4, 5):\n"
+        "    try: os.write(file, struct.pack('<Q', 1) + b'\\xc1')\n    except OSError: pass\n"
+    )
+    [message] = messages(HEAD + code, sandbox())
+    assert message == "the code broke its process"
 
 
 def test_neighbours_of_a_pipeline_that_cannot_be_loaded_flow() -> None:
@@ -646,7 +807,7 @@ def test_the_filter_ends_each_call_one_way() -> None:
             assert int.from_bytes(program[-1][4:], "little") == 0x7FFF0000
 
 
-EPERM, ENOTTY, ENOSYS = 1, 25, 38
+EPERM, ENOTTY, ENOSYS, EOPNOTSUPP = 1, 25, 38, 95
 CALLS = [
     (("mmap", 0, 4096, 3, 0x22), 0),
     (("mmap", 0, 4096, 3, 0x20022), 0),
@@ -668,6 +829,8 @@ CALLS = [
     (("clone", 0x3D0F00 - 0x400), EPERM),
     (("clone", 0x1200011), EPERM),
     (("clone3",), ENOSYS),
+    (("fallocate", 3, 0, 0, 4096), EOPNOTSUPP),
+    (("fallocate", 3, 1, 0, 4096), EOPNOTSUPP),
     (("close_range", 3, 9, 0), 0),
     (("close_range", 3, 9, 2), EPERM),
     (("socketpair", 1, 0x80001), 0),
@@ -984,10 +1147,35 @@ def test_a_process_that_cannot_read_what_others_can_is_not_asked_for_ever(
     assert [fault and fault.code for _, _, fault in found] == expected
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "interpreter_crashed",
+        "memory_error",
+        "transformation_timeout",
+        "code_invalid",
+        "pipeline_held",
+    ],
+)
+def test_no_event_gives_itself_a_type_that_only_waybill_gives(code: str) -> None:
+    body = f"from waybill.errors import ParkError; raise ParkError({code!r}, 'mine', where='here')"
+    [(_, _, fault)] = ran(code_of(body), 1)
+    said = (fault.code, fault.message, fault.where)
+    assert said == ("unexpected_error", f"{code}: mine", "here")
+
+
+def test_a_process_that_says_that_its_pipeline_is_held_is_not_believed() -> None:
+    lie = "import waybill.processing.transformation as t; t.describe = lambda e: t.Fault('pipeline_held', '')"
+    assert codes(f"if n == 1:\n        {lie}; raise ValueError", 3, team="liar") == [
+        None, "interpreter_crashed", None
+    ]  # fmt: skip
+
+
 def test_a_fault_that_is_made_up_is_none() -> None:
     """What answers instead of our own code can name any error type, or none."""
     for kinds, bodies in (
         (b"x", [["no_such_code", "m", "", "", []]]),
+        (b"x", [["pipeline_held", "m", "", "", []]]),
         (b"x", [[5, "m", "", "", []]]),
         (b"x", ["abcde"]),
         (b"q", [None]),
