@@ -1,6 +1,8 @@
 """The stage chain: one pass over a task's messages, in slices of some thousand.
 
 Decode, then group by (pipeline, event name, stage of entry), transform one by one, map by columns.
+Names that user code makes up never get into the books, nor among the parked groups, of which there
+is one for each name: an event of which something undeclared was made parks itself, as it came.
 Results pile up in a ``ChainResult`` that the caller turns into objects, a descriptor and traces.
 """
 
@@ -45,6 +47,10 @@ arenas."""
 _SLICE, _SLICE_BYTES = 4096, 2 * 1024**2
 """Messages, and their bytes, that are worked on at a time: whole blocks, one at the least. What is
 done once for them (a request to a process of user code, columns) costs as some hundred of them."""
+
+
+_SHOWN_NAME = 100
+"""Characters of an event name that a message quotes."""
 
 
 class _Group(NamedTuple):
@@ -223,6 +229,10 @@ class Chain:
             sorted_out = _sort_out(plan, results, items)
             faults, filtered = sorted_out.faults, sorted_out.filtered
             for child_name, children in sorted_out.children.items():
+                if child_name != name and not plan.declares(child_name):
+                    fault = _unknown_name(plan, child_name)
+                    faults.update(dict.fromkeys(children.places, fault))
+                    continue
                 payloads = [event.data for event in children.events]
                 faults.update(self._map_children(plan, child_name, children, payloads))
         self._settle(plan, name, items, faults, filtered)
@@ -474,10 +484,14 @@ def _mapped(
         deletes = frozenset(i for i, event in enumerate(items.events) if event.op == DELETE)
     mapped = plan.map(name, payloads, by_column=by_column, deletes=deletes)
     if mapped is None:
-        words = f"{plan.pipeline.name!r} declares no event {name!r}"
-        return None, None, dict.fromkeys(range(len(payloads)), Fault("event_name_unknown", words))
+        return None, None, dict.fromkeys(range(len(payloads)), _unknown_name(plan, name))
     faults = {index: _fault(fault) for index, fault in sorted(mapped.faults.items())}
     return mapped.plan, mapped.columns, faults
+
+
+def _unknown_name(plan: Plan, name: str) -> Fault:
+    shown = repr(name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…")
+    return Fault("event_name_unknown", f"{plan.pipeline.name!r} declares no event {shown}")
 
 
 def _fault(fault: MappingFault) -> Fault:
