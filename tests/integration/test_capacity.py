@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from sqlalchemy import text
 from tests.support.books import open_books
-from tests.support.children import was_killed
+from tests.support.children import forked, was_killed
 from typer.testing import CliRunner
 
 from waybill import services
@@ -220,14 +220,11 @@ def test_killed_between_the_decision_and_the_backend_the_next_round_asks_once(tr
         def resize(self, total: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    child = os.fork()
-    if child == 0:
-        try:
-            with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
-                scaled(own, Dies("a", "b"))
-        finally:
-            os._exit(1)
-    assert was_killed(child)
+    def work() -> None:
+        with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
+            scaled(own, Dies("a", "b"))
+
+    assert was_killed(forked(work))
     assert len(capacity_status(tracker).decisions) == 1, "decided, and not asked for"
     scaled(tracker, nodes)
     assert nodes.asked == [5]

@@ -57,8 +57,9 @@ STRICT = spec_of(
 def spark(request, tmp_path_factory):
     """One executor; two where the campaign runs, in which one is frozen and the other goes on."""
     items = [item for item in request.session.items if item.path == request.path]
-    count = 2 if any(item.get_closest_marker("campaign") for item in items) else 1
-    with real_executors(tmp_path_factory.mktemp("spark"), count) as session:
+    freezes = any(item.get_closest_marker("campaign") for item in items)
+    count, silence_s = (2, 8) if freezes else (1, 30)
+    with real_executors(tmp_path_factory.mktemp("spark"), count, silence_s) as session:
         yield session
 
 

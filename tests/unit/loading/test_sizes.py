@@ -56,9 +56,7 @@ def test_a_load_has_a_bounded_number_of_commits():
 
 
 def test_loads_over_any_commits_move_on_take_all_and_keep_to_the_caps():
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = random.Random(20261123)
     for _ in range(300):
         sizes = LoadSizes(max_rows=chance.randint(1, 30), max_bytes=chance.randint(1024, 3000))
         rows = {n: chance.choice([0, 0, 1, 5, 40]) for n in range(1, chance.randint(2, 40))}

