@@ -337,7 +337,7 @@ def test_a_task_that_loads_reads_no_settings_and_cannot_reach_the_books(loads, t
     )
     sent = ExecutorSettings.of(settings, deployment_of(loads.tracker), loads=loads.name)
     [(key, rows, size)] = loads.sql("SELECT key, rows, bytes FROM staged_objects")
-    plan = LoadPlan(loads.name, (last,), (PlannedObject(last, key, rows, size, "b"),))
+    plan = LoadPlan(loads.name, (last,), (PlannedObject(last, key, rows, size, 999, "b"),))
     whole = cloudpickle.dumps(LoadTask(plan, sent))
     dsn = loads.tracker_settings.dsn.get_secret_value()
     assert dsn.encode() not in whole

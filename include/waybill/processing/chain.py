@@ -109,7 +109,12 @@ class Chain:
         """Places of the events whose payload was not in the message."""
 
     def process(self, chunk: Chunk) -> None:
-        """Run one chunk. Order within a key is kept: chunks come in log order."""
+        """Run one chunk. Order within a key is kept: chunks come in log order.
+
+        Raises:
+            TooMuchMadeError: what was made of all so far is more than the result is to have; it has
+                a part of this chunk then.
+        """
         for start, end, groups in _slices(chunk.values):
             self._chunk = chunk.part(start, end)
             self._fetched.clear()
@@ -206,6 +211,7 @@ class Chain:
             self._transform(plan, group.name, items)
         else:
             self._map_entered(plan, group, items)
+        self.result.check_size()
 
     def _refuse(self, group: _Group, items: Items, fault: Fault) -> None:
         """Park events at the stage where they would have entered."""
@@ -295,6 +301,7 @@ class Chain:
             except ParkError as error:
                 words = f"the result cannot be written down: {error.message}"
                 parents[place] = Fault("result_invalid", words)
+        self.result.parked_bytes += sum(map(len, values.values()))
         for index, value in values.items():
             event, place = items.events[index], items.places[index]
             source = self._chunk.values[place] if plan.pipeline.keep_source else b""
