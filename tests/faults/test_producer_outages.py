@@ -111,16 +111,17 @@ def test_kafka_may_be_away_at_the_start(kafka, topic, tmp_path):
 
 
 def test_messages_that_time_out_are_tried_again_and_arrive_once(kafka, topic, tmp_path):
-    impatient = config(kafka, **{"message.timeout.ms": 1000, "socket.timeout.ms": 1000})
+    # not less: a broker that was just started may answer so late that messages come twice
+    impatient = config(kafka, **{"message.timeout.ms": 3000, "socket.timeout.ms": 3000})
     with LosslessProducer(settings(tmp_path), impatient, name="p") as producer:
         for n in range(500):
             producer.produce(topic, b"%d" % n, b"%d" % (n % 5))
         kafka.stop()
         for n in range(500, 1000):
             producer.produce(topic, b"%d" % n, b"%d" % (n % 5))
-        time.sleep(3)
+        wait_for(lambda: producer.stats.retrying, 60)
         kafka.start()
-        assert producer.flush(60) == 0
+        assert producer.flush(120) == 0
         assert producer.stats.retried > 0
         assert producer.stats.undeliverable == 0
     count = Counter(n for _, n in read_numbers(kafka, topic))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 from tests.support import emptied
-from tests.support.children import was_killed
+from tests.support.children import forked, was_killed
 
 from waybill.parking import Packer, ParkedEvent, Parking, new_key
 from waybill.settings import TrackerSettings
@@ -195,15 +195,12 @@ class ObjectsWithPoints(ObjectStore):
 
 def run_and_kill(lot, work, kill_at):
     """Do work in a child process that is killed at a point; True when it was."""
-    child = os.fork()
-    if child == 0:
-        try:
-            points = Points(kill_at)
-            tracker = TrackerWithPoints(TrackerSettings(dsn=lot.settings["dsn"]))
-            objects = ObjectsWithPoints(lot.settings["s3"])
-            tracker.points = objects.points = points
-            work(Parking(tracker, objects))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return was_killed(child)
+
+    def mortal():
+        points = Points(kill_at)
+        tracker = TrackerWithPoints(TrackerSettings(dsn=lot.settings["dsn"]))
+        objects = ObjectsWithPoints(lot.settings["s3"])
+        tracker.points = objects.points = points
+        work(Parking(tracker, objects))
+
+    return was_killed(forked(mortal))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import resource
 import threading
 from collections import Counter
@@ -17,7 +16,7 @@ import pytest
 from sqlalchemy import text
 from tests.integration.parking_lot import Points, TrackerWithPoints
 from tests.support.books import open_books
-from tests.support.children import was_killed
+from tests.support.children import forked, was_killed
 from typer.testing import CliRunner
 
 from waybill import services
@@ -513,20 +512,17 @@ def test_a_kill_between_any_two_writes_launches_nothing_twice_and_forgets_nothin
 
 def _killed(tracker: TrackerStore, run_id: str, kill_at: int, asked: dict[str, int]) -> bool:
     """Freeze and work on a campaign in a child that is killed at a point; True when it was."""
-    child = os.fork()
-    if child == 0:
-        try:
-            mortal = TrackerWithPoints(TrackerSettings(dsn=tracker.dsn))
-            points = Points(0)
-            mortal.points = points
-            airflow = Airflow(mortal, points)
-            points.kill_at = kill_at
-            found = freeze(mortal, run_id, **asked)
-            to_the_end(mortal, found.id, airflow)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return was_killed(child)
+
+    def work() -> None:
+        mortal = TrackerWithPoints(TrackerSettings(dsn=tracker.dsn))
+        points = Points(0)
+        mortal.points = points
+        airflow = Airflow(mortal, points)
+        points.kill_at = kill_at
+        found = freeze(mortal, run_id, **asked)
+        to_the_end(mortal, found.id, airflow)
+
+    return was_killed(forked(work))
 
 
 def test_its_task_is_woken_by_its_trigger_until_all_have_ended(

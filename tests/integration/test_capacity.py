@@ -16,7 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from sqlalchemy import text
 from tests.support.books import open_books
-from tests.support.children import was_killed
+from tests.support.children import forked, was_killed
+from tests.support.topics import until
 from typer.testing import CliRunner
 
 from waybill import services
@@ -34,7 +35,7 @@ from waybill.capacity import (
     write_report,
     write_waits,
 )
-from waybill.capacity.records import drain_nodes, read_nodes
+from waybill.capacity.records import drain_nodes, read_node_hours, read_nodes
 from waybill.cli import app
 from waybill.clusters import ApplicationLease, Heartbeat
 from waybill.errors import AwayError, InputError, RetryError
@@ -220,14 +221,11 @@ def test_killed_between_the_decision_and_the_backend_the_next_round_asks_once(tr
         def resize(self, total: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    child = os.fork()
-    if child == 0:
-        try:
-            with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
-                scaled(own, Dies("a", "b"))
-        finally:
-            os._exit(1)
-    assert was_killed(child)
+    def work() -> None:
+        with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
+            scaled(own, Dies("a", "b"))
+
+    assert was_killed(forked(work))
     assert len(capacity_status(tracker).decisions) == 1, "decided, and not asked for"
     scaled(tracker, nodes)
     assert nodes.asked == [5]
@@ -348,6 +346,68 @@ def test_thresholds_that_are_away_or_contradict_leave_the_last_ones_in_force(tra
     report = scaled(tracker, nodes, broken)
     assert "the last known thresholds hold" in report.problems[0]
     assert nodes.asked == [2], "max_nodes is still 2"
+
+
+@pytest.mark.parametrize("kept", [None, '{"of_another_release": 1}'])
+def test_without_known_thresholds_no_node_goes_and_it_is_said_why(tracker, kept):
+    """The tracker was put back, and the store is away: ten nodes are more than the default takes."""
+    names = [f"n{number}" for number in range(10)]
+    nodes = Nodes(*names)
+    reports(tracker, IDLE, *names)
+    waits(tracker, 0)
+    if kept:
+        sql(
+            tracker,
+            "INSERT INTO capacity_thresholds (kind, thresholds, source) VALUES"
+            " ('ingestion', CAST(:kept AS jsonb), 's')",
+            kept=kept,
+        )
+    report = scaled(tracker, nodes, Away(AwayError("a store is not read: refused", setting="X")))
+    assert report.decisions == {}
+    assert "a store is not read: refused" in report.problems[0]
+    assert "ingestion nodes stay as they are: no thresholds of them are known" in report.problems
+    with tracker.transaction() as connection:
+        assert {node.state for node in read_nodes(connection)} == {"active"}
+
+
+def test_a_clock_that_steps_back_keeps_no_round_from_deciding(tracker):
+    """What was seen before lies in the future: it is not the newest."""
+    nodes = Nodes("a", "b")
+    reports(tracker, BUSY, "a", "b")
+    waits(tracker, 0)
+    sql(tracker, "UPDATE task_waits SET at = at + interval '2 hours'")
+    sql(
+        tracker,
+        "INSERT INTO capacity_rounds (at, kind, action, observation, decision, state) VALUES"
+        " (clock_timestamp() + interval '2 hours', 'ingestion', 'hold',"
+        """ '{"ready": 100, "starting": 0, "draining": 0}', '{}', '{}')""",
+    )
+    waits(tracker, 60, arrival=1.0)
+    assert scaled(tracker, nodes).decisions["ingestion"].action == "grow"
+    assert nodes.asked == [5]
+    assert sql(tracker, "SELECT count(*) FROM task_waits WHERE at > clock_timestamp()") == [(0,)]
+    with tracker.transaction() as connection:
+        assert 0 <= read_node_hours(connection, "ingestion") < 1
+
+
+def test_the_newest_minute_of_a_cluster_is_no_minute_of_the_future(tracker):
+    def needs(cores, later):
+        sql(
+            tracker,
+            "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores,"
+            " forecast_cores, lag_s) VALUES ('c', clock_timestamp() + CAST(:later AS interval), 1,"
+            " :cores, :cores, 0, 0)",
+            cores=cores,
+            later=later,
+        )
+
+    with tracker.transaction() as connection:
+        write_report(connection, "s", "spark", 4, IDLE)
+    needs(1, "2 hours")
+    needs(24, "0")
+    made = scaled(tracker, Nodes()).decisions["spark"]
+    assert "the last measurement is" not in made.reasons[0]
+    assert made.wanted > 1
 
 
 class Consul(ThreadingHTTPServer):
@@ -601,7 +661,8 @@ def test_an_application_whose_loop_hangs_reports_and_is_named_as_late(tracker):
         shown = CliRunner().invoke(app, ["capacity", "show"], env={"COLUMNS": "200"}).output
         assert "processing of default (version 0, late: " in shown
     sql(tracker, "UPDATE applications SET heartbeat_at = now() - interval '1 minute'")
-    assert "processing of default" not in versions(tracker), "who is dead acknowledges nothing"
+    # who is dead acknowledges nothing; nobody is, while the database is just up
+    until(lambda: "processing of default" not in versions(tracker))
 
 
 def test_who_acknowledged_the_newest_nodes_long_ago_still_has(tracker):

@@ -58,6 +58,7 @@ from waybill.clusters.records import (
     read_clusters,
     read_demand_history,
     read_samples,
+    read_topic_looks,
     write_assignment,
 )
 from waybill.errors import AwayError, InputError, RetryError
@@ -182,6 +183,30 @@ def test_a_batch_counts_in_one_look_only(tracker: TrackerStore, log: LogInMemory
     assert read_samples_of(tracker, "red").batches == 1
     round_of(tracker, log)
     assert read_samples_of(tracker, "red").batches == 0
+
+
+def test_a_clock_that_steps_back_freezes_no_figures(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    """What was seen before lies in the future then: it is not the newest, and it goes."""
+    log.ends[topic_of("red")] = {0: 9_000_000, 1: 0}
+    log.came_at_s[topic_of("red")] = time.time() - 500
+    round_of(tracker, log)
+    for table in ("team_loads", "topic_looks", "cluster_loads"):
+        with tracker.transaction() as connection:
+            connection.execute(text(f"UPDATE {table} SET at = at + interval '2 hours'"))
+    log.ends[topic_of("red")] = {0: 10, 1: 0}
+    log.came_at_s[topic_of("red")] = time.time()
+    process(tracker, "red", {0: (0, 4)})
+    round_of(tracker, log)
+    with tracker.transaction() as connection:
+        [sample] = read_samples(connection)["red"]
+        known = read_topic_looks(connection, [topic_of("red")])[topic_of("red")]
+        [minute] = read_capacities(connection, "default")
+        assert len(read_demand_history(connection)["default"]) == 1
+    assert (sample.written, sample.waiting, sample.batches) == (10, 6, 1)
+    assert (known.written, round(known.lag_s / 100)) == (10, 0)
+    assert minute["lag_s"] < 100
 
 
 def test_where_tasks_did_not_say_what_they_took_a_batch_counts_a_core_a_partition(

@@ -138,16 +138,16 @@ def test_a_webhook_of_github_and_every_form_of_a_body(
         assert again.json()["duplicates"] == 1
         body = b'{"number": 1}'
         headers = github(body, **{"x-github-event": "order", "x-github-delivery": "d"})
-        wrong = httpx.post(running.url + "/v1/hooks", content=body + b" ", headers=headers)
+        hooks = running.url + "/v1/hooks"
+        wrong = httpx.post(hooks, content=body + b" ", headers=headers, timeout=90)
         assert wrong.status_code == 401
-        undeclared = httpx.post(
-            running.url + "/v1/hooks", content=body, headers=headers | {"x-github-event": "star"}
-        )
+        starred = headers | {"x-github-event": "star"}
+        undeclared = httpx.post(hooks, content=body, headers=starred, timeout=90)
         assert undeclared.status_code == 422
         assert undeclared.json()["records"][0]["error"]["code"] == "event_unknown"
-        assert httpx.get(running.url + "/v1/hooks").status_code == 405
-        assert httpx.post(running.url + "/v2/hooks").status_code == 404
-        page = httpx.get(running.url + "/metrics").text
+        assert httpx.get(hooks, timeout=90).status_code == 405
+        assert httpx.post(running.url + "/v2/hooks", timeout=90).status_code == 404
+        page = httpx.get(running.url + "/metrics", timeout=90).text
         assert 'waybill_collector_events_total{outcome="accepted"} 10.0' in page
         assert "hooks" not in page
         assert running.stop() == 0, running.words()

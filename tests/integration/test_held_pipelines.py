@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -62,9 +63,9 @@ def hold_orders(lot, numbers, *, attempt=0, number=1, note="n"):
     lot.park(events, number)
 
 
-def probe(lot, *, pass_rate=0.9):
+def probe(lot, *, pass_rate=0.9, code=None):
     return probe_held(
-        lot.tracker, lot.parking, pass_rate=pass_rate, code=sandbox(), fetch=lot.objects.get
+        lot.tracker, lot.parking, pass_rate=pass_rate, code=code or sandbox(), fetch=lot.objects.get
     )
 
 
@@ -232,6 +233,73 @@ def test_a_probe_killed_before_its_end_is_not_begun_again_before_its_time(
     assert probe(lot).probes == []
     age(lot, 121)
     assert probe(lot).probes[0].released
+
+
+HANGS = "def transform(event):\n    while True:\n        pass\n"
+
+
+def test_code_that_hangs_costs_a_probe_its_time_and_no_more(lot, tmp_path, monkeypatch, run):
+    """It may raise for fresh events, so that they are held, and hang for those of a minute ago."""
+    storm(lot)
+    deploy(lot.tracker, orders.write_orders(tmp_path, rows=1, code=HANGS), who="t")
+    hold_orders(lot, range(60))
+    monkeypatch.setattr(probing, "PROBE_S", 2.0, raising=False)
+    began = time.monotonic()
+    [found] = probe(lot, code=sandbox(0.5)).probes
+    assert time.monotonic() - began < 15, "60 events of half a second each"
+    assert (found.events, found.would_pass, found.released) == (60, 0, False)
+    assert found.would_fail == {"transformation/transformation_timeout": 60}
+    shown = " ".join(run("holds").split())
+    assert f"it took too long: {found.not_done} events were not done within 2 s" in shown
+
+
+def test_of_a_sample_that_is_not_done_in_time_what_passed_counts(lot, tmp_path, monkeypatch):
+    storm(lot)
+    code = "import time\ndef transform(event):\n    time.sleep(0.02)\n    return None\n"
+    deploy(lot.tracker, orders.write_orders(tmp_path, rows=1, code=code), who="t")
+    hold_orders(lot, range(150))
+    monkeypatch.setattr(probing, "PROBE_S", 1.5, raising=False)
+    [found] = probe(lot).probes
+    assert (found.events, found.released) == (150, False)
+    assert 0 < found.would_pass < 150
+    assert found.would_pass + found.not_done == 150
+
+
+def other_deployed(lot, folder, number):
+    """Deploy the orders under another id, held since an hour."""
+    home = orders.write_orders(folder / str(number), rows=1)
+    declared = (home / "pipeline.yaml").read_text()
+    ident = f"{ID}-{number}"
+    declared = declared.replace(ID, ident).replace("name: orders", f"name: orders-{number}")
+    (home / "pipeline.yaml").write_text(declared)
+    version = deploy(lot.tracker, home, who="t").version
+    with lot.tracker.transaction() as connection:
+        assert record_storm(connection, ident, CAUSE | {"version": version})
+    return ident
+
+
+def test_a_round_has_an_end_and_the_next_goes_on_where_it_stopped(lot, tmp_path, monkeypatch):
+    for number in range(3):
+        other_deployed(lot, tmp_path, number)
+    age(lot, 100)
+    monkeypatch.setattr(probing, "ROUND_S", 0.0, raising=False)
+    rounds = [[one.pipeline for one in probe(lot).probes] for _ in range(4)]
+    assert [len(one) for one in rounds] == [1, 1, 1, 0]
+    assert len({one for [one] in rounds[:3]}) == 3
+
+
+def test_what_fails_again_and_again_does_not_keep_a_new_hold_from_its_turn(lot, tmp_path):
+    """It is quiet for longer, as it waits for longer."""
+    old, new = (other_deployed(lot, tmp_path, number) for number in range(2))
+    lot.sql("UPDATE pipeline_holds SET probes = 6 WHERE pipeline_id = :id", id=old)
+    lot.sql(
+        "UPDATE pipeline_holds SET held_at = held_at - make_interval(secs => "
+        "CASE pipeline_id WHEN :id THEN 4000 ELSE 100 END)",
+        id=old,
+    )
+    assert [one.pipeline for one in probe(lot).probes] == [
+        name.replace("test-", "") for name in (new, old)
+    ]
 
 
 def test_a_sample_is_taken_from_all_partitions_and_of_fresh_events_where_there_are_any(

@@ -6,9 +6,10 @@ import pickle
 
 import pytest
 from tests.support.loads import opened_loads, some
-from tests.unit.destinations.orders import clean_database
+from tests.unit.destinations.orders import Order, clean_database
 
-from waybill.ledger.positions import StagedSum, commit_age_s, staged_sums
+from waybill.ledger.positions import StagedSum, commit_age_s, staged_after, staged_sums
+from waybill.loading.delivery import DeliveryParts, deliver
 from waybill.loading.sizes import LoadSizes
 from waybill.loading.spark.source import StagedReader
 
@@ -40,6 +41,43 @@ def test_commits_are_offered_up_to_the_caps_and_none_is_left_out(loads):
     assert [reader.latestOffset()["commit"] for _ in range(3)] == [2, 4, 4]
     [whole] = reader.partitions({"commit": 0}, {"commit": 4})
     assert [row[0] for row in reader.read(whole)] == [1, 2, 3]
+
+
+def bomb(first):
+    """Return rows that are 5 MB in memory, and a few KB in the object store."""
+    return [Order(number, 1, number, what="a" * 50_000) for number in range(first, first + 100)]
+
+
+def test_rows_that_compress_well_count_as_what_they_take_in_memory(loads):
+    for first in (0, 100, 200):
+        loads.stage(bomb(first))
+    assert loads.sql("SELECT sum(bytes) FROM staged_objects")[0][0] < 100_000
+    reader = reader_of(loads, max_bytes=8_000_000)
+    assert [reader.latestOffset()["commit"] for _ in range(3)] == [1, 2, 3]
+
+
+def test_rows_that_compress_well_are_not_small_and_go_where_others_go(loads):
+    gone = []
+
+    def executors(plan):
+        gone.append([*plan.numbers])
+        return [deliver(plan, None, DeliveryParts(loads.objects, loads.open))]
+
+    patience = loads.patience(executors=executors)
+    loads.deliver(patience, loads.stage(some(0, 5)))
+    assert gone == []
+    loads.deliver(patience, loads.stage(bomb(10)))
+    assert gone == [[2]]
+    assert loads.position == 2
+
+
+def test_objects_of_an_older_release_count_as_eight_times_their_size(loads):
+    loads.stage(some(1, 5))
+    loads.sql("UPDATE staged_objects SET row_bytes = NULL")
+    [(size,)] = loads.sql("SELECT bytes FROM staged_objects")
+    assert staged_sums(loads.tracker, "warehouse", after=0, most=9) == [StagedSum(1, 5, 8 * size)]
+    [reference] = staged_after(loads.tracker, "warehouse", after=0)
+    assert (reference.bytes, reference.row_bytes) == (size, 8 * size)
 
 
 def test_a_load_is_offered_when_its_first_commit_is_old_by_the_trackers_clock(loads):
@@ -84,7 +122,7 @@ def test_sums_of_commits_are_their_objects_and_no_others(loads):
     loads.stage(some(1, 5))
     loads.stage([])
     loads.stage(some(6, 2))
-    sizes = dict(loads.sql("SELECT commit_number, bytes FROM staged_objects"))
+    sizes = dict(loads.sql("SELECT commit_number, row_bytes FROM staged_objects"))
     assert staged_sums(loads.tracker, "warehouse", after=0, most=9) == [
         StagedSum(1, 5, sizes[1]), StagedSum(3, 2, sizes[3]),
     ]  # fmt: skip

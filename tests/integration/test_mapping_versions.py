@@ -138,10 +138,10 @@ def test_processes_that_meet_a_field_at_once_add_it_once(tracker):
 
 def test_a_task_killed_before_its_commit_leaves_nothing_and_its_lock_goes_with_it(tracker):
     deploy(tracker, pipeline(declared()))
+    process = child(tracker, "killed", [{"id": 1, "userId": 1}])
     with tracker.transaction() as connection:
         # the version can be inserted, and not be committed, while this is held
         connection.execute(text("LOCK TABLE mapping_versions IN SHARE MODE"))
-        process = child(tracker, "killed", [{"id": 1, "userId": 1}])
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()

@@ -6,14 +6,13 @@ import hashlib
 import hmac
 import json
 import logging
-import os
 import threading
 from datetime import timedelta
 
 import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import Points, TrackerWithPoints, make_event
-from tests.support.children import was_killed
+from tests.support.children import forked, was_killed
 from tests.support.told import (
     Kept,
     change_owner,
@@ -178,7 +177,8 @@ def test_a_server_that_hangs_or_is_gone_costs_three_tries_and_other_sinks_nothin
     problems = {item.problem for item in waiting_notices(lot.tracker)}
     assert problems == {"", "the webhook did not answer: ReadTimeout"}
     webhook.hang_s = 0.0
-    report = send_notices(lot.tracker, settings, [*open_sinks(settings), kept])
+    patient = by_web(webhook)
+    report = send_notices(lot.tracker, patient, [*open_sinks(patient), kept])
     assert (report.messages, len(kept.taken)) == (6, 9)  # the three that failed still wait
     nowhere = by_web(webhook, webhook_url="http://127.0.0.1:1/hook/s3cret")
     end_waits(lot)
@@ -234,17 +234,14 @@ def test_killed_anywhere_nothing_is_lost_and_doubles_are_known_by_their_id(lot, 
         kill_at += 1
         webhook.requests.clear()
         note(lot, number=kill_at)
-        child = os.fork()
-        if child == 0:
-            try:
-                points = Points(kill_at)
-                tracker = TrackerWithPoints(TrackerSettings(dsn=lot.settings["dsn"]))
-                tracker.points = points
-                send_notices(tracker, settings, [Deadly(open_sinks(settings)[0], points)])
-                os._exit(0)
-            finally:
-                os._exit(1)
-        killed = was_killed(child)
+
+        def send(kill_at=kill_at):
+            points = Points(kill_at)
+            tracker = TrackerWithPoints(TrackerSettings(dsn=lot.settings["dsn"]))
+            tracker.points = points
+            send_notices(tracker, settings, [Deadly(open_sinks(settings)[0], points)])
+
+        killed = was_killed(forked(send))
         end_waits(lot)
         send_notices(lot.tracker, settings)
         assert unsent(lot) == 0

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import random
 import re
 import struct
 import subprocess
@@ -367,6 +368,16 @@ def test_a_group_says_the_same_once_its_events_are_discarded(run, flights, lot):
     assert "•••" in shown
     assert "--personal" not in shown, "a sample has none of them"
     assert "nobody can look up any more" in shown
+
+
+def test_a_list_reads_little_of_each_group_and_show_reads_more(run, flights, lot):
+    declare(lot, personal=["n"])
+    noise = random.Random(3).randbytes(300 * 1024).hex().encode()
+    large = make_event(11, code="value_error", value=b'{"n":11,"noise":"%s"}' % noise)
+    lot.park([large], 4)
+    assert [row["last_message"] for row in run("list", "-t", "value_error", "--json")] == ["•••"]
+    [row] = run("show", "flights", "-t", "value_error", "--json")
+    assert row["last_message"] == "message •••"
 
 
 def test_a_list_needs_no_object_store(run, flights, lot, monkeypatch):

@@ -76,7 +76,7 @@ def values_of(messages):
     return sorted(message.value() for message in messages)
 
 
-def until(condition, limit_s=10.0):
+def until(condition, limit_s=60.0):
     limit = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < limit, "it did not happen in time"

@@ -19,7 +19,7 @@ from waybill.settings import WalSettings
 pytestmark = pytest.mark.serves
 
 NOWHERE = "127.0.0.1:1"
-ENDS_WITHIN_S = 10
+ENDS_WITHIN_S = 60
 
 OPEN = """
 import os, signal, sys, threading, time
@@ -189,7 +189,10 @@ for number in range(100):
     producer.produce(topic, b"%d" % number)
 print(producer.close(0.5 if servers == "127.0.0.1:1" else 30), flush=True)
 assert threading.enumerate() == [threading.main_thread()], threading.enumerate()
-assert tasks() == before, (before, tasks())
+limit = time.monotonic() + 10
+while tasks() != before:  # the kernel lists a thread for a moment after its end
+    assert time.monotonic() < limit, (before, tasks())
+    time.sleep(0.01)
 """
 
 

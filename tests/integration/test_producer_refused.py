@@ -80,17 +80,14 @@ def test_a_taker_that_is_busy_is_asked_again(tmp_path, config):
 
 def test_messages_that_time_out_leave_the_log_and_hold_up_their_key_only(tmp_path, kafka):
     topic = new_topic(kafka.bootstrap_servers, "refused", 1)
-    config = {
-        "bootstrap.servers": kafka.bootstrap_servers,
-        "message.timeout.ms": 500,
-        "socket.timeout.ms": 500,
-    }
-    producer = LosslessProducer(small_log(tmp_path), config, name="p")
+    patient = {"bootstrap.servers": kafka.bootstrap_servers}
+    hasty = {**patient, "message.timeout.ms": 500, "socket.timeout.ms": 500}
+    producer = LosslessProducer(small_log(tmp_path), hasty, name="p")
     try:
         kafka.stop()
         for n in range(300):
             producer.produce(topic, b"%d" % n, b"%d" % (n % 3), {"n": str(n)}, timestamp=n + 1)
-        until(lambda: producer.stats.retrying == 300, 30)
+        until(lambda: producer.stats.retrying == 300)
         # the log is not kept for them: the watermark has passed
         until(lambda: producer.components.deliveries.low == 301)
         assert producer.stats.in_doubt == 300
@@ -99,11 +96,12 @@ def test_messages_that_time_out_leave_the_log_and_hold_up_their_key_only(tmp_pat
     finally:
         producer.close(0)
         kafka.start()
-    with LosslessProducer(small_log(tmp_path), config, name="p") as again:
+    # a broker that was just started may answer late: no message times out on its way to it
+    with LosslessProducer(small_log(tmp_path), patient, name="p") as again:
         assert again.recovered.retrying == 300
         again.produce(topic, b"300", b"0")
         again.produce(topic, b"free", b"other")
-        assert again.flush(60) == 0
+        assert again.flush(120) == 0
         assert again.stats.retrying == 0
     found = read_all(kafka.bootstrap_servers, topic)
     by_key = {}

@@ -163,8 +163,10 @@ def test_what_the_log_does_not_have_is_told_and_its_neighbour_is_read(
 def test_silence_and_a_topic_that_is_gone_are_told_and_their_neighbour_is_read(
     kafka, log, reader, monkeypatch
 ) -> None:
-    monkeypatch.setattr(range_reader, "_SILENCE_S", 2.0)
     there, behind = filled(kafka, log, 1_000), filled(kafka, log, 10)
+    written = PartitionRange(there, 0, 0, 1_000), PartitionRange(behind, 0, 0, 10)
+    assert len(offsets(reader, *written)) == 2, "it knows where they are"
+    monkeypatch.setattr(range_reader, "_SILENCE_S", 3.0)
     gone = PartitionRange(f"events.gone-{uuid.uuid4().hex[:8]}.warehouse", 0, 0, 10)
     ranges = [gone, PartitionRange(there, 0, 0, 1_000), PartitionRange(behind, 0, 0, 20)]
     found = list(reader.read(ranges))

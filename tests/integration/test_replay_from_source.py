@@ -21,6 +21,7 @@ from waybill.access import Decision
 from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
+from waybill.ingestion import IngestRequest
 from waybill.inspection.status import read_newest, read_standings
 from waybill.ledger import (
     acquire_lease,
@@ -218,6 +219,26 @@ def test_parents_go_back_once_and_the_books_balance_at_each_step(world: World) -
     assert world.warehouse_notes() == {"ok": ROWS, "mended": 2 * ROWS}
     outcome = services.replay_outcome(world.settings, partition, "r1", wait_s=0)
     assert (outcome.sent, outcome.passed, outcome.waits_for) == (2 * ROWS, 2 * ROWS, "")
+
+
+def test_a_parent_that_was_taken_in_twice_goes_back_twice(world: World) -> None:
+    parked_children(world)
+    again = services.AskedRun(IngestRequest(full=True, why="test"), "again", "ann")
+    services.run_ingest(world.settings, "orders", asked=again)
+    world.process()
+    world.load()
+    assert world.books().parked == 4 * ROWS
+    world.deploy(MENDED)
+    done = world.replay()
+    assert (done.events, done.sent) == (4 * ROWS, 2 * ROWS)
+    world.process()
+    world.load()
+    report = world.books()
+    assert (report.parked, report.in_flight, report.made) == (0, 0, 6 * ROWS), "as twice one"
+    assert world.warehouse_notes() == {"ok": ROWS, "mended": 2 * ROWS}
+    [partition] = services.parked_partitions(world.settings)
+    outcome = services.replay_outcome(world.settings, partition, "r1", wait_s=0)
+    assert (outcome.passed, outcome.in_flight) == (4 * ROWS, 0)
 
 
 def test_what_fails_again_is_parked_with_its_source_and_goes_back_again(world: World) -> None:

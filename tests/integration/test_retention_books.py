@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
-from tests.support.children import was_killed
+from tests.support.children import forked, was_killed
 from tests.support.many_batches import ManyBatches, fill
 
 from waybill.ingestion.takeover import count_sent
@@ -138,16 +138,13 @@ class _Mortal(TrackerStore):
 
 def killed_at(way: Way, point: int) -> bool:
     dsn = way.tracker.engine.url.set(drivername="postgresql").render_as_string(False)
-    child = os.fork()
-    if child == 0:
-        try:
-            tracker = _Mortal(TrackerSettings(dsn=dsn))
-            tracker.left = point
-            trim_rows(tracker, kept_s=KEPT_S)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return was_killed(child)
+
+    def trim() -> None:
+        tracker = _Mortal(TrackerSettings(dsn=dsn))
+        tracker.left = point
+        trim_rows(tracker, kept_s=KEPT_S)
+
+    return was_killed(forked(trim))
 
 
 def test_a_kill_between_any_two_transactions_changes_no_book(

@@ -75,6 +75,7 @@ def frozen(kafka: Any) -> Iterator[Callable[[], None]]:
 def test_of_a_broker_that_freezes_amid_the_question_all_topics_are_named_in_time(
     log: KafkaLog, frozen: Callable[[], None], monkeypatch: pytest.MonkeyPatch, amid: str
 ) -> None:
+    assert sorted(log.spans(NAMES)) == NAMES  # it is connected before it has little time
     monkeypatch.setattr(storage_log, "_SOON_S", 1.0)
     monkeypatch.setattr(storage_log, "_SPANS_S", 4.0)
     ask = getattr(log, amid)

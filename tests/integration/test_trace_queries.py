@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
+from tests.support.children import forked
 from tests.support.memory_traces import MemoryTraces, made
 
 from waybill.settings import TrackerSettings
@@ -318,20 +319,19 @@ def test_ids_and_errors_that_sql_does_not_take_are_kept_in_words(tracker):
 def kill_while_it_looks(tracker):
     """Ask in a process of its own, and kill it once it looks traces up."""
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            slow = MemoryTraces()
-            slow.waits = True
-            with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
-                books = TrailBooks(own, lambda batches: batches, lambda _: None)
-                desk = TrailService(own, Runner(books, lambda: slow, shipped_after_s=5.0))
-                desk.ask(ONE, who="anna", limit_s=0.0)
-                slow.began.wait(WAIT_S)
-                os.write(writing, b"!")
-                signal.pause()
-        finally:
-            os._exit(1)
+
+    def look():
+        slow = MemoryTraces()
+        slow.waits = True
+        with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
+            books = TrailBooks(own, lambda batches: batches, lambda _: None)
+            desk = TrailService(own, Runner(books, lambda: slow, shipped_after_s=5.0))
+            desk.ask(ONE, who="anna", limit_s=0.0)
+            slow.began.wait(WAIT_S)
+            os.write(writing, b"!")
+            signal.pause()
+
+    child = forked(look)
     assert os.read(reading, 1) == b"!"
     os.close(reading)
     os.close(writing)

@@ -99,8 +99,10 @@ def test_recorders_and_shippers_killed_at_random_lose_and_double_nothing(
         recorder.start()
         shipper.start()
         tells.close()
-        told[name] = hears.recv()
-        time.sleep(random.uniform(0.2, 1.2))
+        told[name] = 0
+        while told[name] < 10:
+            told[name] = hears.recv()
+        time.sleep(random.uniform(0.0, 1.0))
         for process in random.sample([recorder, shipper], 2):
             assert process.pid is not None
             os.kill(process.pid, signal.SIGKILL)
@@ -122,4 +124,3 @@ def test_recorders_and_shippers_killed_at_random_lose_and_double_nothing(
         ]
         assert missing == []
     assert list(tmp_path.glob("*.open")) == []
-    assert sum(told.values()) > 50

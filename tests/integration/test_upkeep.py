@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from sqlalchemy import text
 from tests.integration.parking_lot import Points, TrackerWithPoints
 from tests.support.audited import wait_for
 from tests.support.books import open_books
-from tests.support.children import was_killed
+from tests.support.children import forked, was_killed
 from typer.testing import CliRunner
 
 from waybill.cli import app, stack
@@ -125,26 +126,37 @@ def test_a_shift_runs_each_job_that_is_due_once_and_writes_down_what_came_of_it(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_two_shifts_never_run_a_job_at_the_same_time(tracker: TrackerStore) -> None:
-    at_work, most, runs, lock = 0, 0, 0, threading.Lock()
+def test_two_shifts_never_run_a_job_at_the_same_time(
+    tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shift, "_ASK_S", 0.05)
+    at_work, most, runs, lock = 0, 0, Counter[str](), threading.Lock()
 
-    def work() -> Mapping[str, Any]:
-        nonlocal at_work, most, runs
+    def work(holder: str) -> Mapping[str, Any]:
+        nonlocal at_work, most
         with lock:
             at_work += 1
-            most, runs = max(most, at_work), runs + 1
+            most, runs[holder] = max(most, at_work), runs[holder] + 1
         record(tracker)  # a while in which the other one looks
         with lock:
             at_work -= 1
         return {}
 
-    shifts = [in_thread(lambda: Shift(tracker, {"audit": work}, holder="x").run(1.0)) for _ in "ab"]
-    for thread, _ in shifts:
-        thread.join(30)
-    counted = [found[0].get("audit", 0) for _, found in shifts]
+    def both_have_run() -> bool:
+        return all(runs[holder] >= 5 for holder in "ab")
+
+    def run(holder: str) -> Mapping[str, int]:
+        one = Shift(tracker, {"audit": partial(work, holder)}, holder=holder)
+        return one.run(60, is_stopped=both_have_run)
+
+    shifts = {holder: in_thread(partial(run, holder)) for holder in "ab"}
+    for thread, _ in shifts.values():
+        thread.join(90)
+    assert {holder: found for holder, (_, found) in shifts.items()} == {
+        holder: [{"audit": runs[holder]}] for holder in "ab"
+    }
     assert most == 1
-    assert sum(counted) == runs
-    assert all(counted), "they take turns"
+    assert both_have_run(), "they take turns"
 
 
 @pytest.mark.usefixtures("at_once")
@@ -231,23 +243,21 @@ def test_a_kill_at_any_write_leaves_the_job_to_the_next_shift_once_its_lease_end
 
 def _killed_shift(tracker: TrackerStore, kill_at: int) -> bool:
     """Run the job once in a child that is killed at a point; False: it went to its end."""
-    child = os.fork()
-    if child == 0:
-        try:
-            points = TrackerWithPoints.points = Points(kill_at)
-            own = TrackerWithPoints(TrackerSettings(dsn=tracker.dsn))
 
-            def work() -> Mapping[str, Any]:
-                points.pass_one()
-                sql(own, "INSERT INTO done VALUES ('child')")
-                points.pass_one()
-                return {"by": "child"}
+    def run() -> None:
+        shift._POLL_S = 60.0  # it looks at the jobs as often in each child, however slow that is
+        points = TrackerWithPoints.points = Points(kill_at)
+        own = TrackerWithPoints(TrackerSettings(dsn=tracker.dsn))
 
-            Shift(own, {"audit": work}, holder="child").run(0.001)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return was_killed(child)
+        def work() -> Mapping[str, Any]:
+            points.pass_one()
+            sql(own, "INSERT INTO done VALUES ('child')")
+            points.pass_one()
+            return {"by": "child"}
+
+        Shift(own, {"audit": work}, holder="child").run(0.001)
+
+    return was_killed(forked(run))
 
 
 def test_a_shift_that_was_frozen_ends_when_it_wakes_and_changes_nothing(
@@ -362,11 +372,12 @@ def test_a_tracker_that_is_away_for_a_moment_is_waited_for_and_then_ends_the_shi
 
         def transaction(self, **limits: Any) -> Any:
             self.asked += 1
+            if self.asked > 20:
+                monkeypatch.setattr(shift, "_AWAY_S", 0.2)
             if self.asked <= 3 or self.asked > 20:
                 raise AwayError("tracker did not answer", setting="WAYBILL_TRACKER__DSN")
             return super().transaction(**limits)
 
-    monkeypatch.setattr(shift, "_AWAY_S", 0.2)
     ran: list[int] = []
     with Away(TrackerSettings(dsn=tracker.dsn)) as away:
         with pytest.raises(AwayError):

@@ -87,8 +87,9 @@ def test_each_span_has_its_columns_up_to_now(web, span):
 
 def test_a_minute_that_changed_after_the_audit_is_moving(web):
     web.two_teams()
-    count(web, minute_now() - 3, in_first=1)
-    judge(web, minute_now() - 3, "breach", gap=4, changed=1)
+    minute = minute_now() - 3
+    count(web, minute, in_first=1)
+    judge(web, minute, "breach", gap=4, changed=1)
     [row] = web.get("uma", "/api/balance", params={"span": "1h"})["pipelines"]
     assert [one["verdict"] for one in row["cells"]] == ["moving"]
 

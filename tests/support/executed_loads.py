@@ -30,8 +30,10 @@ _LOCK = 7_710
 
 
 @contextmanager
-def real_executors(folder: Path, count: int) -> Iterator[SparkSession]:
-    """Open a session whose executors are processes of their own; one that is silent is lost.
+def real_executors(folder: Path, count: int, silence_s: int) -> Iterator[SparkSession]:
+    """Open a session whose executors are processes of their own.
+
+    One that is silent for ``silence_s`` is lost.
 
     Its JVM is a new one: executors inherit their environment from it, and another test may have
     started that of this process with ``WAYBILL_…`` variables of its own.
@@ -45,7 +47,7 @@ def real_executors(folder: Path, count: int) -> Iterator[SparkSession]:
         driver_memory="512m",
     )
     silence = {
-        "spark.network.timeout": "8s",
+        "spark.network.timeout": f"{silence_s}s",
         "spark.network.timeoutInterval": "2s",
         "spark.executor.heartbeatInterval": "1s",
     }
@@ -167,7 +169,7 @@ def waiting_backends(connection: psycopg.Connection, event: str = "advisory") ->
 def wait_for_backend(connection: psycopg.Connection, event: str = "advisory") -> int:
     """Wait until one of the server's processes waits for a lock; return its pid."""
     children.wait_until(
-        lambda: bool(waiting_backends(connection, event)), limit_s=60, what=f"a wait for {event}"
+        lambda: bool(waiting_backends(connection, event)), limit_s=240, what=f"a wait for {event}"
     )
     return waiting_backends(connection, event)[0]
 
@@ -187,7 +189,7 @@ class Delivered:
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
-    def end(self, limit_s: float = 90.0) -> None:
+    def end(self, limit_s: float = 240.0) -> None:
         self._thread.join(limit_s)
         assert not self._thread.is_alive(), "the load does not end"
         if self._error is not None:

@@ -55,6 +55,7 @@ SPIES = {
     "an owner by descriptor": "os.fchown(os.open('own', os.O_CREAT), -1, os.getgid())",
     "an attribute": "open('own', 'w').close(); os.setxattr('own', 'user.x', b'')",
     "a length": "open('own', 'w').close(); os.truncate('own', 0)",
+    "room for a file": f"{_C}; assert c.fallocate(os.open('own', os.O_CREAT | os.O_RDWR), 1, ctypes.c_long(0), ctypes.c_long(2**20)) == 0",
     "shared memory": "import mmap; mmap.mmap(-1, 4096)",
     "memory that grows down": "import mmap; mmap.mmap(-1, 4096, flags=0x122)",
     "memory of a device": "open('/dev/zero', 'r+b', 0)",
@@ -104,6 +105,8 @@ HOGS = {
     "            m = mmap.mmap(-1, 2**25, flags=0x22); kept.append(m)\n"
     "            at = ctypes.addressof(ctypes.c_char.from_buffer(m)); ctypes.memset(at, 1, 2**25)\n"
     "            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(at), 2**25, 1) == 0",
+    "page tables of memory that is only read":
+    "import mmap; m = mmap.mmap(-1, 2**37, flags=0x22, prot=mmap.PROT_READ); globals()['KEPT'] = m; m[::2**21]",
     "threads":
     "import threading; threading.stack_size(32768)\n"
     "        for i in range(600): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
@@ -125,6 +128,9 @@ USES = {
     "    with open('m', 'w+b') as f:\n"
     "        f.truncate(4096); m = mmap.mmap(f.fileno(), 4096); m[0:1] = b'x'; m.flush(); m.close()\n"
     "    os.unlink('m')",
+    "room for a file":
+    "with open('r', 'w+b') as f: os.posix_fallocate(f.fileno(), 0, 2**20)\n"
+    "    assert os.stat('r').st_size == 2**20; os.unlink('r')",
     "archives":
     "import gzip, shutil, tarfile, zipfile; open('in', 'w').write('x'); shutil.copyfile('in', 'out')\n"
     "    with tarfile.open('t', 'w:gz') as t: t.add('in')\n"

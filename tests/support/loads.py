@@ -121,7 +121,7 @@ class Loads:
             key = f"staged/{uuid4()}"
             body = packer.finish()
             self.objects.put(key, body)
-            staged = [StagedObject(key, len(orders), len(body))]
+            staged = [StagedObject(key, len(orders), len(body), row_bytes=packer.row_bytes)]
         start, self._offset = self._offset, self._offset + max(1, len(orders))
         done = batch(self._epoch, (0, start, self._offset), destination=self.name, staged=staged)
         return commit_batch(self.tracker, done, nothing_parked)
@@ -137,7 +137,7 @@ class Loads:
         key, body = f"staged/{uuid4()}", packer.finish()
         self.objects.put(key, body)
         start, self._offset = self._offset, self._offset + rows
-        staged = [StagedObject(key, rows, len(body))]
+        staged = [StagedObject(key, rows, len(body), row_bytes=packer.row_bytes)]
         done = batch(self._epoch, (0, start, self._offset), destination=self.name, staged=staged)
         return commit_batch(self.tracker, done, nothing_parked)
 

@@ -70,7 +70,7 @@ def small_log(path: Path, **values: Any) -> WalSettings:
     return WalSettings(dir=path, **{**defaults, **values})
 
 
-def until(condition: Callable[[], Any], limit_s: float = 10.0) -> None:
+def until(condition: Callable[[], Any], limit_s: float = 60.0) -> None:
     """Wait for a condition."""
     limit = time.monotonic() + limit_s
     while not condition():

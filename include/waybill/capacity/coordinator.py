@@ -86,7 +86,8 @@ def scale(
     Args:
         tracker: the books.
         store: of the thresholds; while it is away, or what it has contradicts itself, the last
-            known ones hold.
+            known ones hold. Where there are none, no node of the kind comes or goes: defaults could
+            be far less than what is there.
         backends: who gives nodes of each kind.
         units: that a new node of each kind brings where none reports yet.
         wait_s: so long to wait for other thresholds first.
@@ -102,6 +103,9 @@ def scale(
     decisions: dict[NodeKind, Decision] = {}
     removed: list[str] = []
     for kind in KINDS:
+        if kind not in thresholds:
+            problems.append(f"{kind} nodes stay as they are: no thresholds of them are known")
+            continue
         one = _Kind(kind, backends[kind], thresholds[kind], units[kind])
         made = _round(tracker, one, removed, problems)
         if made is not None:
@@ -204,16 +208,17 @@ class _Decided:
 def _thresholds(
     tracker: TrackerStore, store: ThresholdStore, wait_s: float, problems: list[str]
 ) -> dict[NodeKind, Thresholds]:
-    """Return the thresholds in force: those of the store, or the last that held."""
+    """Return the thresholds in force: those of the store, or the last that held, if any did."""
     try:
         found = parse(store.read(), store.name)
         if wait_s > 0:
             found = parse(store.read(wait_s), store.name)
     except (InputError, RetryError) as error:
-        problems.append(f"{error}; the last known thresholds hold")
         with tracker.transaction() as connection:
             kept = {kind: kept_thresholds(connection, kind) for kind in KINDS}
-        return {kind: one[0] if one else Thresholds() for kind, one in kept.items()}
+        known = {kind: one[0] for kind, one in kept.items() if one}
+        problems.append(f"{error}; the last known thresholds hold" if known else str(error))
+        return known
     with tracker.transaction() as connection:
         for kind, thresholds in found.items():
             keep_thresholds(connection, kind, thresholds, store.name)
@@ -335,7 +340,7 @@ def _spark(connection: Connection, thresholds: Thresholds, consumers_each: float
         "p95_s": lag_s,
         "oldest_s": lag_s,
         "consumer_nodes": ceil(consumers / consumers_each) if consumers else 0,
-        "measured_s": min(abs(now - one["at"].timestamp()) for one in rows),
+        "measured_s": min(now - one["at"].timestamp() for one in rows),
     }
 
 

@@ -33,7 +33,8 @@ _KEPT_VERSIONS = 100
 _DEEPEST = 6
 _LONGEST = 500
 _OLD = (
-    "DELETE FROM task_waits WHERE at < clock_timestamp() - interval '3 days'",
+    "DELETE FROM task_waits WHERE at < clock_timestamp() - interval '3 days' "
+    "OR at > clock_timestamp()",
     "DELETE FROM capacity_rounds WHERE at < clock_timestamp() - interval '90 days' "
     "OR (action = 'hold' AND at < clock_timestamp() - interval '3 days')",
     "DELETE FROM capacity_nodes WHERE gone_at < clock_timestamp() - interval '3 days' "
@@ -63,15 +64,16 @@ FROM capacity_nodes WHERE state <> 'gone' ORDER BY name
 """)
 _WAITS = text("""
 SELECT report, extract(epoch FROM at)::float AS at_s,
-  abs(extract(epoch FROM clock_timestamp() - at))::float AS age_s
-FROM task_waits WHERE at >= clock_timestamp() - make_interval(secs => :since_s) ORDER BY at
+  extract(epoch FROM clock_timestamp() - at)::float AS age_s
+FROM task_waits WHERE at >= clock_timestamp() - make_interval(secs => :since_s)
+  AND at <= clock_timestamp() ORDER BY at
 """)
 _NODE_HOURS = text("""
 SELECT coalesce(sum(nodes * length_s), 0)::float / 3600 FROM (
   SELECT (observation->>'ready')::float + (observation->>'starting')::float
       + (observation->>'draining')::float AS nodes,
-    least(300, extract(epoch FROM coalesce(lead(at) OVER (ORDER BY id), clock_timestamp()) - at))
-      AS length_s
+    least(300, greatest(0, extract(epoch FROM
+      coalesce(lead(at) OVER (ORDER BY id), clock_timestamp()) - at))) AS length_s
   FROM capacity_rounds
   WHERE kind = :kind AND at >= date_trunc('day', clock_timestamp(), 'UTC')
 ) AS spent
@@ -181,7 +183,10 @@ def forget_node(connection: Connection, name: str) -> None:
 
 
 def write_waits(connection: Connection, report: DelayReport) -> None:
-    """Keep what the delay monitor saw; what is old goes, here and of the decisions."""
+    """Keep what the delay monitor saw; what is old goes, here and of the decisions.
+
+    So does what it saw in the future, before the clock stepped back.
+    """
     values = json_value(report.to_json(), deepest=_DEEPEST, longest=_LONGEST)
     connection.execute(task_waits.insert().values(report=values))
     for statement in _OLD:
@@ -189,7 +194,7 @@ def write_waits(connection: Connection, report: DelayReport) -> None:
 
 
 def read_waits(connection: Connection, *, since_s: float) -> list[dict[str, Any]]:
-    """Return what the monitor saw, the oldest first, each with ``at_s`` and its ``age_s``."""
+    """Return what the monitor saw until now, the oldest first, with ``at_s`` and ``age_s``."""
     rows = connection.execute(_WAITS, {"since_s": since_s})
     return [{**row.report, "at_s": row.at_s, "age_s": row.age_s} for row in rows]
 

@@ -23,7 +23,7 @@ from waybill.cli.output import counted, echo_json, plain, print_folded, terminal
 if TYPE_CHECKING:
     from waybill.pipelines import Pipeline
     from waybill.settings import Settings
-    from waybill.testing import Event, EventResult, Example, OwnTests
+    from waybill.testing import EventResult, Example, OwnTests, TriedDelete
 
 _MESSAGE_CHARS = 400
 _NOTE_CHARS = 100
@@ -38,7 +38,7 @@ class _Report:
     folder: Path
     results: list[tuple[Example, EventResult, list[str]]] = field(default_factory=list)
     """Of each example: what became of it, and how that differs from what is expected."""
-    deletes: list[tuple[Event, EventResult]] = field(default_factory=list)
+    deletes: list[tuple[TriedDelete, EventResult]] = field(default_factory=list)
     """Deletes of which no example says anything, with their keys alone, and what became of them."""
     own: OwnTests | None = None
     errors: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Report:
 
     @property
     def parked_deletes(self) -> int:
-        return sum(bool(result.parked) for _, result in self.deletes)
+        return sum(bool(result.parked) and one.is_sure for one, result in self.deletes)
 
     @property
     def is_empty(self) -> bool:
@@ -169,14 +169,14 @@ def _run_events(
     from waybill.testing import differences, run_pipeline, untried_deletes
 
     deletes = untried_deletes(pipeline, examples)
-    events = [*(example.given for example in examples), *deletes]
-    if not events:
-        return
+    given = [example.given for example in examples]
     with user_code_printed():
-        results = run_pipeline(pipeline, events, settings=settings).events
-    for example, result in zip(examples, results[: len(examples)], strict=True):
+        results = run_pipeline(pipeline, given, settings=settings).events if given else []
+        tried = [one.event for one in deletes]  # apart: a table has no nulls of theirs
+        ends = run_pipeline(pipeline, tried, settings=settings).events if tried else []
+    for example, result in zip(examples, results, strict=True):
         report.results.append((example, result, differences(example, result)))
-    report.deletes += zip(deletes, results[len(examples) :], strict=True)
+    report.deletes += zip(deletes, ends, strict=True)
 
 
 def _run_shared_tests(folder: Path) -> _Report:
@@ -219,11 +219,11 @@ def _event_json(example: Example, result: EventResult, mismatches: list[str]) ->
     }
 
 
-def _delete_json(event: Event, result: EventResult) -> dict[str, Any]:
+def _delete_json(tried: TriedDelete, result: EventResult) -> dict[str, Any]:
     return {
-        "event": event.name,
-        "data": event.data,
-        "ok": not result.parked,
+        "event": tried.event.name,
+        "data": tried.event.data,
+        "ok": not (result.parked and tried.is_sure),
         **_result_json(result),
     }
 
@@ -282,10 +282,13 @@ def _show_event(example: Example, result: EventResult, mismatches: list[str]) ->
         _say(rest, indent=4, style="red")
 
 
-def _show_delete(event: Event, result: EventResult) -> None:
+def _show_delete(tried: TriedDelete, result: EventResult) -> None:
     from waybill.testing import KEY_ONLY
 
-    mark, style = ("not as expected", "red") if result.parked else ("ok", "green")
+    event = tried.event
+    mark, style = "ok", "green"
+    if result.parked:
+        mark, style = ("not as expected", "red") if tried.is_sure else ("a warning", "yellow")
     key = ", ".join(event.data)
     head = f"a delete of {event.name} with its key alone ({key})"
     _say(f"{head}: {mark}, {_outcome(result)}", indent=2, style=style)

@@ -699,4 +699,5 @@ def _hold_reason(one: Hold) -> list[str]:
 
 def _probed(said: dict[str, Any]) -> str:
     numbers = f"{said['would_pass']:,} of {said['events']:,} pass" if "events" in said else ""
-    return ", ".join(part for part in (said["outcome"], numbers, said["version"]) if part)
+    parts = (said["outcome"], numbers, said["version"], said.get("why", ""))
+    return ", ".join(part for part in parts if part)

@@ -42,16 +42,21 @@ _DEEPEST = 8
 _SAMPLES = text("""
 SELECT team, extract(epoch FROM at)::float, consumers, written, read, lag_s, batches, batch_events,
   core_s, nullif(hot_partitions, '[]'::jsonb), nullif(unseen, '{}'::jsonb)
-FROM team_loads WHERE at >= clock_timestamp() - make_interval(secs => :lately_s) ORDER BY at
+FROM team_loads WHERE at >= clock_timestamp() - make_interval(secs => :lately_s)
+  AND at <= clock_timestamp() ORDER BY at
 """)
 _OLD_SAMPLES = text(
-    "DELETE FROM team_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
+    "DELETE FROM team_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s) "
+    "OR at > clock_timestamp()"
 )
+"""Also what lies in the future, as the clock stepped back: it would be the newest for as long, and
+then lie among the looks of the same minutes."""
 _OLD_TOPICS = text(
     "DELETE FROM topic_looks WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
 )
 _OLD_LOADS = text(
-    "DELETE FROM cluster_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
+    "DELETE FROM cluster_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s) "
+    "OR at > clock_timestamp()"
 )
 _OLD_VERSIONS = text(
     "DELETE FROM cluster_assignments "
@@ -60,7 +65,8 @@ _OLD_VERSIONS = text(
 _CONSUMERS = text("""
 SELECT coalesce(sum(consumers), 0)::bigint FROM (
   SELECT DISTINCT ON (team) consumers FROM team_loads
-  WHERE at >= clock_timestamp() - make_interval(secs => :since_s) ORDER BY team, at DESC
+  WHERE at >= clock_timestamp() - make_interval(secs => :since_s) AND at <= clock_timestamp()
+  ORDER BY team, at DESC
 ) AS newest
 """)
 _GROWTHS = text("""
@@ -264,12 +270,13 @@ def write_assignment(connection: Connection, assignment: Assignment, *, made_by:
 
 def last_look_s(connection: Connection) -> float | None:
     """Return when teams were looked at last; None: never."""
-    at = connection.execute(select(func.max(team_loads.c.at))).scalar()
+    past = team_loads.c.at <= func.clock_timestamp()
+    at = connection.execute(select(func.max(team_loads.c.at)).where(past)).scalar()
     return None if at is None else at.timestamp()
 
 
 def write_samples(connection: Connection, samples: Sequence[LoadSample]) -> None:
-    """Write one look at the teams, and trim what is old."""
+    """Write one look at the teams, and trim what is old, or lies in the future."""
     rows = [
         {
             "team": one.team,
@@ -314,7 +321,8 @@ def write_topic_looks(connection: Connection, looks: Sequence[TopicLook]) -> Non
             first.on_conflict_do_update(
                 index_elements=[topic_looks.c.topic],
                 set_=newer,
-                where=topic_looks.c.at < first.excluded.at,
+                where=(topic_looks.c.at < first.excluded.at)
+                | (topic_looks.c.at > func.clock_timestamp()),
             ),
             rows,
         )
@@ -366,7 +374,11 @@ def read_demand_history(connection: Connection) -> dict[str, list[float]]:
     Cost: 4,320 rows a cluster.
     """
     table = cluster_loads.c
-    query = select(table.cluster, table.at, table.demand_cores).order_by(table.cluster, table.at)
+    query = (
+        select(table.cluster, table.at, table.demand_cores)
+        .where(table.at <= func.clock_timestamp())
+        .order_by(table.cluster, table.at)
+    )
     found: dict[str, list[float]] = {}
     before: dict[str, int] = {}
     for name, at, cores in connection.execute(query):
@@ -385,7 +397,7 @@ def write_capacities(
     teams: Mapping[str, int],
     activity: Mapping[str, ClusterActivity],
 ) -> None:
-    """Write what each cluster needs now, with what its teams did, and trim what is old."""
+    """Write what each cluster needs now, with what its teams did, and trim as ``write_samples``."""
     known = {one.cluster: activity.get(one.cluster, ClusterActivity()) for one in demand.clusters}
     rows = [
         {
@@ -411,8 +423,9 @@ def read_capacities(
     connection: Connection, cluster: str | None = None, *, since_s: float = 120.0
 ) -> list[dict[str, Any]]:
     """Return what clusters needed since so many seconds ago, the oldest first."""
-    begun = func.clock_timestamp() - func.make_interval(0, 0, 0, 0, 0, 0, since_s)
-    query = select(cluster_loads).where(cluster_loads.c.at >= begun).order_by(cluster_loads.c.at)
+    now = func.clock_timestamp()
+    lately = cluster_loads.c.at.between(now - func.make_interval(0, 0, 0, 0, 0, 0, since_s), now)
+    query = select(cluster_loads).where(lately).order_by(cluster_loads.c.at)
     if cluster is not None:
         query = query.where(cluster_loads.c.cluster == cluster)
     rows = connection.execute(query).mappings()

@@ -33,6 +33,11 @@ def _transient(stage: Stage | Literal["any"], *rows: tuple[str, str, str]) -> li
 
 _FIX_SOURCE = "Fix the record at its source, or discard it; it was never sent to Kafka."
 _FIX_CODE = "Correct the transformation, dry-run it on the parked events, deploy, replay."
+_DECLARE = (
+    "Declare the event, or correct the transformation that named it; dry-run, deploy, replay. "
+    "Where the transformation gave the name, the event that it ran on is parked as it came: a "
+    "replay runs it again."
+)
 _FIX_MAPPING = (
     "Change the mapping, dry-run, deploy, replay. What is parked is what the transformation made: "
     "a replay does not run it again."
@@ -136,7 +141,7 @@ _ALL: list[ErrorType] = [
     ),
     *_permanent(
         "mapping",
-        ("event_name_unknown", "The pipeline declares no such event name", _FIX_MAPPING),
+        ("event_name_unknown", "The pipeline declares no such event name", _DECLARE),
         ("not_an_object", "The payload is not a JSON object, so it has no columns", _FIX_MAPPING),
         ("unknown_column", "The payload has a field that the mapping does not name", _FIX_MAPPING),
         ("not_null_violation", "A column declared NOT NULL got no value", _FIX_MAPPING),

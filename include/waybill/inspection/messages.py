@@ -42,7 +42,6 @@ from waybill.parking import (
 from waybill.storage import TrackerStore
 
 _MESSAGE = "message"
-_MOST_BYTES = 4 * 1024**2
 _STORED = (*HELD, "replayed", "discarded")
 """States of events whose file is there, until the clean-up takes it."""
 _MOST_CAUSES = 10
@@ -61,13 +60,14 @@ class Explained:
 class HeldMessages:
     """Masks messages of parked groups by the values of the events that they are of.
 
-    Cost: for each message that may be personal one read of the store, of 4 MiB at most. One whose
+    Cost: for each message that may be personal one read of the store, of ``most_bytes``. One whose
     event is not in the newest segment, or cannot be read now, is hidden whole. Once the store is
     away it is not asked again.
     """
 
-    def __init__(self, parking: Parking) -> None:
+    def __init__(self, parking: Parking, most_bytes: int) -> None:
         self._parking = parking
+        self._most_bytes = most_bytes
         self._is_store_away = False
 
     def masked(
@@ -89,13 +89,13 @@ class HeldMessages:
     ) -> list[ParkedEvent]:
         """Return the events of a group, or of one of its causes, that were parked last.
 
-        None where they cannot be read now, or take more than 4 MiB.
+        None where they cannot be read now, or take more than ``most_bytes``.
         """
         if self._is_store_away:
             return []
         try:
             return self._parking.newest(
-                partition_id, states=states, fingerprint=fingerprint, most_bytes=_MOST_BYTES
+                partition_id, states=states, fingerprint=fingerprint, most_bytes=self._most_bytes
             )
         except CorruptSegmentError:
             return []

@@ -69,6 +69,10 @@ MOST_CUTS = 200
 """Segments that a decision may cut in two while somebody waits: 2-4 s."""
 _MOST_READ = 50
 """Groups of a list whose messages are masked by their events."""
+_LIST_BYTES = 256 * 1024
+"""Of a group's newest segment, read for that."""
+_DETAIL_BYTES = 4 * 1024**2
+"""The same where a group is looked at."""
 _NOBODY = access_of((), "", ())
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
 
@@ -127,13 +131,14 @@ class ParkedEventsService:
     def masked(self, found: Sequence[ParkedGroup]) -> list[ParkedGroup]:
         """Return partitions with their messages masked as in a sample of their events, for anybody.
 
-        Cost: a read of the store, of 4 MiB at most, for each of the first 50 with personal fields;
-        of those after them what is not in Waybill's own words is hidden whole.
+        Cost: a read of the store, of 256 KiB at most, for each of the first 50 with personal
+        fields; of those after them, and where nobody said what is personal, what is not in
+        Waybill's own words is hidden whole.
         """
         personal = personal_of(self._tracker, {one.pipeline_id for one in found})
-        masked = [one.id for one in found if one.last_message and personal.are_in(one)]
+        masked = [one.id for one in found if one.last_message and personal.of(one)]
         read = set(masked[:_MOST_READ])
-        by_event = self._messages(_NOBODY, found, by_event=True)
+        by_event = self._messages(_NOBODY, found, by_event=True, most_bytes=_LIST_BYTES)
         hidden = self._messages(_NOBODY, found)
         return [(by_event if one.id in read else hidden).partition(one) for one in found]
 
@@ -163,7 +168,7 @@ class ParkedEventsService:
 
         Cost: a read of the store for each, of 4 MiB at most.
         """
-        held = HeldMessages(self.parking)
+        held = HeldMessages(self.parking, _DETAIL_BYTES)
         newest = {one.id: held.newest(one.id) for one in found}
         return {
             ident: (sum(map(is_delete, events)), len(events))
@@ -172,9 +177,14 @@ class ParkedEventsService:
         }
 
     def _messages(
-        self, access: Access, found: Sequence[ParkedGroup | Hold], *, by_event: bool = False
+        self,
+        access: Access,
+        found: Sequence[ParkedGroup | Hold],
+        *,
+        by_event: bool = False,
+        most_bytes: int = _DETAIL_BYTES,
     ) -> Messages:
-        held = HeldMessages(self.parking) if by_event else None
+        held = HeldMessages(self.parking, most_bytes) if by_event else None
         ids = [one.pipeline_id for one in found]
         return Messages(self._tracker, access, ids, self._looks, held)
 

@@ -97,6 +97,8 @@ class StagedObject:
     bytes: int
     offsets: Sequence[Sequence[Any]] | None = None
     """[topic, partition, first offset, offset after the last]: where its events are in Kafka."""
+    row_bytes: int | None = None
+    """Of its rows in memory; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ def _commit_batch_once(
                         "rows": item.rows,
                         "bytes": item.bytes,
                         "offsets": item.offsets,
+                        "row_bytes": item.row_bytes,
                     }
                     for item in commit.staged
                 ],

@@ -136,6 +136,10 @@ class TopicPosition:
         return max(0, self.next_offset - 1)
 
 
+_ROW_BYTES = func.coalesce(staged_objects.c.row_bytes, staged_objects.c.bytes * 8)
+"""Of rows in memory; where an older release staged them, some 4 to 8 times what zstd leaves."""
+
+
 @dataclass(frozen=True, slots=True)
 class StagedReference:
     """One staged object that waits to be loaded."""
@@ -144,6 +148,9 @@ class StagedReference:
     key: str
     rows: int
     bytes: int
+    """Of the object."""
+    row_bytes: int
+    """Of its rows in memory."""
     batch: str = ""
     """Id of the micro-batch that wrote it; empty: the tracker does not have it any more."""
 
@@ -154,7 +161,8 @@ class StagedSum:
 
     commit_number: int
     rows: int
-    bytes: int
+    row_bytes: int
+    """Of the rows in memory."""
 
 
 def acquire_lease(
@@ -272,7 +280,8 @@ def staged_references() -> Select[Any]:
     """Return the query of staged objects as ``StagedReference`` has them."""
     table = staged_objects.c
     batch = func.coalesce(cast(batches.c.id, Text), "")
-    return select(table.commit_number, table.key, table.rows, table.bytes, batch).outerjoin_from(
+    columns = (table.commit_number, table.key, table.rows, table.bytes, _ROW_BYTES, batch)
+    return select(*columns).outerjoin_from(
         staged_objects,
         batches,
         and_(
@@ -298,7 +307,7 @@ def staged_sums(
         select(
             table.commit_number,
             cast(func.sum(table.rows), BigInteger),
-            cast(func.sum(table.bytes), BigInteger),
+            cast(func.sum(_ROW_BYTES), BigInteger),
         )
         .where(table.destination == destination, table.commit_number > after)
         .group_by(table.commit_number)

@@ -254,7 +254,8 @@ class Loader:
 
     def _plan(self, references: Sequence[StagedReference], numbers: Sequence[int]) -> LoadPlan:
         objects = (
-            PlannedObject(i.commit_number, i.key, i.rows, i.bytes, i.batch) for i in references
+            PlannedObject(i.commit_number, i.key, i.rows, i.bytes, i.row_bytes, i.batch)
+            for i in references
         )
         return LoadPlan(self.name, numbers, tuple(objects))
 
@@ -265,7 +266,7 @@ class Loader:
         """
         try:
             with self._told_if_long(plan):
-                here = plan.park is not None or is_small(plan.rows, plan.bytes)
+                here = plan.park is not None or is_small(plan.rows, plan.row_bytes)
                 if self._executors is None or here:
                     return deliver(plan, None, self._here)
                 parts = replace(plan, tables=self._tables_of(plan))

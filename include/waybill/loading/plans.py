@@ -26,6 +26,9 @@ class PlannedObject:
     key: str
     rows: int
     bytes: int
+    """Of the object."""
+    row_bytes: int
+    """Of its rows in memory."""
     batch: str
     """Id of the micro-batch that wrote it; empty: not known."""
 
@@ -55,9 +58,9 @@ class LoadPlan:
         return sum(item.rows for item in self.objects)
 
     @property
-    def bytes(self) -> int:
-        """Return the size of the objects."""
-        return sum(item.bytes for item in self.objects)
+    def row_bytes(self) -> int:
+        """Return the size of the rows in memory."""
+        return sum(item.row_bytes for item in self.objects)
 
 
 @dataclass(frozen=True, slots=True)

@@ -424,6 +424,7 @@ def _replace(
                 rows=item.rows,
                 bytes=len(body),
                 offsets=item.offsets,
+                row_bytes=result.staged.row_bytes,
             )
         )
         connection.execute(

@@ -32,8 +32,8 @@ from waybill.storage.tracker import staged_objects
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-_ROWS = 200_000
-"""Rows that are loaded again in one load, unless one commit has more."""
+_ROWS, _ROW_BYTES = 200_000, 256 * 1024**2
+"""Rows, and bytes of them in memory, loaded again in one load, unless one commit has more."""
 _COMMITS = 500
 _ROUNDS = 5
 """Comparisons of one call: a destination may be put back again while it is loaded."""
@@ -179,8 +179,8 @@ class Reload:
             references, gone = self._references(numbers[at : at + _COMMITS])
             failed |= gone
             for item in references:
-                full = sum(one.rows for one in part) + item.rows > _ROWS
-                if full and item.commit_number != part[-1].commit_number:
+                is_next = bool(part) and item.commit_number != part[-1].commit_number
+                if is_next and _is_full([*part, item]):
                     yield part
                     part = []
                 part.append(item)
@@ -197,6 +197,11 @@ class Reload:
             rows = connection.execute(kept.order_by(table.commit_number, table.key)).all()
             gone = set(map(int, connection.execute(deleted).scalars()))
         return [StagedReference(*row) for row in rows], gone
+
+
+def _is_full(part: Sequence[StagedReference]) -> bool:
+    rows, size = sum(one.rows for one in part), sum(one.row_bytes for one in part)
+    return rows > _ROWS or size > _ROW_BYTES
 
 
 def _descriptor(item: Mapping[str, Any]) -> ObjectDescriptor:

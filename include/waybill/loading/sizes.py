@@ -1,6 +1,8 @@
 """How much a load takes, and when: the settings of its destination. Pure functions.
 
-A commit is never cut: a load takes whole commits, at least one, whatever it brings.
+A commit is never cut: a load takes whole commits, at least one, whatever it brings (processing
+bounds that: `MOST_BYTES` of ``batch_size``). Bytes are those of rows in memory: staged objects are
+compressed, and say little of them.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ MOST_COMMITS = 2_000
 a destination that was away for a week has millions."""
 
 _SMALL_ROWS = 2_000
-_SMALL_BYTES = 1024**2
+_SMALL_BYTES = 4 * 1024**2
 """Beside what a task of an executor costs, a load of no more is nothing."""
 
 
-def is_small(rows: int, size: int) -> bool:
-    """Tell whether a load is done in the driver, wherever others are; ``size`` in bytes."""
-    return rows <= _SMALL_ROWS and size <= _SMALL_BYTES
+def is_small(rows: int, row_bytes: int) -> bool:
+    """Tell whether a load is done in the driver, wherever others are."""
+    return rows <= _SMALL_ROWS and row_bytes <= _SMALL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class LoadSizes:
     """What a destination's settings say of its loads."""
 
     max_rows: int = 1_000_000
-    max_bytes: int = 256 * 1024**2
+    max_bytes: int = 512 * 1024**2
     min_rows: int = 0
     max_wait_s: float = 0.0
 
@@ -53,7 +55,7 @@ def is_due(sizes: LoadSizes, waiting: Sequence[StagedSum], age_s: Callable[[], f
     """
     if not sizes.min_rows or len(waiting) >= MOST_COMMITS:
         return True
-    rows, size = sum(item.rows for item in waiting), sum(item.bytes for item in waiting)
+    rows, size = sum(item.rows for item in waiting), sum(item.row_bytes for item in waiting)
     if rows >= sizes.min_rows or size >= sizes.max_bytes:
         return True
     return age_s() >= sizes.max_wait_s
@@ -71,7 +73,7 @@ def last_of_load(sizes: LoadSizes, waiting: Sequence[StagedSum], *, after: int, 
     last = min(last, after + MOST_COMMITS)
     rows = size = 0
     for number, item in enumerate(waiting):
-        rows, size = rows + item.rows, size + item.bytes
+        rows, size = rows + item.rows, size + item.row_bytes
         if number and (rows > sizes.max_rows or size > sizes.max_bytes):
             return min(last, item.commit_number - 1)
     return last

@@ -72,10 +72,13 @@ class Hold:
         doublings = min(self.probes + int(self.cause.get("returned", 0)), _MOST_DOUBLINGS)
         return min(FIRST_PROBE_S * 2.0**doublings, LONGEST_PROBE_S)
 
+    def is_untried(self, version: str) -> bool:
+        """Tell whether this version is neither the one that failed nor the one probed last."""
+        return bool((self.last_probe or self.cause).get("version") != version)
+
     def is_due(self, version: str) -> bool:
         """Tell whether to probe now: the time has come, or another version is active."""
-        tried = (self.last_probe or self.cause).get("version")
-        return self.is_storm and (self.quiet_s >= self.wait_s or tried != version)
+        return self.is_storm and (self.quiet_s >= self.wait_s or self.is_untried(version))
 
     def to_json(self) -> dict[str, Any]:
         """Return the hold as JSON."""

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from waybill.processing.results import Counts as Counts
     from waybill.processing.results import Failure as Failure
     from waybill.processing.results import Mapped as Mapped
+    from waybill.processing.results import TooMuchMadeError as TooMuchMadeError
     from waybill.processing.sandbox import sandbox_with as sandbox_with
     from waybill.processing.sandbox import shared_sandbox as shared_sandbox
     from waybill.processing.staged import TAIL_BYTES as TAIL_BYTES
@@ -83,7 +84,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "learning": ["LocalLearner", "destination_rules", "rules_for"],
         "mapping": ["MappingFault", "map_rows"],
         "plan": ["Learner", "Plan"],
-        "results": ["COUNT_NAMES", "ChainResult", "Chunk", "Counts", "Failure", "Mapped"],
+        "results": [
+            "COUNT_NAMES",
+            "ChainResult",
+            "Chunk",
+            "Counts",
+            "Failure",
+            "Mapped",
+            "TooMuchMadeError",
+        ],
         "sandbox": ["sandbox_with", "shared_sandbox"],
         "staged": [
             "StagedFrame",

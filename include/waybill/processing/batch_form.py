@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.errors import ParkError
-from waybill.events import HELD_ERROR, REFUSED_ROW, UPSERT, error_type
+from waybill.events import REFUSED_ROW, UPSERT, error_type
 from waybill.pipelines import BATCH_FUNCTION
 from waybill.processing.event_tables import EventBatch, EventTable, TableOrder, tables_of
 from waybill.processing.failures import EventTimeoutError, Fault, describe
@@ -48,10 +48,6 @@ _TEXTS = (ERROR, ERROR_TYPE, EVENT_NAME, OP, REST)
 """Columns of a result that hold text."""
 _NOT_READ = RESERVED - {EVENT_NAME, OP, REST}
 """Columns of a result of which no field is made, nor what an event is."""
-_NOT_SAID = (
-    "interpreter_crashed", "memory_error", "transformation_timeout", "code_invalid", HELD_ERROR,
-)  # fmt: skip
-"""Error types that no row may give itself: from them Waybill concludes what to do next."""
 
 
 def row_of(marker: int) -> int:
@@ -201,6 +197,7 @@ class BatchRun:
 
     def _watched(self, given: EventTable, row: int | None = None) -> _Part | Fault:
         place = 0 if row is None else self._first + row + 1
+        self._watch.begin()
         self._watch.marker.value = next(self._markers) + place
         try:
             outcome = self._outcome(given)
@@ -326,10 +323,7 @@ def _faults_of(result: pa.Table, rows: Sequence[int]) -> dict[int, Fault]:
     faults: dict[int, Fault] = {}
     for row, text, code in zip(rows, words, codes, strict=True):
         if text is not None or code is not None:
-            error = ParkError(code or REFUSED_ROW, text or "")
-            if code in _NOT_SAID:
-                error = ParkError("unexpected_error", f"{code}: {error.message}")
-            faults.setdefault(row, describe(error))
+            faults.setdefault(row, describe(ParkError(code or REFUSED_ROW, text or "")))
     return faults
 
 

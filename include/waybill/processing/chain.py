@@ -1,6 +1,8 @@
 """The stage chain: one pass over a task's messages, in slices of some thousand.
 
 Decode, then group by (pipeline, event name, stage of entry), transform one by one, map by columns.
+Names that user code makes up never get into the books, nor among the parked groups, of which there
+is one for each name: an event of which something undeclared was made parks itself, as it came.
 Results pile up in a ``ChainResult`` that the caller turns into objects, a descriptor and traces.
 """
 
@@ -49,6 +51,10 @@ hundred of them. So there are more where there are many names, and so many of on
 _GROUP = 512
 """Messages, times the number of names, that are worked on at a time, if these are more; at most:"""
 _MOST_EVENTS, MOST_SLICE_BYTES = 65_536, 24 * 1024**2
+
+
+_SHOWN_NAME = 100
+"""Characters of an event name that a message quotes."""
 
 
 class _Group(NamedTuple):
@@ -119,6 +125,10 @@ class Chain:
         Args:
             chunk: of one topic.
             taken: is called behind each slice; may take from the result what has piled up.
+
+        Raises:
+            TooMuchMadeError: what was made of all so far is more than the result is to have; it has
+                a part of this chunk then.
         """
         self._wanted = 0
         for start, end, slice_ in _slices(chunk.values):
@@ -222,6 +232,7 @@ class Chain:
             self._transform(plan, group.name, items)
         else:
             self._map_entered(plan, group, items)
+        self.result.check_size()
 
     def _refuse(self, group: _Group, items: Items, fault: Fault) -> None:
         """Park events at the stage where they would have entered."""
@@ -245,6 +256,10 @@ class Chain:
             sorted_out = _sort_out(plan, results, items)
             faults, filtered = sorted_out.faults, sorted_out.filtered
             for child_name, children in sorted_out.children.items():
+                if child_name != name and not plan.declares(child_name):
+                    fault = _unknown_name(plan, child_name)
+                    faults.update(dict.fromkeys(children.places, fault))
+                    continue
                 payloads = [event.data for event in children.events]
                 faults.update(self._map_children(plan, child_name, children, payloads))
         self._settle(plan, name, items, faults, filtered)
@@ -307,6 +322,7 @@ class Chain:
             except ParkError as error:
                 words = f"the result cannot be written down: {error.message}"
                 parents[place] = Fault("result_invalid", words)
+        self.result.parked_bytes += sum(map(len, values.values()))
         for index, value in values.items():
             event, place = items.events[index], items.places[index]
             source = self._chunk.values[place] if plan.pipeline.keep_source else b""
@@ -536,10 +552,14 @@ def _mapped(
         deletes = frozenset(i for i, event in enumerate(items.events) if event.op == DELETE)
     mapped = plan.map(name, payloads, by_column=by_column, deletes=deletes)
     if mapped is None:
-        words = f"{plan.pipeline.name!r} declares no event {name!r}"
-        return None, None, dict.fromkeys(range(len(payloads)), Fault("event_name_unknown", words))
+        return None, None, dict.fromkeys(range(len(payloads)), _unknown_name(plan, name))
     faults = {index: _fault(fault) for index, fault in sorted(mapped.faults.items())}
     return mapped.plan, mapped.columns, faults
+
+
+def _unknown_name(plan: Plan, name: str) -> Fault:
+    shown = repr(name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…")
+    return Fault("event_name_unknown", f"{plan.pipeline.name!r} declares no event {shown}")
 
 
 def _fault(fault: MappingFault) -> Fault:

@@ -10,7 +10,7 @@ from waybill.errors import ParkError
 from waybill.events import Event, Heads, decode, read_payload, unpack_events
 from waybill.processing.batch_form import BatchRun
 from waybill.processing.event_tables import EventBatch, TableOrder
-from waybill.processing.failures import Fault, describe
+from waybill.processing.failures import Fault, cut, describe
 from waybill.processing.payload_columns import KeptPayloads, PayloadColumns, payloads_of
 from waybill.processing.plan import Plan
 from waybill.processing.table_results import results_of
@@ -85,11 +85,12 @@ class InProcess:
         self, plan: Plan, events: Sequence[Event], values: Sequence[bytes], retries: Retries | None
     ) -> Results:
         """Return what became of each event; see ``CodeRunner``."""
+        self._watch.begin()
         self._watch.marker.value = 0  # loading the code runs it
         try:
             code = plan.code()
         except ParkError as error:
-            return [describe(error)] * len(events)
+            return [Fault(error.code, cut(error.message), cut(error.where))] * len(events)
         finally:
             self._watch.marker.value = -1
         events, faults = _with_payloads(events, values)

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from waybill.mappings import InForce
 from waybill.pipelines import Pipeline, TableSpec
-from waybill.processing import Chain, ChainResult, Chunk, CodeRunner, Fault, Learner, Plan
+from waybill.processing import (
+    Chain,
+    ChainResult,
+    Chunk,
+    CodeRunner,
+    Fault,
+    Learner,
+    Plan,
+    Retries,
+    TooSlowError,
+)
 
+_LOG = logging.getLogger(__name__)
 Fetch = Callable[[str], bytes]
 _CHUNK = 512
+_LIMITED_CHUNK = 16
+"""Where time is limited: what a chunk has done is lost with the event that it ran out at."""
 _CHUNK_BYTES = 16 * 1024**2
 _CLAIM_CHECKS = (b'"dataref"', b"\\u")
 """What a message has that may name a payload; JSON may write any character of a name so."""
@@ -62,7 +78,8 @@ class DryRunner:
     A transient error of user code fails its event at once; the stream would try again.
 
     Cost: as processing. An event that never ends costs the time-out of its runner, one that is
-    stuck in C three times as long. Memory: 512 events or 16 MiB of them at a time.
+    stuck in C three times as long, but no more than ``limit_s`` has left. Memory: 512 events or
+    16 MiB of them at a time.
     """
 
     def __init__(
@@ -79,14 +96,35 @@ class DryRunner:
         self._code = code
         self._fetch = fetch
         self._rows = rows
+        self.limit_s = math.inf
+        """For all events together, from the first on, of code that runs in processes of its own:
+        those that are not done by then fail with ``transformation_timeout``."""
+        self.not_done = 0
+        """Events that there was no time for."""
 
     def fates(self, values: Iterable[bytes]) -> Iterator[Fate]:
         """Yield what becomes of each event, in order."""
-        for chunk in _chunks(values):
-            yield from self._chunk(chunk)
+        retries = None
+        if self.limit_s < math.inf:
+            retries = Retries(0)
+            retries.deadline = time.monotonic() + self.limit_s
+        for chunk in _chunks(values, _CHUNK if retries is None else _LIMITED_CHUNK):
+            yield from self._within(chunk, retries)
 
-    def _chunk(self, values: list[bytes]) -> list[Fate]:
-        chain = Chain(self._plans, code=self._code, fetch=self._fetch)
+    def _within(self, values: list[bytes], retries: Retries | None) -> list[Fate]:
+        """Return what becomes of a chunk; after the deadline none of it is tried."""
+        if retries is None or time.monotonic() <= retries.deadline:
+            try:
+                return self._chunk(values, retries)
+            except TooSlowError as error:
+                _LOG.warning("%s", error)
+        self.not_done += len(values)
+        words = f"not done within the {self.limit_s:g} s that all events have together"
+        fault = Fault("transformation_timeout", words)
+        return [Fate({f"transformation/{fault.code}": fault}) for _ in values]
+
+    def _chunk(self, values: list[bytes], retries: Retries | None) -> list[Fate]:
+        chain = Chain(self._plans, code=self._code, fetch=self._fetch, retries=retries)
         zeros = [0] * len(values)
         chain.process(Chunk(values, zeros, range(len(values)), zeros))
         fates = [Fate() for _ in values]
@@ -102,13 +140,13 @@ class DryRunner:
         return fates
 
 
-def _chunks(values: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _chunks(values: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
     chunk: list[bytes] = []
     size = 0
     for value in values:
         chunk.append(value)
         size += len(value) + (_CLAIMED_BYTES if any(m in value for m in _CLAIM_CHECKS) else 0)
-        if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
+        if len(chunk) >= most or size >= _CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0
     if chunk:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from waybill.errors import ParkError
-from waybill.events import CATALOGUE
+from waybill.events import CATALOGUE, HELD_ERROR
 
 CODE_FILE_PREFIX = "waybill-pipeline:"
 
@@ -43,6 +43,10 @@ _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (decimal.InvalidOperation, "value_error"),
     (OSError, "io_error"),
 )
+_NOT_SAID = frozenset({
+    "interpreter_crashed", "memory_error", "transformation_timeout", "code_invalid", HELD_ERROR,
+})  # fmt: skip
+"""Error types that no ParkError gives an event: from them Waybill concludes what to do next."""
 _LONGEST_CHARS = 4096
 _CUT_CHARS = 4000
 """Of a longer text, where each is one byte; so that what is left, with its end, has 4 KiB."""
@@ -70,14 +74,15 @@ def describe(error: BaseException) -> Fault:
     """Return the fault an exception stands for. Cost: about 20 µs.
 
     Nothing that an exception's own class defines makes this fail, but for a time-out that comes
-    meanwhile. A ParkError with a code that is not in the catalogue is an ``unexpected_error`` that
-    names it; words of more than 4,096 characters are cut.
+    meanwhile. A ParkError with a code that is not in the catalogue, or that Waybill draws
+    conclusions from, is an ``unexpected_error`` that names it; words of more than 4,096 characters
+    are cut.
     """
     where, stack = _where(error)
     if issubclass(type(error), ParkError):
         names = ("code", "message", "where")
         code, message, place = (_attribute(error, name) for name in names)
-        if code not in CATALOGUE:
+        if code not in CATALOGUE or code in _NOT_SAID:
             code, message = "unexpected_error", f"{code}: {message}"
         return Fault(code, cut(message), cut(place) or where, stack)
     words = words_of(error)

@@ -158,6 +158,10 @@ class Plan:
         for name in self.pipeline.events:
             self.event(name, by_column=False)
 
+    def declares(self, name: str) -> bool:
+        """Tell whether the pipeline declares an event of this name."""
+        return name in self._in_force
+
     def event(self, name: str, *, by_column: bool) -> EventPlan | None:
         """Return the plan of an event name; None when the pipeline declares none of that name."""
         found = self._events.get((name, by_column))

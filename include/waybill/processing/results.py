@@ -5,6 +5,7 @@ Counts of what became of events: per (pipeline id, event name, stage, intake min
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from waybill.errors import RetryError
 from waybill.events import Event, Heads
 from waybill.processing.failures import Fault
 from waybill.processing.staged import EventColumns, StagedPacker, head_array
@@ -162,6 +164,10 @@ class Mapped:
         return [offset for part in self.parts for offset in part.offsets.to_pylist()]
 
 
+class TooMuchMadeError(RetryError):
+    """What was made of events is more than who runs them is to hold."""
+
+
 @dataclass(slots=True)
 class ChainResult:
     """What came of the messages so far.
@@ -178,6 +184,24 @@ class ChainResult:
     """What passed the transformation, by pipeline id and the event name that it came with."""
     replayed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Messages of replays, by (replay id, event name, stage of entry)."""
+    parked_bytes: int = 0
+    """Of results of user code that parked; what parks as it came is no larger than its message."""
+    most_bytes: float = math.inf
+    """See ``check_size``."""
+
+    @property
+    def made_bytes(self) -> int:
+        """Return the bytes of all rows, in memory, and of results that parked."""
+        return self.staged.row_bytes + self.parked_bytes
+
+    def check_size(self) -> None:
+        """Refuse more than ``most_bytes``.
+
+        Raises:
+            TooMuchMadeError: it is more.
+        """
+        if self.made_bytes > self.most_bytes:
+            raise TooMuchMadeError(f"{self.made_bytes:,} bytes were made of events")
 
 
 def _only(values: Sequence[int]) -> int | None:

@@ -180,6 +180,8 @@ class StagedPacker:
         self._tables: dict[tuple[str, str], list[_Table]] = {}
         """Of a table whose mapping changed meanwhile: one for each version, in order."""
         self.rows = 0
+        self.row_bytes = 0
+        """Of all rows that were added, in memory: they compress to any size."""
 
     def add(self, *, head: StagedHead, batch: pa.RecordBatch) -> None:
         """Add rows of one table."""
@@ -190,6 +192,7 @@ class StagedPacker:
             versions.append(_Table(head, batch.schema))
         versions[-1].add(batch)
         self.rows += batch.num_rows
+        self.row_bytes += batch.nbytes
 
     def tables(self) -> Iterator[tuple[StagedHead, pa.Table]]:
         """Yield each table's head and its rows in the order they came; packs nothing.

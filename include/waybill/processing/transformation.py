@@ -140,12 +140,19 @@ class Watch(Protocol):
 
     marker: c_int64
 
+    def begin(self) -> None:
+        """Tell what comes from what ran before: it may have had the same marker."""
+        ...
+
 
 class NoWatch:
     """A watch nobody looks at."""
 
     def __init__(self) -> None:
         self.marker = c_int64(-1)
+
+    def begin(self) -> None:
+        """Do nothing."""
 
 
 class Code(NamedTuple):
@@ -231,6 +238,7 @@ def run(
     again: Again | None = None,
 ) -> Iterator[Outcome]:
     """Yield what became of each event, in order. Cost: about 0.6 µs an event beside user code's."""
+    watch.begin()
     marker = watch.marker
     for index, event in enumerate(events):
         marker.value = index
@@ -256,6 +264,7 @@ def _rerun(
 
 
 def _watched(transform: Transform, event: Event, index: int, watch: Watch) -> Outcome:
+    watch.begin()
     watch.marker.value = index
     try:
         outcome = _outcome(transform, event)

@@ -3,9 +3,9 @@
 An event goes back to the stage that parked it, with its payload's bytes as they came. One that
 parked at mapping was made by the transformation; in a pipeline that keeps sources it carries the
 message that it was made from. A replay that enters at the transformation sends that message
-instead, once for all its children in the replay. The books: the parents come in at the
-transformation as replayed; the children are marked replayed without coming in at mapping, which the
-ledger is told in the transaction that marks them.
+instead, once for all its children in the replay (one that was taken in again is another). The
+books: the parents come in at the transformation as replayed; the children are marked replayed
+without coming in at mapping, which the ledger is told in the transaction that marks them.
 """
 
 from __future__ import annotations
@@ -248,11 +248,14 @@ def readable(parking: Parking, replay_id: UUID) -> Iterator[ParkedEvent]:
 
 
 class Parents:
-    """The parents that one replay sends. Memory: their ids, about 100 bytes each."""
+    """The parents that one replay sends; one that was taken in again is another.
+
+    Memory: their ids and versions, about 200 bytes each.
+    """
 
     def __init__(self, partition: ParkedGroup) -> None:
         self._partition = partition
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, int]] = set()
         self._parents: Counter[tuple[str, int]] = Counter()
         self._children: Counter[int] = Counter()
 
@@ -266,7 +269,8 @@ class Parents:
             if segment.state != "replayed":
                 continue
             try:
-                self._seen.update(decode(event.source).id for event in parking.read(segment))
+                parents = (decode(event.source) for event in parking.read(segment))
+                self._seen.update((event.id, event.intake_version) for event in parents)
             except CorruptSegmentError as error:
                 _LOG.warning("parents may be sent twice: %s", error)
 
@@ -277,8 +281,9 @@ class Parents:
         for segment, parked in events:
             event = parent_of(parked, replay_id=replay_id)
             self._children[event.intake_minute] += 1
-            if event.id not in self._seen:
-                self._seen.add(event.id)
+            intake = (event.id, event.intake_version)
+            if intake not in self._seen:
+                self._seen.add(intake)
                 self._parents[event.name, event.intake_minute] += 1
                 yield segment, event, parked.source
 

@@ -3,11 +3,15 @@
 Each round probes what is due, releases what passed, and lists the partitions whose events wait
 though nothing holds their pipeline, whoever released it. The list comes from the tracker, not from
 this round's releases: killed between the two, the next round lists the same.
+
+User code may take any time: a probe has a limit, and so has a round. Who is held with code that
+hangs keeps nobody else from a release for long.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -35,6 +39,10 @@ SAMPLE_EVENTS = 200
 """Of all that is held of one pipeline."""
 _MOST_PARTITIONS = 50
 """That a sample is taken from: those with the most events."""
+PROBE_S = 60.0
+"""For the events of one probe together; those that are not done by then count as failed."""
+ROUND_S = 120.0
+"""After so long a round begins no further probe, which the next one does; one always begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,8 @@ class Probe:
     would_fail: dict[str, int]
     """Stage and error type to events."""
     released: bool
+    not_done: int = 0
+    """Of the sample, those that there was no time for: they count as failed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the probe as JSON."""
@@ -83,7 +93,10 @@ def probe_held(
     fetch: Callable[[str], bytes] | None = None,
     destinations: Mapping[str, DestinationSettings] | None = None,
 ) -> ProbeReport:
-    """Probe the held pipelines that are due, one after the other, the longest quiet first.
+    """Probe the held pipelines that are due, one after the other, for two minutes or so.
+
+    First come versions that were not tried yet, then who waits for longest beside its own wait:
+    what fails again and again is asked less often, and does not keep a new hold from its turn.
 
     Safe to run twice at once, and to kill: a probe is counted before it begins, so that code which
     never ends is not tried again before its time, and does not keep the others from theirs.
@@ -98,11 +111,12 @@ def probe_held(
 
     What is damaged is left out of the samples; its replay will say so.
     """
-    probes = []
-    for hold in sorted(read_holds(tracker), key=lambda hold: -hold.quiet_s):
-        version = active_version(tracker, hold.pipeline_id)
-        if version is None or not hold.is_due(version):
-            continue
+    probes: list[Probe] = []
+    began = time.monotonic()
+    for hold in _due_holds(tracker):
+        if probes and time.monotonic() - began > ROUND_S:
+            _LOG.warning("a round took over %g s: the probes that are left are the next's", ROUND_S)
+            break
         pipeline = pipeline_of(tracker, hold.pipeline_id)
         if begin_probe(tracker, hold, pipeline.version):
             runner = DryRunner(
@@ -112,12 +126,23 @@ def probe_held(
                 mappings=mappings_in_force(tracker, pipeline.id),
                 learner=LocalLearner(rules_for(pipeline, destinations or {})),
             )
+            runner.limit_s = PROBE_S
             probes.append(_probe(tracker, parking, hold, pipeline, pass_rate, runner))
     return ProbeReport(
         probes,
         [hold.pipeline for hold in read_holds(tracker)],
         parking.partitions_of(to_replay(tracker)),
     )
+
+
+def _due_holds(tracker: TrackerStore) -> list[Hold]:
+    """Return the holds that are to be probed now, in the order of their turns."""
+    turns = []
+    for hold in read_holds(tracker):
+        version = active_version(tracker, hold.pipeline_id)
+        if version is not None and hold.is_due(version):
+            turns.append((not hold.is_untried(version), -hold.quiet_s / hold.wait_s, hold.id, hold))
+    return [hold for *_, hold in sorted(turns, key=lambda turn: turn[:3])]
 
 
 def _probe(
@@ -141,8 +166,21 @@ def _probe(
         "would_fail": report.would_fail,
         "outcome": "passed" if passes else "failed",
     }
+    if runner.not_done:
+        said["why"] = (
+            f"it took too long: {runner.not_done:,} events were not done within "
+            f"{runner.limit_s:g} s, and count as failed"
+        )
     released = end_probe(tracker, hold, said, passed=passes)
-    return Probe(hold.pipeline, report.version, report.events, passed, report.would_fail, released)
+    return Probe(
+        hold.pipeline,
+        report.version,
+        report.events,
+        passed,
+        report.would_fail,
+        released,
+        runner.not_done,
+    )
 
 
 def _passed(report: DryRunReport) -> int:

@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from waybill.services.parked_events import clean_up_parked_files as clean_up_parked_files
     from waybill.services.parked_events import due_auto_replays as due_auto_replays
     from waybill.services.parked_events import ended_replays as ended_replays
+    from waybill.services.parked_events import held_to_replay as held_to_replay
     from waybill.services.parked_events import keep_auto_replays as keep_auto_replays
     from waybill.services.parked_events import lost_parked as lost_parked
     from waybill.services.parked_events import lost_parked_ids as lost_parked_ids
@@ -273,6 +274,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "clean_up_parked_files",
             "due_auto_replays",
             "ended_replays",
+            "held_to_replay",
             "keep_auto_replays",
             "lost_parked",
             "lost_parked_ids",

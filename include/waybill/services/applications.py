@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 KINDS: tuple[Kind, ...] = ("processing", "loading")
 _STOP_S = 30.0
 """Batches may take 20 s to end, and Spark some more."""
+_OTHER_START_S = 120.0
+"""That another start of the same application may take, with the end of an older one."""
 _LOOK_S = 0.05
 _RECORDED_S = 20.0
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -72,16 +74,25 @@ _BY_HAND = Start()
 def start_application(settings: Settings, kind: Kind, cluster: str, how: Start = _BY_HAND) -> int:
     """Start an application in a session of its own and return its pid.
 
-    One that runs on this host is kept; with an epoch, an older one is ended first.
+    One that runs on this host is kept; with an epoch, an older one is ended first. Starts of one
+    application wait for each other.
 
     Raises:
         InputError: unknown kind, or its entry point is not there.
-        RetryError: the machine is too busy to start it, or one of a newer epoch runs.
+        RetryError: the machine is too busy to start it, or one of a newer epoch runs, or another
+            start takes over two minutes.
     """
     if kind not in KINDS:
         raise InputError(f"unknown application {kind!r}; known: {', '.join(KINDS)}")
     if not _CLUSTER.fullmatch(cluster):
         raise InputError(f"cluster {cluster!r} must be letters, digits, '-', '_' or '.'")
+    lock = settings.home / "run" / f"{_name(kind, cluster)}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with state_folder.exclusive(lock, _OTHER_START_S):  # from the look until there is a record
+        return _start(settings, kind, cluster, how)
+
+
+def _start(settings: Settings, kind: Kind, cluster: str, how: Start) -> int:
     if how.epoch is not None:
         _stop_older(settings, kind, cluster, how.epoch)
     found = application_status(settings, kind, cluster)

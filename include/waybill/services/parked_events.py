@@ -145,6 +145,14 @@ def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -
         )
 
 
+def held_to_replay(settings: Settings) -> list[ParkedGroup]:
+    """Return the groups whose held events are to go back now: nothing holds their pipelines."""
+    from waybill.parking import Parking, to_replay
+
+    with open_tracker(settings.tracker) as tracker:
+        return Parking(tracker, open_owned_objects(settings)).partitions_of(to_replay(tracker))
+
+
 def probe_held_pipelines(settings: Settings) -> ProbeReport:
     """Probe the held pipelines that are due, release those that pass, list what is to go back."""
     from waybill.parking import Parking

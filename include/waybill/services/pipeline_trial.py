@@ -206,8 +206,9 @@ def _try_deletes(trial: _Trial) -> None:
     deletes = untried_deletes(trial.pipeline, examples)
     if not deletes or trial.code_failed:
         return
-    records = [one.record(trial.pipeline) for one in deletes]
-    for record, result in zip(records, _run(trial, records), strict=False):
+    records = [one.event.record(trial.pipeline) for one in deletes]
+    results = _run(trial, records, "deletes with their key alone", trial.warnings)
+    for record, result in zip(records, results, strict=False):
         key = ", ".join(map(shown_name, record.data))
         what = f"a delete of {shown_name(str(record.event))} with its key alone ({key})"
         if result.parked:
@@ -336,8 +337,20 @@ def _opened(trial: _Trial) -> Iterator[Any]:
         yield connector
 
 
-def _run(trial: _Trial, events: Sequence[Event | Record]) -> list[EventResult]:
-    """Return what becomes of events, as far as there is time; says how far that was."""
+def _run(
+    trial: _Trial,
+    events: Sequence[Event | Record],
+    what: str = "sample events",
+    late: list[Problem] | None = None,
+) -> list[EventResult]:
+    """Return what becomes of events, as far as there is time; says how far that was.
+
+    Args:
+        trial: what is tried.
+        events: that are run.
+        what: they are, in the plural.
+        late: where it is said that there was no time for any; None: among what is certain.
+    """
     from waybill.testing import run_pipeline
 
     done: list[EventResult] = []
@@ -361,10 +374,10 @@ def _run(trial: _Trial, events: Sequence[Event | Record]) -> list[EventResult]:
     if not is_whole:
         trial.code_failed = True
         said = (
-            f"{len(results)} of {len(events)} sample events were done after {trial.limit_s:.0f} s; "
+            f"{len(results)} of {len(events)} {what} were done after {trial.limit_s:.0f} s; "
             f"an event may take {trial.settings.spark.event_timeout_s:.0f} s, then it parks"
         )
-        kept = trial.warnings if results else _certain(trial)
+        kept = trial.warnings if results else (_certain(trial) if late is None else late)
         kept.append(Problem(code_file(trial.directory), 1, "", said))
     return results
 

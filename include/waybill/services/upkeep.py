@@ -21,7 +21,7 @@ from waybill.upkeep import resume_job as resume
 
 if TYPE_CHECKING:
     from waybill.access import Decision
-    from waybill.replay import ReplayLauncher
+    from waybill.replay import Launches, ReplayLauncher
     from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
@@ -206,24 +206,39 @@ def _scale_nodes(settings: Settings) -> dict[str, Any]:
 
 
 def _probe_held_pipelines(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]:
-    """Probe, release, and launch a replay for each group whose held events are to go back.
+    """Launch a replay for each group whose held events are to go back; probe; launch the rest.
+
+    What waits for no probe goes first: probes run user code, which may take its time.
+    """
+    from waybill.replay import Launches
+
+    launches = Launches(launcher)
+    rows = [group.to_json() for group in services.held_to_replay(settings)]
+    _send_back(settings, launches, rows)
+    report = services.probe_held_pipelines(settings).to_json()
+    for probe in report["probes"]:
+        _LOG.info("probe: %s", probe)
+    listed = {row["id"] for row in rows}
+    released = [row for row in report["to_replay"] if row["id"] not in listed]
+    _send_back(settings, launches, released)
+    launches.finish()
+    counts = {"held": len(report["held"]), "probes": len(report["probes"])}
+    return counts | {"to_replay": len(rows) + len(released)}
+
+
+def _send_back(settings: Settings, launches: Launches, groups: Sequence[dict[str, Any]]) -> None:
+    """Launch a replay for each of these groups.
 
     Its run id is made of what is parked, and of the replay that ended last: one that was cancelled,
     or that left damaged events which are mended since, is not asked for again.
     """
-    from waybill.replay import Launches, group_of, replay_run_id
+    from waybill.replay import group_of, replay_run_id
 
-    report = services.probe_held_pipelines(settings).to_json()
-    for probe in report["probes"]:
-        _LOG.info("probe: %s", probe)
-    launches, rows = Launches(launcher), _turn(report["to_replay"])
+    rows = _turn(groups)
     before = services.ended_replays(settings, [row["id"] for row in rows]) if rows else {}
     for row in rows:
         salt = [row["parked"], str(row["last_parked_at"]), before.get(row["id"])]
         launches.launch(replay_run_id(row["id"], group_of(row), salt), group_of(row))
-    launches.finish()
-    counts = {"held": len(report["held"]), "probes": len(report["probes"])}
-    return counts | {"to_replay": len(report["to_replay"])}
 
 
 def _auto_replay(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]:

@@ -668,8 +668,8 @@ class DestinationSettings(Section):
     """What a kind needs beside its dsn, such as ``catalog`` for iceberg."""
     max_rows: int = Field(1_000_000, ge=1)
     """Rows that a load takes at most; a commit is never cut."""
-    max_bytes: int = Field(256 * 1024**2, ge=1024)
-    """Bytes of staged objects that a load takes at most; a commit is never cut."""
+    max_bytes: int = Field(512 * 1024**2, ge=1024)
+    """Bytes of rows in memory, uncompressed, that a load takes at most; a commit is never cut."""
     min_rows: int = Field(0, ge=0)
     """A load waits for so many rows (or ``max_bytes``),"""
     max_wait_s: float = Field(0.0, ge=0)

@@ -266,7 +266,8 @@ def _private(path: str, flags: int) -> int:
 def end(record: ProcessRecord, *, grace_s: float, sign: int = signal.SIGTERM) -> None:
     """End the process (``sign``, then KILL), then what is left of its session (TERM, then KILL).
 
-    Takes up to ``grace_s`` for the leader and 2 s for what it leaves. The record is removed.
+    Takes up to ``grace_s`` for the leader and 2 s for what it leaves. The record is removed, unless
+    it names another process by now.
     """
     leader = record.process()
     others = [p for p in record.members() if p != leader]
@@ -277,7 +278,9 @@ def end(record: ProcessRecord, *, grace_s: float, sign: int = signal.SIGTERM) ->
     end_all(others, grace_s=2.0)
     _wait([leader] if leader else [], 5.0)
     end_all(record.members(), grace_s=0)  # what those had started meanwhile
-    record.path.unlink(missing_ok=True)
+    newer = read_record(record.path)
+    if newer is None or (newer.pid, newer.create_time) == (record.pid, record.create_time):
+        record.path.unlink(missing_ok=True)
 
 
 def end_all(

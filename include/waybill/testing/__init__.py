@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from waybill.testing.events import example_event as example_event
     from waybill.testing.examples import KEY_ONLY as KEY_ONLY
     from waybill.testing.examples import Example as Example
+    from waybill.testing.examples import TriedDelete as TriedDelete
     from waybill.testing.examples import differences as differences
     from waybill.testing.examples import read_examples as read_examples
     from waybill.testing.examples import untried_deletes as untried_deletes
@@ -51,7 +52,14 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "examples": ["KEY_ONLY", "Example", "differences", "read_examples", "untried_deletes"],
+        "examples": [
+            "KEY_ONLY",
+            "Example",
+            "TriedDelete",
+            "differences",
+            "read_examples",
+            "untried_deletes",
+        ],
         "events": ["Event", "declared_event", "example_event"],
         "own_tests": ["OwnTests", "run_own_tests"],
         "runs": ["EventResult", "ParkedResult", "PipelineResult", "json_value", "run_pipeline"],

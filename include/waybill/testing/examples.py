@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from waybill.events import CATALOGUE, dumps, loads
 from waybill.nearest_name import hint, shown_name
 from waybill.pipelines import (
     EXAMPLES,
     DeclarationError,
-    EventDeclaration,
     Pipeline,
     Problem,
     read_inside,
@@ -34,7 +33,7 @@ from waybill.testing.runs import EventResult, Rows, converted, json_value
 KEY_ONLY = (
     "a delete has its key, and no other field that is sure to be there: begin the transformation"
     ' with `if event.op == "delete": return event`, or say in events.jsonl what is to become of it:'
-    ' {"op": "delete", "data": {…its key…}, "parked": "…"}'
+    ' {"op": "delete", "data": {…its key, or the whole row…}, "parked": "…"}'
 )
 """What to do where a transformation takes no delete as a source brings it."""
 MOST_BYTES = 16 * 1024**2
@@ -104,8 +103,17 @@ def parse_events(file: str, text: str) -> list[Example]:
     return _read(file, text, payloads=True)
 
 
-def untried_deletes(pipeline: Pipeline, examples: Sequence[Example]) -> list[Event]:
-    """Return a delete of each event name, as the source brings it: with its key alone.
+class TriedDelete(NamedTuple):
+    """A delete with its key alone."""
+
+    event: Event
+    is_sure: bool
+    """Whether the source brings such a one: others may bring the whole row, and the key may be made
+    up."""
+
+
+def untried_deletes(pipeline: Pipeline, examples: Sequence[Example]) -> list[TriedDelete]:
+    """Return a delete of each event name, with its key alone.
 
     None where the source is not declared to bring any, and none of an event name that has a delete
     among its examples: that one says what is to become of it.
@@ -119,21 +127,24 @@ def untried_deletes(pipeline: Pipeline, examples: Sequence[Example]) -> list[Eve
         return []
     told = {one.event or source.event for one in examples if one.op == "delete"}
     declared = [pipeline.events[name] for name in source.event_names if name in pipeline.events]
-    return [
-        Event(_key_of(one, examples, source.event), one.name, "delete", version=0)
-        for one in declared
-        if one.name not in told
-    ]
+    deletes = []
+    for one in declared:
+        if one.name not in told:
+            row = _row_of(one.name, examples, source.event)
+            fields = declared_fields(one) | row
+            key = {name: fields[name] for name in one.key if name in fields}
+            is_sure = source.connector == "sql" and row.keys() >= key.keys()
+            deletes.append(TriedDelete(Event(key, one.name, "delete", version=0), is_sure))
+    return deletes
 
 
-def _key_of(declared: EventDeclaration, examples: Sequence[Example], own: str) -> dict[str, Any]:
-    fields = declared_fields(declared)
+def _row_of(name: str, examples: Sequence[Example], own: str) -> dict[str, Any]:
+    """Return the first example of an event name that is to become rows; empty: there is none."""
     for one in examples:
         is_row = not one.parked and not one.filtered and one.op == "upsert"
-        if is_row and (one.event or own) == declared.name:
-            fields |= one.data
-            break
-    return {name: fields[name] for name in declared.key if name in fields}
+        if is_row and (one.event or own) == name:
+            return one.data
+    return {}
 
 
 def _read(file: str, text: str, *, payloads: bool) -> list[Example]:

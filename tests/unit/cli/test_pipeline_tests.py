@@ -446,3 +446,46 @@ def test_the_demos_pipelines_have_examples_that_are_as_expected(monkeypatch):
         ("flights", 4),
         ("weather", 2),
     ]
+
+
+CDC = "source: {connector: postgres_cdc, connection: shop, options: {tables: {order: orders}}}"
+
+
+def test_a_delete_that_may_bring_the_whole_row_is_a_warning_where_its_key_alone_parks(root):
+    folder = declare(
+        root, code="def transform(event):\n    event.data['changed']\n    return event\n"
+    )
+    file = folder / "pipeline.yaml"
+    source = "source: {connector: csv, path: orders.csv, event: order}"
+    file.write_text(file.read_text().replace(source, CDC.replace("}}}", "}}, event: order}")))
+    write(folder, {"data": ORDER})
+    said = " ".join(run("orders").stdout.split())
+    what = "a delete of order with its key alone (id)"
+    assert f"{what}: a warning, parks as transformation/field_missing" in said
+    assert "its key, or the whole row" in said
+    [report] = json.loads(run("orders", "--json").stdout)["pipelines"]
+    assert [(one["ok"], len(one["parked"])) for one in report["deletes"]] == [(True, 1)]
+
+
+BATCH = """\
+import pyarrow as pa
+
+def transform_batch(table):
+    changed = table.column("changed").to_numpy(zero_copy_only=False)
+    text = pa.array([str(one) for one in changed])
+    return table.set_column(table.column_names.index("total"), "total", text)
+"""
+
+
+def test_a_batch_of_examples_has_no_nulls_of_the_deletes_that_are_tried_beside_them(root):
+    folder = declare(root, code=BATCH)
+    file = folder / "pipeline.yaml"
+    source = "source: {connector: csv, path: orders.csv, event: order}"
+    file.write_text(file.read_text().replace(source, CDC.replace("}}}", "}}, event: order}")))
+    large = 2**53 + 1
+    wanted = {"orders": [{"id": 1, "total": str(large)}]}
+    file.write_text(file.read_text().replace("decimal(10,2)", "decimal(20,2)"))
+    write(folder, {"data": ORDER | {"changed": large}, "rows": wanted})
+    said = run("orders").stdout
+    assert "1 of 1 example event as expected" in said
+    assert "a delete of order" in said

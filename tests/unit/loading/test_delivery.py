@@ -69,7 +69,7 @@ def objects():
 @pytest.fixture
 def plan(objects):
     keys = ((5, "staged/5"), (6, "staged/6"), (6, "staged/6b"))
-    items = (PlannedObject(n, key, 9, len(objects.bodies[key]), f"b{n}") for n, key in keys)
+    items = (PlannedObject(n, key, 9, len(objects.bodies[key]), 999, f"b{n}") for n, key in keys)
     return LoadPlan("lake", range(5, 8), tuple(items))
 
 
@@ -114,7 +114,7 @@ def growing(objects: MemoryObjects, numbers: range) -> tuple[PlannedObject, ...]
             for part in rows_of(orders, spec).data.to_batches():
                 packer.add(head=head, batch=part)
         objects.put(f"staged/{n}", packer.finish())
-        made.append(PlannedObject(n, f"staged/{n}", 3, 0, f"b{n}"))
+        made.append(PlannedObject(n, f"staged/{n}", 3, 0, 0, f"b{n}"))
     return tuple(made)
 
 

@@ -79,15 +79,18 @@ def test_reports_of_tables_join_to_that_of_the_plan():
 
 def test_a_plan_travels_with_texts_that_are_no_unicode():
     plan = LoadPlan(
-        "w", (4, 5), (PlannedObject(4, "staged/a", 3, 99, "b"),), Expected(3),
+        "w", (4, 5), (PlannedObject(4, "staged/a", 3, 99, 999, "b"),), Expected(3),
         park=("destination_full", "disk \ud83d full"),
     )  # fmt: skip
     assert pickle.loads(pickle.dumps(plan)) == plan
-    assert (plan.rows, plan.bytes) == (3, 99)
+    assert (plan.rows, plan.row_bytes) == (3, 999)
 
 
 def test_a_report_that_leaves_out_rows_is_refused():
-    items = (PlannedObject(4, "staged/a", 3, 99, "b"), PlannedObject(5, "staged/gone", 7, 99, "b"))
+    items = (
+        PlannedObject(4, "staged/a", 3, 99, 999, "b"),
+        PlannedObject(5, "staged/gone", 7, 99, 999, "b"),
+    )
     plan = LoadPlan("w", (4, 5), items)
     REPORT.check_whole(plan)
     for wrong in (LoadReport(), replace(REPORT, rows=2), replace(REPORT, lost={})):

@@ -76,6 +76,11 @@ def test_of_many_rows_the_one_that_never_ends_parks(loop: str, size: int) -> Non
     assert found == [(at, "transformation_timeout")]
 
 
+def test_a_table_has_its_own_time_beside_those_of_the_requests_before() -> None:
+    slow = batch("import time\ntime.sleep(1.4)\nreturn table")
+    assert [parked(slow, 1, sandbox(2.0)) for _ in range(3)] == [[]] * 3
+
+
 @pytest.mark.parametrize(
     "stuck",
     [
@@ -632,5 +637,5 @@ def test_code_that_raises_its_marker_itself_is_ended(start: str, step: str) -> N
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(90)
     assert found == [(n, "transformation", "transformation_timeout") for n in range(2)]

@@ -10,12 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.evolving import kafka_records
 from tests.unit.processing.batches_in_process import Application, Consumer
-from tests.unit.processing.made import pipeline
+from tests.unit.processing.made import event, pipeline
 
-from waybill.processing import Counts
+from waybill.events import encode
+from waybill.processing import Counts, read_staged
 from waybill.processing.spark import batch_size, topic_group
-from waybill.processing.spark.batch_size import LONGEST_S, BatchSize, QueriesAtWork
+from waybill.processing.spark.batch_size import LONGEST_S, MOST_BYTES, BatchSize, QueriesAtWork
+from waybill.processing.spark.batches import read_descriptor
 from waybill.processing.spark.topic_group import TopicGroup
 from waybill.settings import Settings
 
@@ -28,6 +31,8 @@ class SimulatedTasks:
 
     def __init__(self, event_s: float) -> None:
         self.event_s = event_s
+        self.event_bytes = 0
+        """Made of each."""
         self.fails: tuple[str, ...] = ()
         """Pipelines of which each event fails unless it is held; partitions are theirs in turns."""
         self.took_s: list[float] = []
@@ -41,9 +46,11 @@ class SimulatedTasks:
                 took_s = (end - start) * self.event_s
                 longest_s = max(longest_s, min(took_s, plan.limit_s))
                 row: dict[str, Any] = {"topic": topic, "gave_up": True, "parked": None}
-                if took_s <= plan.limit_s:
+                is_within = (end - start) * self.event_bytes <= plan.limit_bytes
+                if is_within and took_s <= plan.limit_s:
                     ranges = [[number, start, end - 1, end - start, 0, ""]]
                     row = {"topic": topic, "took_s": took_s, "ranges": ranges, "counts": []}
+                    row["made_bytes"] = (end - start) * self.event_bytes
                     row |= {"failures": [], "staged": None, "parked": None, "replayed": []}
                     failing = self.fails[number % len(self.fails)] if self.fails else ""
                     if failing and failing not in plan.held:
@@ -75,6 +82,72 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Application, lis
 
     monkeypatch.setattr(SimulatedTasks, "sparkSession", None, raising=False)
     return run
+
+
+MIB = 1024**2
+
+
+@pytest.mark.parametrize("event_bytes", [60_000, 40 * MIB, 400 * MIB, 4_000 * MIB])
+def test_no_batch_makes_more_than_a_worker_and_a_load_hold_unless_one_event_does(run, event_bytes):
+    tasks = SimulatedTasks(0.00001)
+    tasks.event_bytes = event_bytes
+    events = 100_000 if event_bytes < MIB else 20
+    app, took_s = run(tasks, "t", events=events)
+    assert positions(app) == {events}
+    sizes = [batch.made_bytes for batch in app.consumers["t"].committed]
+    assert sum(sizes) == events * PARTITIONS * event_bytes
+    assert max(sizes) <= max(MOST_BYTES, event_bytes)
+    if event_bytes < MIB:
+        assert len(took_s) - len(sizes) == 1, "it is given up once, and knows then"
+        assert len(sizes) < 1.2 * sum(sizes) / (MOST_BYTES / 2) + 5
+
+
+WIDENS = "def transform(event):\n    event.data['note'] = 'a' * 10_000\n    return event\n"
+
+
+def test_small_events_that_become_large_rows_are_committed_in_parts_that_loads_hold(monkeypatch):
+    """Real tasks over 300 events of some 300 bytes, which make 3 MB of rows."""
+    monkeypatch.setattr(topic_group, "MOST_BYTES", 500_000, raising=False)
+    monkeypatch.setattr(batch_size, "MOST_BYTES", 500_000, raising=False)
+    monkeypatch.setattr(batch_size, "_TARGET_BYTES", 250_000, raising=False)
+    app = Application(monkeypatch, t=pipeline(WIDENS, n="int64", note="string"))
+    values = [encode(event(number)) for number in range(300)]
+
+    def run_tasks(frame: Any, task: Any) -> dict[str, list[dict[str, Any]]]:
+        told = dict[str, list[dict[str, Any]]]()
+        for [(topic, _, start, end)] in task._plan.shares:
+            for row in task.run([kafka_records(topic, values[start:end], first=start)]):
+                one = read_descriptor(*(column[0].as_py() for column in row.columns))
+                told.setdefault(one["topic"], []).append(one)
+        return told
+
+    monkeypatch.setattr(topic_group, "run_tasks", run_tasks)
+    monkeypatch.setattr(topic_group, "read_offsets", lambda *args: {"t": {"0": 300}})
+    app.group._on_batch(SimpleNamespace(sparkSession=None), 0)  # type: ignore[arg-type]
+    assert positions(app) == {300}
+    assert sorted(row["n"] for row in app.rows("t")) == [*range(300)]
+    assert app.parked("t") == []
+    sizes = [
+        sum(frame.data.nbytes for frame in read_staged(body))
+        for body in app.objects.bodies.values()
+    ]
+    assert max(sizes) <= 500_000
+
+
+def test_what_tasks_made_together_is_limited_as_what_one_made(run):
+    tasks = SimulatedTasks(0.00001)
+    tasks.event_bytes = MOST_BYTES // 1_000  # each of three tasks is within it
+    app, _ = run(tasks, "t", events=900)
+    assert positions(app) == {900}
+    assert max(batch.made_bytes for batch in app.consumers["t"].committed) <= MOST_BYTES
+
+
+def test_what_made_too_much_beside_others_is_left_to_a_query_of_its_own(run):
+    tasks = SimulatedTasks(0.00001)
+    tasks.event_bytes = MIB
+    app, _ = run(tasks, "t", "u", events=1_000)
+    assert app.group.take_apart() == {"t", "u"}
+    assert app.consumers["t"].committed == []
 
 
 def positions(app: Application, topic: str = "t") -> set[int]:

@@ -245,6 +245,49 @@ def test_siblings_of_a_child_that_fails_go_on() -> None:
     assert total(result, "mapping") == {"in_first": 4, "passed": 2, "out": 2, "parked": 2}
 
 
+STRAYS = """
+def transform(event):
+    n = event.data["n"]
+    return [event, event.child(1, {"id": -n, "n": n}, name=f"made-up-{n}" + "\\x1b[2J" * n)]
+"""
+
+
+def test_names_that_code_makes_up_make_no_groups_and_no_books() -> None:
+    messages = [encode(event(n, {"id": n, "n": n})) for n in range(50)]
+    result = chained(pipeline(STRAYS), messages)
+    check_books(result)
+    assert {(f.event_name, f.stage, f.fault.code) for f in result.failures} == {
+        ("order", "transformation", "event_name_unknown")
+    }
+    assert [f.value for f in result.failures] == messages, "each event parks once, as it came"
+    assert {name for _, name, _, _, _ in result.counts.to_json()} == {"order"}
+    assert {name for _, name, _ in result.mapped} == {"order"}
+    assert len(rows(result)) == 50, "its other children go on"
+    shown = [f.fault.message for f in result.failures]
+    assert shown[0] == "'name-of-p1' declares no event 'made-up-0'"
+    assert max(map(len, shown)) < 500
+    assert not any("\x1b" in words for words in shown)
+
+
+def test_a_name_that_is_declared_since_goes_through_with_the_event_that_parked() -> None:
+    code = STRAYS.replace('f"made-up-{n}" + "\\x1b[2J" * n', '"refund"')
+    [failure] = chained(pipeline(code), [event(1)]).failures
+    again = decode(failure.value)
+    again.stage, again.attempt = failure.stage, failure.attempt + 1
+    result = chained(pipeline(code, events=("order", "refund")), [again])
+    check_books(result)
+    assert result.failures == []
+    assert result.counts.total("in_replayed", stage="transformation") == 1
+    assert sorted(row["_waybill_id"] for row in rows(result)) == ["e1/0", "e1/1"]
+
+
+def test_an_event_that_is_given_an_undeclared_name_parks_under_its_own() -> None:
+    code = "def transform(event):\n    event.name = 'nobody'\n    return event\n"
+    [failure] = chained(pipeline(code), [event(1)]).failures
+    assert (failure.event_name, failure.stage) == ("order", "transformation")
+    assert failure.value == encode(event(1))
+
+
 def test_children_that_are_one_row_park_their_parent() -> None:
     """Neither is newer, so one would be swallowed as a duplicate."""
     result = chained(pipeline(WILD), [event(5, {"id": 5, "n": 5, "do": "twins"}), event(6)])

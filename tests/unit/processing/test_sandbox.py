@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
@@ -105,23 +105,184 @@ def test_code_that_does_not_give_up_is_ended(stuck: str) -> None:
     began = time.monotonic()
     found = codes(f"if n == 1: {stuck}", 3, sandbox(0.4))
     assert found == [None, "transformation_timeout", None]
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 30
+
+
+def test_an_event_has_its_own_time_beside_those_of_the_requests_before() -> None:
+    """Each request counts its events from 0, and the clock looks at that number once in a while."""
+    box = sandbox(2.0)
+    for _ in range(3):
+        assert codes("time.sleep(1.4)", 1, box) == [None]
+
+
+def test_an_event_that_is_run_again_has_its_time_anew() -> None:
+    code = (
+        "import time\nTRIES = []\ndef transform(event):\n"
+        "    TRIES.append(1)\n    time.sleep(1.4)\n"
+        "    if len(TRIES) < 3: raise ConnectionError('away')\n    return event\n"
+    )
+    retries = Retries(3, backoff_s=0.01)
+    assert faults(chained(pipeline(code), [event(1)], retries=retries, code=sandbox(2.0))) == []
+
+
+@pytest.mark.parametrize("who", ["both", "the platform"])
+def test_a_machine_that_stood_still_parks_nothing(who: str) -> None:
+    """Amid an event, for longer than any event may take; the code may have answered meanwhile."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            box = Sandbox(SandboxSettings(), timeout_s=1.0)
+            os.write(writing, f"{process_of(box).pid}\n".encode())
+            os.write(writing, repr(codes("time.sleep(0.6)", 1, box)).encode())
+            box.close()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        codes_pid = int(pipe.readline())
+        stopped = [pid, codes_pid] if who == "both" else [pid]
+        time.sleep(0.3)
+        for one in stopped:
+            os.kill(one, signal.SIGSTOP)
+        time.sleep(4)
+        for one in reversed(stopped):
+            os.kill(one, signal.SIGCONT)
+        assert pipe.read() == "[None]"
+    os.waitpid(pid, 0)
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "words", "timeout_s"),
     [
-        ("1/0", "ZeroDivisionError"),
-        ("os._exit(0)", "exit status 0"),
-        ("while True: pass", "no result within"),
-        ("any(iter(int, 1))", "did not give up"),
+        ("1/0", "ZeroDivisionError", 20.0),
+        ("os._exit(0)", "exit status 0", 20.0),
+        ("while True: pass", "no result within", 0.4),
+        ("any(iter(int, 1))", "did not give up", 0.4),
     ],
 )
-def test_code_that_cannot_be_loaded_is_invalid(code: str, words: str) -> None:
+def test_code_that_cannot_be_loaded_is_invalid(code: str, words: str, timeout_s: float) -> None:
     for _ in range(2):
-        found = ran(HEAD + code, 3, sandbox(0.4))
+        found = ran(HEAD + code, 3, sandbox(timeout_s))
         assert {fault.code for _, _, fault in found} == {"code_invalid"}
         assert words in found[0][2].message
+
+
+def messages(code: str, box: Sandbox, **options: Any) -> set[str]:
+    """Return what the events of a pipeline that cannot be loaded park with."""
+    found = ran(code, 3, box, **options)
+    assert {fault and fault.code for _, _, fault in found} == {"code_invalid"}
+    return {fault.message for _, _, fault in found}
+
+
+def test_code_that_cannot_be_loaded_is_not_loaded_for_each_request() -> None:
+    box = sandbox(20.0)
+    for code in ("def", f"{HEAD}raise ValueError(time.monotonic_ns())"):
+        first = messages(code, box)
+        pid = process_of(box).pid
+        assert [messages(code, box) for _ in range(3)] == [first] * 3
+        assert process_of(box).pid == pid
+
+
+def test_what_others_broke_is_not_the_fault_of_code_that_is_loaded_then() -> None:
+    box = sandbox()
+    assert codes("sys.modules['colorsys'] = None", 1, box) == [None]
+    found = ran("import colorsys\ndef transform(event): return event\n", 2, box)
+    assert [fault for _, _, fault in found] == [None] * 2
+
+
+def test_what_kept_code_from_being_loaded_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that was down for a moment, a machine that stood still."""
+    monkeypatch.setattr(pool, "_REMEMBERED_S", 1.0)
+    box = sandbox(readable=(tmp_path,))
+    code = f"open({str(tmp_path / 'rates')!r})\ndef transform(event): return event\n"
+    assert "FileNotFoundError" in messages(code, box).pop()
+    (tmp_path / "rates").touch()
+    limit = time.monotonic() + 20
+    while ran(code, 1, box)[0][2] is not None:
+        assert time.monotonic() < limit
+        time.sleep(0.2)
+
+
+def test_code_that_one_process_cannot_load_may_be_loaded_by_another() -> None:
+    code = f"{HEAD}import socket\nsocket.socket().close()\ndef transform(event): return event\n"
+    assert "Machine is not on the network" in messages(code, sandbox()).pop()
+    assert ran(code, 1, network=True)[0][2] is None
+
+
+LOADS_LONG = (
+    f"{HEAD}open('loading', 'w').close()\ntime.sleep(0.6)\ndef transform(event): return event\n"
+)
+
+
+def killed_at_loading(
+    box: Sandbox, times: int, *, server: bool, run: Callable[[], list[Any]]
+) -> list[Any]:
+    """Run something while processes of a sandbox, or its servers, are killed as they load code."""
+    mine = {process_of(box).ppid()}
+    left, is_over = times, threading.Event()
+
+    def kill() -> None:
+        nonlocal left
+        while left and not is_over.wait(0.02):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    loads = Path(process.cwd(), "loading")
+                    if process.ppid() in mine and loads.exists():
+                        loads.unlink()
+                        psutil.Process(process.ppid() if server else process.pid).kill()
+                        left -= 1
+                except (psutil.Error, OSError):
+                    continue
+            if server:
+                mine.update(process.pid for process in psutil.Process().children())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        return run()
+    finally:
+        is_over.set()
+        killer.join()
+        assert not left
+
+
+@pytest.mark.parametrize("server", [False, True], ids=["a process", "its server"])
+def test_the_oom_killer_parks_nothing_while_code_is_loaded(*, server: bool) -> None:
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        found = killed_at_loading(box, 3, server=server, run=lambda: ran(LOADS_LONG, 2, box))
+    finally:
+        box.close()
+    assert [fault for _, _, fault in found] == [None] * 2
+
+
+def test_a_server_that_is_killed_each_time_parks_nothing() -> None:
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        with pytest.raises(RetryError, match="its server ended"):
+            killed_at_loading(box, 5, server=True, run=lambda: ran(LOADS_LONG, 2, box))
+    finally:
+        box.close()
+
+
+def test_code_that_kills_itself_each_time_it_is_loaded_is_invalid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "_KILLED_WAIT_S", 0.01)
+    [message] = messages(f"{HEAD}{CRASHES['sigkill']}", sandbox())
+    assert "signal 9" in message
+
+
+def test_code_that_answers_nonsense_when_it_is_loaded_is_invalid() -> None:
+    code = (
+        "import struct\nfor file in (3, 4, 5):\n"
+        "    try: os.write(file, struct.pack('<Q', 1) + b'\\xc1')\n    except OSError: pass\n"
+    )
+    [message] = messages(HEAD + code, sandbox())
+    assert message == "the code broke its process"
 
 
 def test_neighbours_of_a_pipeline_that_cannot_be_loaded_flow() -> None:
@@ -166,7 +327,7 @@ def test_code_that_an_ended_process_could_not_load_is_not_at_fault() -> None:
     try:
         victim = process_of(box)
         victim.kill()
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + 60
         while (
             victim.status() != psutil.STATUS_ZOMBIE
         ):  # its server waits for it when told to end it
@@ -197,7 +358,7 @@ def test_a_server_that_somebody_else_killed_is_started_again(gone: str) -> None:
         server = child.parent()
         assert server is not None and server.ppid() == os.getpid()
         server.kill()
-        assert psutil.wait_procs([child], timeout=5)[1] == []
+        assert psutil.wait_procs([child], timeout=60)[1] == []
         if gone == "its folder":
             shutil.rmtree(folder)
         assert codes("pass", 5, box) == [None] * 5
@@ -226,7 +387,7 @@ def test_all_processes_end_with_who_uses_them() -> None:
     family = [int(word) for word in words]
     os.waitpid(pid, 0)
     assert len(family) == 2
-    gone = time.monotonic() + 5
+    gone = time.monotonic() + 60
     while alive := [one for one in family if psutil.pid_exists(one)]:
         assert time.monotonic() < gone, alive
         time.sleep(0.05)
@@ -475,7 +636,7 @@ def test_between_its_batches_a_process_is_stopped() -> None:
     for _ in range(3):
         [(_, [child], _)] = ran(ask, 1, box, team="restless")
         process = psutil.Process(child.data["pid"])
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + 60
         while process.status() != psutil.STATUS_STOPPED:
             assert time.monotonic() < limit
             time.sleep(0.005)
@@ -533,7 +694,7 @@ def test_folders_that_dead_servers_left_are_removed_and_no_others() -> None:
         server = children[1].parent()
         assert server is not None
         server.kill()
-        assert psutil.wait_procs([children[1]], timeout=5)[1] == []
+        assert psutil.wait_procs([children[1]], timeout=60)[1] == []
         process_of(boxes[2])
         assert left.exists(), "so young, its server may be on its way"
         boxes[2].close()
@@ -558,7 +719,7 @@ def test_an_answer_that_drips_is_ended() -> None:
     assert found[0] is None
     assert found[1] in {"transformation_timeout", "interpreter_crashed"}
     assert found[2] is None
-    assert time.monotonic() - began < 12
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
@@ -657,7 +818,7 @@ def test_the_filter_ends_each_call_one_way() -> None:
             assert int.from_bytes(program[-1][4:], "little") == 0x7FFF0000
 
 
-EPERM, ENOTTY, ENOSYS = 1, 25, 38
+EPERM, ENOTTY, ENOSYS, EOPNOTSUPP = 1, 25, 38, 95
 CALLS = [
     (("mmap", 0, 4096, 3, 0x22), 0),
     (("mmap", 0, 4096, 3, 0x20022), 0),
@@ -679,6 +840,8 @@ CALLS = [
     (("clone", 0x3D0F00 - 0x400), EPERM),
     (("clone", 0x1200011), EPERM),
     (("clone3",), ENOSYS),
+    (("fallocate", 3, 0, 0, 4096), EOPNOTSUPP),
+    (("fallocate", 3, 1, 0, 4096), EOPNOTSUPP),
     (("close_range", 3, 9, 0), 0),
     (("close_range", 3, 9, 2), EPERM),
     (("socketpair", 1, 0x80001), 0),
@@ -995,10 +1158,35 @@ def test_a_process_that_cannot_read_what_others_can_is_not_asked_for_ever(
     assert [fault and fault.code for _, _, fault in found] == expected
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "interpreter_crashed",
+        "memory_error",
+        "transformation_timeout",
+        "code_invalid",
+        "pipeline_held",
+    ],
+)
+def test_no_event_gives_itself_a_type_that_only_waybill_gives(code: str) -> None:
+    body = f"from waybill.errors import ParkError; raise ParkError({code!r}, 'mine', where='here')"
+    [(_, _, fault)] = ran(code_of(body), 1)
+    said = (fault.code, fault.message, fault.where)
+    assert said == ("unexpected_error", f"{code}: mine", "here")
+
+
+def test_a_process_that_says_that_its_pipeline_is_held_is_not_believed() -> None:
+    lie = "import waybill.processing.transformation as t; t.describe = lambda e: t.Fault('pipeline_held', '')"
+    assert codes(f"if n == 1:\n        {lie}; raise ValueError", 3, team="liar") == [
+        None, "interpreter_crashed", None
+    ]  # fmt: skip
+
+
 def test_a_fault_that_is_made_up_is_none() -> None:
     """What answers instead of our own code can name any error type, or none."""
     for kinds, bodies in (
         (b"x", [["no_such_code", "m", "", "", []]]),
+        (b"x", [["pipeline_held", "m", "", "", []]]),
         (b"x", [[5, "m", "", "", []]]),
         (b"x", ["abcde"]),
         (b"q", [None]),

@@ -27,6 +27,7 @@ from waybill.services import (
     stop_application,
 )
 from waybill.settings import Settings
+from waybill.stack import processes
 
 RUNS = """
 import os, sys, time
@@ -261,6 +262,53 @@ def test_of_two_starts_at_once_the_newer_lives(settings: Settings) -> None:
     for pid in {older, newer} - {None}:
         with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).kill()
+
+
+def test_a_late_start_does_not_take_the_record_of_a_newer_one(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older one has looked, sees nothing, and goes on when the newer one has begun."""
+    looked, newer_is_up = threading.Event(), threading.Event()
+    rotate = applications.state_folder.rotate
+
+    def late(log: Path) -> None:
+        if threading.current_thread().name == "older":
+            looked.set()
+            newer_is_up.wait(3)
+        rotate(log)
+
+    monkeypatch.setattr(applications.state_folder, "rotate", late)
+    pids: dict[str, int] = {}
+
+    def start(name: str, epoch: int) -> None:
+        with suppress(RetryError):
+            pids[name] = start_application(
+                settings, "processing", "default", applications.Start(epoch)
+            )
+
+    older = threading.Thread(target=start, args=("older", 6), name="older")
+    older.start()
+    assert looked.wait(10)
+    start("newer", 7)
+    newer_is_up.set()
+    older.join()
+    try:
+        assert application_status(settings, "processing", "default").pid == pids["newer"]
+        assert "older" not in pids or not is_alive(pids["older"])
+    finally:
+        for pid in pids.values():
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
+
+
+def test_a_late_stop_leaves_the_record_of_a_newer_start(settings: Settings) -> None:
+    start_application(settings, "processing", "default")
+    older = processes.read_record(record(settings))
+    assert older is not None
+    stop_application(settings, "processing", "default")
+    newer = start_application(settings, "processing", "default")
+    processes.end(older, grace_s=0)
+    assert application_status(settings, "processing", "default").pid == newer
 
 
 def test_what_the_registry_does_not_name_is_ended_by_what_its_row_says(settings: Settings) -> None:

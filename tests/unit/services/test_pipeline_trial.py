@@ -34,13 +34,8 @@ def warehouse(tmp_path):
 
 @pytest.fixture
 def settings(warehouse, monkeypatch):
-    for name, value in {
-        "WAYBILL_DESTINATIONS": json.dumps(
-            {"warehouse": {"kind": "duckdb", "dsn": str(warehouse)}}
-        ),
-        "WAYBILL_SPARK__EVENT_TIMEOUT_S": "0.5",
-    }.items():
-        monkeypatch.setenv(name, value)
+    given = {"warehouse": {"kind": "duckdb", "dsn": str(warehouse)}}
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(given))
     return Settings()
 
 
@@ -124,11 +119,13 @@ def test_code_that_fails_for_every_row_cannot_work_and_for_some_is_a_warning(set
     assert "1 of the first 20 rows of its source park: transformation/" in found.warnings[0].message
 
 
+@pytest.mark.usefixtures("settings")
 @pytest.mark.parametrize("code", ["while True: pass", "import os; os._exit(9)"])
-def test_code_that_never_ends_or_ends_its_process_is_found_in_time(settings, tmp_path, code):
+def test_code_that_never_ends_or_ends_its_process_is_found_in_time(tmp_path, monkeypatch, code):
+    monkeypatch.setenv("WAYBILL_SPARK__EVENT_TIMEOUT_S", "0.5")
     began = time.monotonic()
     folder = written(tmp_path, f"def transform(event):\n    {code}\n")
-    found = deep_check(settings, folder, limit_s=2)
+    found = deep_check(Settings(), folder, limit_s=2)
     assert [one.file.endswith("transformation.py") for one in found.problems] == [True]
     assert time.monotonic() - began < 30
 
@@ -252,8 +249,8 @@ source:
 """
 
 
-def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(settings, tmp_path):
-    code = "def transform(event):\n    event.data['note'] += '!'\n    return event\n"
+def of_a_table(tmp_path, code):
+    """Return the folder of a pipeline whose source brings deletes."""
     folder = written(tmp_path, code)
     text = (folder / "pipeline.yaml").read_text().replace("version: null", "version: amount")
     begin, end = text.index("source:"), text.index("events:")
@@ -261,6 +258,12 @@ def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(se
     with sqlite3.connect(folder / "shop.db") as database:
         database.execute("create table orders (number integer primary key, amount int, note text)")
         database.execute("insert into orders values (1, 2, 'a')")
+    return folder
+
+
+def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(settings, tmp_path):
+    code = "def transform(event):\n    event.data['note'] += '!'\n    return event\n"
+    folder = of_a_table(tmp_path, code)
     found = deep_check(settings, folder)
     assert found.problems == ()
     what = "a delete of order with its key alone (number)"
@@ -272,3 +275,15 @@ def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(se
     found = deep_check(settings, folder)
     assert found.warnings == ()
     assert found.facts[-1] == f"{what} passes"
+
+
+def test_a_delete_that_is_too_slow_is_a_warning(tmp_path, settings, monkeypatch):
+    monkeypatch.setenv("WAYBILL_SPARK__EVENT_TIMEOUT_S", "30")
+    code = (
+        "import time\n\ndef transform(event):\n    if event.op == 'delete':\n"
+        "        time.sleep(60)\n    return event\n"
+    )
+    found = deep_check(Settings(), of_a_table(tmp_path, code), limit_s=4)
+    assert found.problems == ()
+    [warning] = found.warnings
+    assert "0 of 1 deletes with their key alone were done after 4 s" in warning.message

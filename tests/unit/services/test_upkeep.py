@@ -41,6 +41,7 @@ def answers(monkeypatch):
         monkeypatch.setattr(services, name, lambda *_, **__: value)
 
     answer("ended_replays", {})
+    answer("held_to_replay", [])
     return answer
 
 
@@ -70,6 +71,21 @@ def test_there_is_work_for_each_job_and_no_other(monkeypatch):
 
 def test_a_round_with_nothing_to_send_back_launches_nothing(answers):
     assert probe(answers) == ({"held": 1, "probes": 1, "to_replay": 0}, [])
+
+
+def test_what_waits_for_no_probe_goes_back_before_a_probe_can_take_its_time(answers, monkeypatch):
+    waits, launcher = SimpleNamespace(to_json=lambda: held(1)), Launcher()
+    answers("held_to_replay", [waits])
+
+    def hangs(_settings):
+        assert [conf for _, conf in launcher.launched] == [GROUP]
+        raise RetryError("it took over 900 s")
+
+    monkeypatch.setattr(services, "probe_held_pipelines", hangs)
+    with pytest.raises(RetryError, match="900 s"):
+        upkeep._probe_held_pipelines(None, launcher)
+    counts, launched = probe(answers, held(1), held(2), launcher=Launcher())
+    assert counts["to_replay"] == len(launched) == 2, "none is launched twice"
 
 
 def test_what_was_held_is_launched_under_one_id_however_often_it_is_listed(answers):

@@ -41,7 +41,6 @@ class Listener(SpawnedService):
     """A server that accepts connections; ``code`` may make it do otherwise."""
 
     name = "listener"
-    start_timeout_s = 5.0
     hanging_after_s = 1.0
     stop_grace_s = 2.0
     advice = "Ask Waybill."
@@ -66,6 +65,16 @@ class Listener(SpawnedService):
 
     def finish(self) -> None:
         self.finished += 1
+
+
+class Thinker(Listener):
+    """A server that is waited for briefly, and only once its code runs."""
+
+    start_timeout_s = 1.0
+
+    def launch(self) -> None:
+        super().launch()
+        wait_for(lambda: "thinking" in self.log.read_text())
 
 
 @pytest.fixture
@@ -162,8 +171,7 @@ def test_an_older_failure_in_the_log_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_service_that_never_answers_is_ended(tmp_path: Path) -> None:
-    service = Listener(tmp_path, "import time; print('thinking', flush=True); time.sleep(60)")
-    service.start_timeout_s = 1.0
+    service = Thinker(tmp_path, "import time; print('thinking', flush=True); time.sleep(60)")
     with pytest.raises(ServiceError, match=r"did not answer within 1 s(.|\n)*thinking"):
         service.start()
     assert service.record() is None

@@ -18,8 +18,8 @@ def test_a_writer_waits_until_there_is_room_and_is_told_when_there_is_none(tmp_p
     path = spool.store(b"1234567.")
     limit.wrote(8)
     room = threading.Timer(0.3, path.unlink)
-    room.start()
     began = time.monotonic()
+    room.start()
     limit.wait_for(8)
     assert time.monotonic() - began > 0.2
     room.join()

@@ -141,9 +141,7 @@ class LoadingConsumer:
         if until <= self._position:
             return
         references = [
-            StagedReference(row.commit_number, row.key, row.rows, row.bytes, row.batch)
-            for row in frame.collect()
-            if row.commit_number > self._position
+            StagedReference(*row) for row in frame.collect() if row.commit_number > self._position
         ]
         self._patience.deliver(references, after=self._position, until=until)
         self._position = until

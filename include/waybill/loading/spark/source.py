@@ -10,7 +10,7 @@ its partition already: it asks nobody.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -27,10 +27,13 @@ from waybill.loading import MOST_COMMITS, LoadSizes, is_due, last_of_load
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 
-SCHEMA = "commit_number bigint, key string, rows bigint, bytes bigint, batch string"
+SCHEMA = (
+    "commit_number bigint, key string, rows bigint, bytes bigint, row_bytes bigint, batch string"
+)
+"""As the fields of ``StagedReference``."""
 
 
-Row: TypeAlias = tuple[int, str, int, int, str]
+Row: TypeAlias = tuple[int, str, int, int, int, str]
 """Of a staged object, by ``SCHEMA``."""
 
 
@@ -86,7 +89,7 @@ class StagedReader(DataSourceStreamReader):
         found = staged_after(
             self._open(), self._destination, after=start["commit"], until=end["commit"]
         )
-        return [StagedObjects([(o.commit_number, o.key, o.rows, o.bytes, o.batch) for o in found])]
+        return [StagedObjects(list(map(astuple, found)))]
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
         """Yield the staged objects of a partition; on an executor."""

@@ -156,6 +156,7 @@ class _Child:
             self._send(answer)
 
     def _load(self, asked: Load) -> bytes:
+        self._clock.begin()
         marker = self._clock.marker
         marker.value = LOADING
         try:

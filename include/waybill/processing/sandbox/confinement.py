@@ -280,7 +280,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 # seccomp
 
-_EPERM, _ENOTTY, _ENOSYS = 1, 25, 38
+_EPERM, _ENOTTY, _ENOSYS, _EOPNOTSUPP = 1, 25, 38, 95
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE = 0, 4
@@ -436,6 +436,7 @@ prctl 157 167
 clone 56 220
 clone3 435 435
 close_range 436 436
+fallocate 285 47
 socket 41 198
 socketpair 53 199
 sendmsg 46 211
@@ -518,6 +519,7 @@ def _bodies(*, network: bool) -> dict[str, list[bytes]]:
         ],
         "clone": [_step(_LOAD, _FIRST), *threads, refuse, allow],
         "clone3": [_end(_ENOSYS)],  # libc takes clone then
+        "fallocate": [_end(_EOPNOTSUPP)],  # takes a disk in no time; libc writes then
         "close_range": [
             _step(_LOAD, _THIRD), _step(_ANY_BIT, _CLOSE_RANGE_UNSHARE, 0, 1), refuse, allow
         ],

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import ormsgpack
 
-from waybill.events import CATALOGUE, Event
+from waybill.events import CATALOGUE, HELD_ERROR, Event
 from waybill.processing.failures import Fault, TooLargeError, cut, words_of
 from waybill.processing.payload_columns import PayloadColumns
 from waybill.processing.sandbox import reply_memory
@@ -125,8 +125,8 @@ def read_fault(body: Any) -> Fault:
     code, message, where, stack_hash, others = body
     if not all(type(text) is str for text in (message, where, stack_hash)):
         raise TypeError("a fault is made of texts")
-    if code not in CATALOGUE:
-        raise ValueError(f"no error type {code!r}")
+    if code not in CATALOGUE or code == HELD_ERROR:
+        raise ValueError(f"no error type of user code: {code!r}")
     known = tuple(map(read_fault, others))
     return Fault(code, cut(message), cut(where), cut(stack_hash), known)
 

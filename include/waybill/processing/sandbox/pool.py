@@ -27,7 +27,7 @@ from ctypes import c_double, c_int64
 from functools import cache
 from mmap import mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import psutil
@@ -80,6 +80,8 @@ _REQUEST_BYTES = 16 * 1024**2
 _GRACE = 3
 """Times the time-out of an event: then a process that does not answer is ended."""
 _TICK_S = 0.25
+_LONGEST_TICK_S = 1.0
+"""What is beyond is no time of the code's: this process, or the machine, stood still."""
 _FILE_BYTES = 4096
 _LONGEST_PATH = 2048
 """Of a folder that code makes; below one with a longer path nothing could be counted."""
@@ -94,6 +96,11 @@ _ARROW_MB = 128
 _START_S = 60.0
 _MiB = 1024**2
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+_ENDED = "the code ended the Python interpreter ({})"
+_KILLED = _ENDED.format(f"signal {int(signal.SIGKILL)}")
+_SERVER_ENDED = _ENDED.format("its server ended")
 
 
 class EndedError(Exception):
@@ -115,10 +122,43 @@ class EndedError(Exception):
         self.too_large = too_large
 
     @property
+    def server_ended(self) -> bool:
+        """Return whether it ended with its server."""
+        return str(self) == _SERVER_ENDED
+
+    @property
+    def killed(self) -> bool:
+        """Return whether somebody may have killed it, as the OOM killer does."""
+        return str(self) == _KILLED or self.server_ended
+
+    @property
     def fault(self) -> Fault:
         """Return what the event at fault parks with."""
         code = "transformation_timeout" if self.timed_out else "interpreter_crashed"
         return Fault("result_invalid" if self.too_large else code, str(self))
+
+
+_LoadKey: TypeAlias = tuple[str, bool, str]
+"""Of code: its owner, whether the network is open, its own key."""
+
+
+class _LoadFailure:
+    """That code could not be loaded."""
+
+    def __init__(self) -> None:
+        self.message = ""
+        self.tries = 0
+        self.counts = False
+        """There were enough tries: it is the code's fault."""
+        self.took_s = 0.0
+        self.until = 0.0
+        """When it is forgotten, by ``time.monotonic``."""
+
+    def add(self, message: str, *, most: int) -> None:
+        """Add a try, of so many at most."""
+        self.message = message
+        self.tries += 1
+        self.counts = self.tries >= most
 
 
 class Sandbox:
@@ -145,7 +185,7 @@ class Sandbox:
         self._servers: dict[bool, _Server] = {}
         """By whether Arrow is loaded; each is started for its first process."""
         self._processes: OrderedDict[tuple[str, bool, bool], _Process] = OrderedDict()
-        self._deadly: dict[str, str] = {}
+        self._failures: dict[_LoadKey, _LoadFailure] = {}
         self._cautious: set[str] = set()
         """Code whose answers were more than may be held here: it gets few events at once."""
         self._deadline = math.inf
@@ -159,7 +199,7 @@ class Sandbox:
             server.leave()
         self._servers.clear()
         self._processes.clear()
-        self._deadly.clear()
+        self._failures.clear()
         self._cautious.clear()
 
     def run(
@@ -195,12 +235,15 @@ class Sandbox:
 
     def process_of(self, plan: Plan) -> _Process:
         """Return the process for a pipeline's code."""
-        pipeline = plan.pipeline
-        shared = self._settings.shared_by == "team"
-        owner = f"team {pipeline.team}" if shared else f"pipeline {pipeline.id}"
-        process = self._process(owner, network=pipeline.network, arrow=plan.takes_tables)
+        network = plan.pipeline.network
+        process = self._process(self._owner(plan), network=network, arrow=plan.takes_tables)
         process.deadline = self._deadline
         return process
+
+    def _owner(self, plan: Plan) -> str:
+        pipeline = plan.pipeline
+        shared = self._settings.shared_by == "team"
+        return f"team {pipeline.team}" if shared else f"pipeline {pipeline.id}"
 
     def _process(self, owner: str, *, network: bool, arrow: bool = False) -> _Process:
         key = owner, network, arrow
@@ -285,31 +328,71 @@ class Sandbox:
         self._cautious.add(plan.code_key)
 
     def load(self, plan: Plan) -> str:
-        """Load a pipeline's code; return what is wrong with it, or nothing."""
-        pipeline = plan.pipeline
-        key = plan.code_key
-        words = ""
-        for _ in range(2):
-            if key in self._deadly:
-                return self._deadly[key]
-            process = self.process_of(plan)
-            if key in process.loaded:
-                return process.loaded[key]
-            try:
-                code, shared = pipeline.transformation_code, pipeline.shared_code
-                asked = Load(key, pipeline.name, code, shared)
-                found = process.loaded[key] = _text(process.ask(asked))
-            except EndedError as error:
-                self.end(process)
-                words = f"loading the transformation of {pipeline.name!r}: {error}"
-                if error.timed_out:
-                    break
-            else:
-                return found
-        if len(self._deadly) >= _MOST_DEADLY:
-            self._deadly.clear()
-        self._deadly[key] = words
-        return words
+        """Load a pipeline's code; return what is wrong with it, or nothing.
+
+        What fails is loaded once more, in a new process: others may have broken the first. Then it
+        is left for a minute, or longer where its failure took long.
+
+        Raises:
+            RetryError: the server of processes ended each time.
+        """
+        key = self._owner(plan), plan.pipeline.network, plan.code_key
+        failure = self._failures.get(key)
+        if failure is not None and time.monotonic() >= failure.until:
+            failure = None
+        if failure is not None and failure.counts:
+            return failure.message
+        if plan.code_key in self.process_of(plan).loaded:
+            return ""
+        failure = failure or _LoadFailure()
+        began = time.monotonic()
+        try:
+            while not failure.counts:
+                if self._is_loaded(plan, failure):
+                    failure.tries = 0
+                    return ""
+        finally:
+            failure.took_s += time.monotonic() - began
+            self._remember(key, failure)
+        return failure.message
+
+    def _is_loaded(self, plan: Plan, failure: _LoadFailure) -> bool:
+        """Load code; where that fails, end the process, and add to the failure."""
+        pipeline, process = plan.pipeline, self.process_of(plan)
+        code, shared = pipeline.transformation_code, pipeline.shared_code
+        error = None
+        try:
+            message = _text(process.ask(Load(plan.code_key, pipeline.name, code, shared)))
+        except EndedError as ended:
+            message, error = f"loading the transformation of {pipeline.name!r}: {ended}", ended
+        if not message:
+            process.loaded.add(plan.code_key)
+            return True
+        self.end(process)
+        if error is not None and error.killed:
+            self._wait_for_memory(failure, error, message)
+        else:
+            failure.add(message, most=_MOST_LOADS)
+        return False
+
+    @staticmethod
+    def _wait_for_memory(failure: _LoadFailure, error: EndedError, message: str) -> None:
+        """Add that a process was killed to a failure, and wait: the OOM killer makes room."""
+        failure.add(message, most=_MOST_KILLED_LOADS)
+        if not failure.counts:
+            time.sleep(_KILLED_WAIT_S * 2.0**failure.tries)
+        elif error.server_ended:
+            failure.tries, failure.counts = 0, False
+            raise RetryError(message) from error
+
+    def _remember(self, key: _LoadKey, failure: _LoadFailure) -> None:
+        if not failure.tries:
+            self._failures.pop(key, None)
+            return
+        failure.until = time.monotonic() + max(_REMEMBERED_S, _REMEMBERED_TIMES * failure.took_s)
+        if len(self._failures) >= _MOST_FAILURES:
+            self._failures.clear()
+        self._failures[key] = failure
 
     def ask(self, process: _Process, asked: Run, body: Sequence[bytes]) -> tuple[Any, Any] | None:
         """Run loaded code; return what the process answers; None: a payload cannot be read."""
@@ -325,8 +408,14 @@ class Sandbox:
         return kinds, bodies
 
 
-_MOST_DEADLY = 1000
-"""Codes that ended their process while they were loaded, remembered."""
+_MOST_LOADS, _MOST_KILLED_LOADS = 2, 5
+"""Tries until a failure counts; the second where the process was killed."""
+_KILLED_WAIT_S = 0.125
+"""Doubled before each of these."""
+_REMEMBERED_S, _REMEMBERED_TIMES = 60.0, 20
+"""A failure is remembered for at least so long, and so many times as long as it took."""
+_MOST_FAILURES = 1000
+"""Codes that could not be loaded, remembered."""
 _MOST_CAUTIOUS = 1000
 """Codes of which smaller requests are made, remembered."""
 
@@ -540,7 +629,10 @@ def _is_out_of_memory(outcome: Outcome) -> bool:
 
 
 def _text(content: bytes | bytearray) -> str:
-    words = unpack(content)
+    try:
+        words = unpack(content)
+    except ValueError:
+        words = None
     return cut(words) if type(words) is str else "the code broke its process"
 
 
@@ -645,8 +737,8 @@ class _Process:
     def __init__(self, server: _Server, order: Order) -> None:
         self._server = server
         self._order = order
-        self.loaded: dict[str, str] = {}
-        """Code that was loaded, by its key, and what is wrong with it."""
+        self.loaded: set[str] = set()
+        """Keys of the code that was loaded."""
         self.looked_at = time.monotonic()
         """When it was last seen how much it has used."""
         self.asked = 0
@@ -769,7 +861,8 @@ class _Process:
             came = self._poll.poll(_TICK_S * 1000)
             now = time.monotonic()
             if now - looked >= _TICK_S:
-                looked = now
+                stood_still_s = max(0.0, now - looked - _LONGEST_TICK_S)
+                since, last, looked = since + stood_still_s, last + stood_still_s, now
                 if seen < (reached := self._reached()):  # only on is further
                     seen, since = reached, now
                 self._check_limits(now - since, limit_s, answers=bool(came))
@@ -827,12 +920,10 @@ class _Process:
         status = self._server.end(self.pid)
         self.pid = -1
         if status is None:
-            how = "its server ended"
-        elif os.WIFSIGNALED(status):
-            how = f"signal {os.WTERMSIG(status)}"
-        else:
-            how = f"exit status {os.WEXITSTATUS(status)}"
-        return f"the code ended the Python interpreter ({how})"
+            return _SERVER_ENDED
+        if os.WIFSIGNALED(status):
+            return _ENDED.format(f"signal {os.WTERMSIG(status)}")
+        return _ENDED.format(f"exit status {os.WEXITSTATUS(status)}")
 
     def leave(self) -> None:
         """Leave it to another process, or to its end."""
@@ -877,7 +968,8 @@ class _Usage:
         self.private_bytes = 0
         """Memory as RLIMIT_DATA counts it."""
         self.held_bytes = 0
-        """Memory that is there: also what is shared, or private and no longer writable."""
+        """Memory that is there: also what is shared, or private and no longer writable; and page
+        tables, which grow where memory is only mapped and read."""
         self.threads = 0
         self.is_headless = False
         """Its main thread has ended: nothing else of it can be seen."""
@@ -943,4 +1035,4 @@ class _Usage:
         self.written_bytes += sum(unlinked.values())
 
 
-_MEMORY = ("VmData", "RssAnon", "RssShmem", "VmSwap")
+_MEMORY = ("VmData", "RssAnon", "RssShmem", "VmSwap", "VmPTE")

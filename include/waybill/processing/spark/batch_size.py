@@ -1,5 +1,7 @@
 """How many events a batch of one topic has, and how many cores, though its code is slow.
 
+And though its rows are large: user code makes any number of bytes of an event.
+
 Spark takes no core back from a task, and a query ends, moves or stops between batches only: a batch
 that lasts for hours holds the cores that others have a share of. And Spark's fair scheduler counts
 tasks, not seconds: of two queries that take turns, the one with longer tasks has most of the cores.
@@ -18,6 +20,12 @@ LONGEST_S = 60.0
 """How long a task works on a topic that is alone in its query; then it is given up, and goes on in
 smaller batches. A batch of one event a partition has no limit but that of the event."""
 _TARGET_S = 20.0
+MOST_BYTES = 512 * 1024**2
+"""Of rows in memory, and of results that park at mapping, that a topic's batch makes of its events,
+and a task of those of all its topics; beyond, the topic is given up. A worker holds them until the
+task ends, twice while it writes them, and who loads holds those of a commit. It is well above what
+one event can bring, a result of 64 MiB; a batch of one event has no limit, so that it gets on."""
+_TARGET_BYTES = MOST_BYTES // 2
 _GROWTH = 10
 _LONG_S = 3.0
 """Of all tasks of a batch together: 200,000 events of quick code take some 2.5 s."""
@@ -39,6 +47,10 @@ class BatchSize:
         self._most_events = math.inf
         self._is_part = False
         """More waits than the batch has."""
+        self._is_least = False
+        """The batch has one event a partition, or fewer."""
+        self._is_single = False
+        """The next batch has one event: not even one a partition were within `MOST_BYTES`."""
         self._event_s = 0.0
         """What an event takes of a core: the most of late, so that one batch without slow events
         does not hide them."""
@@ -47,16 +59,25 @@ class BatchSize:
         """Return the first part of what waits, {partition: (first offset, after the last)}."""
         most = max(1, self._most_events / max(1, len(ranges)))
         part = {n: (start, int(min(end, start + most))) for n, (start, end) in ranges.items()}
-        self._is_part = part != ranges
+        if self._is_single:
+            part = dict(list(part.items())[:1])
+        self._is_part, self._is_least = part != ranges, _is_least(part)
         return part
 
     def limit_s(self, ranges: Mapping[int, tuple[int, int]]) -> float:
         """Return how long a task may take for these: no limit for one event a partition."""
-        is_least = all(end - start <= 1 for start, end in ranges.values())
-        return math.inf if is_least else LONGEST_S
+        return math.inf if _is_least(ranges) else LONGEST_S
+
+    def limit_bytes(self, ranges: Mapping[int, tuple[int, int]]) -> float:
+        """Return how many bytes may be made of these: no limit for one event."""
+        return math.inf if len(ranges) == 1 and _is_least(ranges) else MOST_BYTES
 
     def gave_up(self) -> None:
-        """Note that a batch took so long that nothing came of it: the next ones are the least."""
+        """Note that nothing came of a batch, it took so long, or made so much: the next is least.
+
+        Where it was, the next has one event alone.
+        """
+        self._is_single = self._is_least
         self._most_events = 0
         self._event_s = LONGEST_S
 
@@ -77,13 +98,19 @@ class BatchSize:
         noted_s = took_s / max(1, events) if took_s > _NOTED_S else 0.0
         self._event_s = max(noted_s, self._event_s / 4)
 
-    def took(self, events: int, longest_s: float) -> None:
-        """Note how many events the batch had, and how long the longest of its tasks took."""
-        wanted = events * _TARGET_S / max(longest_s, 0.001)
-        if longest_s > _TARGET_S:
+    def took(self, events: int, longest_s: float, made_bytes: int) -> None:
+        """Note how many events the batch had, how long its longest task took, and what was made."""
+        self._is_single = False
+        most = min(_TARGET_S / max(longest_s, 0.001), _TARGET_BYTES / max(made_bytes, 1))
+        wanted = events * most
+        if most < 1:
             self._most_events = wanted
         elif self._is_part:
             self._most_events = min(wanted, events * _GROWTH)
+
+
+def _is_least(ranges: Mapping[int, tuple[int, int]]) -> bool:
+    return all(end - start <= 1 for start, end in ranges.values())
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ Pure, but for `run_tasks`, which is the one Spark action, and `read_offsets`.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,9 +64,15 @@ def run_tasks(numbers: DataFrame, task: Task) -> dict[str, list[Descriptor]]:
     return descriptors
 
 
-def gave_up(descriptors: Sequence[Descriptor]) -> bool:
-    """Tell whether a task took too long over a topic."""
-    return any("gave_up" in descriptor for descriptor in descriptors)
+def made_bytes(descriptors: Sequence[Descriptor]) -> int:
+    """Return what tasks made of a topic's events: rows in memory, and results that parked."""
+    return sum(int(descriptor.get("made_bytes", 0)) for descriptor in descriptors)
+
+
+def gave_up(descriptors: Sequence[Descriptor], limit_bytes: float = math.inf) -> bool:
+    """Tell whether a task gave a topic up, or all of them together made more than the limit."""
+    is_over = made_bytes(descriptors) > limit_bytes
+    return is_over or any("gave_up" in descriptor for descriptor in descriptors)
 
 
 class UnreadError(RetryError):

@@ -78,7 +78,12 @@ class TaskOutput:
         if rows := result.staged.rows:
             body = result.staged.finish()
             objects.put_waiting(self._staged_key, body, limit_s=STORE_AWAY_LIMIT_S)
-            descriptor["staged"] = {"key": self._staged_key, "rows": rows, "bytes": len(body)}
+            descriptor["staged"] = {
+                "key": self._staged_key,
+                "rows": rows,
+                "bytes": len(body),
+                "row_bytes": result.staged.row_bytes,
+            }
         if self._packer.count:
             body, segments = self._packer.finish()
             objects.put_waiting(self._parked_key, body, limit_s=STORE_AWAY_LIMIT_S)

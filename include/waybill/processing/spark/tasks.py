@@ -30,11 +30,13 @@ from waybill.pipelines import Pipeline
 from waybill.processing import (
     MOST_SLICE_BYTES,
     Chain,
+    ChainResult,
     Chunk,
     CodeRunner,
     LocalLearner,
     Plan,
     Retries,
+    TooMuchMadeError,
     TooSlowError,
     sandbox_with,
 )
@@ -89,6 +91,8 @@ class TaskPlan:
     """Ids of pipelines whose events are parked as they came."""
     limit_s: float = math.inf
     """How long a task works on one topic; then it gives the topic up."""
+    limit_bytes: float = math.inf
+    """What a task makes of its records; beyond, it gives up the topic that it made the most of."""
 
 
 @dataclass
@@ -203,8 +207,9 @@ class StageTask:
                     share = shares.pop(topic, None) or self._share(worker, topic)
                     shares[topic] = _taken(share, found, worker.topics[topic])
                     del share
-                    if shares[topic].is_through and unwanted is not None:
-                        unwanted.add(topic)
+                keep_within(self._plan.limit_bytes, shares.values())
+                if unwanted is not None:
+                    unwanted.update(name for name, own in shares.items() if own.is_through)
         for topic, found in unread.items():
             told = {"unread": str(found.error), "stops": isinstance(found.error, StopError)}
             yield descriptor_batch({"topic": topic, **told, "parked": None})
@@ -236,7 +241,7 @@ class StageTask:
         output = TaskOutput(
             topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traced
         )
-        limit_s = self._plan.limit_s
+        limit_s, chain.result.most_bytes = self._plan.limit_s, self._plan.limit_bytes
         return TopicShare(chain, output, retries, learned=plans.learned, limit_s=limit_s)
 
 
@@ -267,6 +272,7 @@ class TopicShare:
         self._limit_s = limit_s
         self._seen: dict[int, SeenRecords] = {}
         self._took_s = 0.0
+        self._gave_up = False
         self.traces: list[pa.RecordBatch] = []
         """To be recorded once the objects are written."""
 
@@ -276,8 +282,14 @@ class TopicShare:
         return self._gave_up
 
     @property
-    def _gave_up(self) -> bool:
-        return self._took_s > self._limit_s
+    def made_bytes(self) -> int:
+        """Return what is held of what was made of its records."""
+        return self._chain.result.made_bytes
+
+    def give_up(self) -> None:
+        """Give the topic up for this batch, and let go of its rows."""
+        self._gave_up = True
+        self._chain.result = ChainResult()
 
     def is_enough(self, records: Records) -> bool:
         """Tell whether records are worth to be taken, or should wait for more."""
@@ -295,9 +307,11 @@ class TopicShare:
         self._retries.deadline = began + self._limit_s - self._took_s
         try:
             self._chain.process(chunk_of(records, self._seen), self._output.take)
-        except TooSlowError:
-            self._took_s = math.inf
+        except (TooSlowError, TooMuchMadeError):
+            self.give_up()
         self._took_s += time.monotonic() - began
+        if self._took_s > self._limit_s:
+            self.give_up()
 
     def write(self, topic: str, objects: ObjectStore) -> pa.RecordBatch:
         """Write the objects; return the topic's descriptor.
@@ -316,6 +330,7 @@ class TopicShare:
         descriptor, segments = self._output.write(result, objects)
         descriptor["topic"] = topic
         descriptor["took_s"] = round(self._took_s, 3)
+        descriptor["made_bytes"] = result.made_bytes
         descriptor["replayed"] = [[*key, n] for key, n in result.replayed.items()]
         descriptor["ranges"] = [span.to_json(n) for n, span in sorted(self._seen.items())]
         return descriptor_batch(descriptor, segments)
@@ -358,6 +373,13 @@ def _taken(
         share = NeededPipelines(plans, error.pipeline_id)
         share.take(records)
     return share
+
+
+def keep_within(limit_bytes: float, shares: Iterable[TopicShare | NeededPipelines]) -> None:
+    """Give up the topics of a task that most was made of, until the others are within a limit."""
+    running = [share for share in shares if isinstance(share, TopicShare)]
+    while sum(share.made_bytes for share in running) > limit_bytes:
+        max(running, key=lambda share: share.made_bytes).give_up()
 
 
 class NeededPipelines:

@@ -38,6 +38,7 @@ from waybill.processing.spark.batches import (
     SeenOffsets,
     check_ranges_seen,
     counts_of,
+    made_bytes,
     ranges_seen,
 )
 from waybill.processing.spark.executor_settings import ExecutorSettings
@@ -349,6 +350,7 @@ class TopicConsumer:
                     item["staged"]["rows"],
                     item["staged"]["bytes"],
                     [[topic.name, n, first, last + 1] for n, first, last, *_ in item["ranges"]],
+                    item["staged"]["row_bytes"],
                 )
                 for item in batch.descriptors
                 if item["staged"]
@@ -439,3 +441,8 @@ class TopicBatch:
     def longest_s(self) -> float:
         """Return how long the task worked on it that took the longest."""
         return max((float(descriptor["took_s"]) for descriptor in self.descriptors), default=0.0)
+
+    @property
+    def made_bytes(self) -> int:
+        """Return what its tasks made of its events."""
+        return made_bytes(self.descriptors)

@@ -29,7 +29,7 @@ from waybill.deployment import DeployedOnTopic
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.parking import held_pipelines
 from waybill.processing import Counts, Storm, find_storms
-from waybill.processing.spark.batch_size import BatchSize
+from waybill.processing.spark.batch_size import MOST_BYTES, BatchSize
 from waybill.processing.spark.batches import (
     Descriptor,
     Ranges,
@@ -294,15 +294,18 @@ class TopicGroup:
             )
             for topic in ranges
         }
-        limit_s = BESIDE_OTHERS_S
+        limit_s, limit_bytes = BESIDE_OTHERS_S, float(MOST_BYTES)
         if self._is_one:
-            limit_s = min(self._size(topic).limit_s(own) for topic, own in ranges.items())
+            [(topic, own)] = ranges.items()
+            size = self._size(topic)
+            limit_s, limit_bytes = size.limit_s(own), size.limit_bytes(own)
         shares = shares_of(ranges, self._most_tasks(spark, ranges))
-        plan = TaskPlan(plans, shares, self._parts.executor_settings, context.held, limit_s)
+        settings = self._parts.executor_settings
+        plan = TaskPlan(plans, shares, settings, context.held, limit_s, limit_bytes)
         descriptors = run_tasks(self._numbers(spark, len(shares)), self._parts.task(plan))
         unread = unread_of(descriptors)
         self._leave_out(unread)
-        given_up = {topic for topic in plans if gave_up(descriptors.get(topic, ()))}
+        given_up = {topic for topic in plans if gave_up(descriptors.get(topic, ()), limit_bytes)}
         needed = {
             topic: pipeline_ids
             for topic, found in descriptors.items()
@@ -326,7 +329,7 @@ class TopicGroup:
         for topic, batch in batches.items():
             self._size(topic).worked(batch.events, batch.took_s)
             if self._is_one:
-                self._size(topic).took(batch.events, batch.longest_s)
+                self._size(topic).took(batch.events, batch.longest_s, batch.made_bytes)
         took_s = sum(batch.took_s for batch in batches.values())
         self._parts.at_work.worked(self.name, took_s, is_full=self._is_full(batches))
         self._left_out |= set() if self._is_one else given_up

@@ -377,6 +377,7 @@ staged_objects = Table(
     Column("offsets", JSONB),
     Column("problem", Text, nullable=False, server_default=text("''")),
     Column("not_recovered", Text, nullable=False, server_default=text("''")),
+    Column("row_bytes", BigInteger),
     CheckConstraint("state IN ('staged', 'loaded', 'deleted', 'lost')", name="state"),
     Index("ix_staged_objects_commit", "destination", "commit_number"),
 )
@@ -386,9 +387,11 @@ Index(
     staged_objects.c.commit_number,
     postgresql_where=text("state = 'lost'"),
 )
-"""``offsets``: [topic, partition, first offset, offset after the last] of its events. ``lost``:
-gone or damaged when it was to be loaded, ``problem`` says how, ``not_recovered`` why it cannot be
-made again; ``deleted`` once it was, under another key and commit number, or given up by name."""
+"""``bytes``: of the object, which is compressed; ``row_bytes``: of its rows in memory, null where
+an older release wrote it. ``offsets``: [topic, partition, first offset, offset after the last] of
+its events. ``lost``: gone or damaged when it was to be loaded, ``problem`` says how,
+``not_recovered`` why it cannot be made again; ``deleted`` once it was, under another key and commit
+number, or given up by name."""
 
 intake_watermarks = Table(
     "intake_watermarks",
