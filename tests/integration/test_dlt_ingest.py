@@ -64,7 +64,7 @@ def test_a_row_whose_cursor_is_no_time_parks_once_and_later_rows_are_read(stack_
         report = services.run_ingest(settings, "rest")
         assert (report.accepted, report.parked) == (1, 1)
         [group] = services.parked_partitions(settings)
-        assert group.events == 1
+        assert (group.error_type, group.parked) == ("source_row_malformed", 1)
         for number in (3, 4):
             rows.append({"id": number, "at": f"2024-05-0{number}"})
             report = services.run_ingest(settings, "rest")
