@@ -194,7 +194,8 @@ def _refuse_guessed_pages() -> None:
     """
     from dlt.sources.helpers.rest_client import detector
 
-    detector.pages_number_paginator_detector = _refuse_page_numbers
+    module: Any = detector
+    module.pages_number_paginator_detector = _refuse_page_numbers
 
 
 def _refuse_page_numbers(response: Any) -> tuple[None, None]:
