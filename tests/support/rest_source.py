@@ -8,10 +8,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 PAGE = 4
+
+
+class Answering(Protocol):
+    """What ``serving`` serves."""
+
+    port: int
+
+    def answer(self, path: str, authorization: str) -> tuple[int, dict[str, str], Any]:
+        """Return status, headers and body of the answer to a GET."""
+        ...
+
+
+Served = TypeVar("Served", bound=Answering)
 
 
 @dataclass
@@ -46,8 +59,51 @@ class RestSource:
         return 200, {}, {"data": rows[start : start + PAGE], "next": at if more else None}
 
 
+@dataclass
+class NumberedPages:
+    """Rows in pages that are asked for by ``?page=``, counted from ``base``."""
+
+    rows: list[dict[str, Any]]
+    base: int = 1
+    says_page: bool = True
+    """Each answer says beside the number of pages which page it is."""
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def answer(self, path: str, authorization: str) -> tuple[int, dict[str, str], Any]:
+        query = parse_qs(urlsplit(path).query)
+        page = int(query.get("page", [str(self.base)])[0])
+        start = (page - self.base) * PAGE
+        meta = {"total_pages": -(-len(self.rows) // PAGE)}
+        if self.says_page:
+            meta["current_page"] = page
+        return 200, {}, {"data": self.rows[start : start + PAGE], "meta": meta}
+
+
+@dataclass
+class RowsSince:
+    """Rows whose ``at`` is no less than ``?since=``, in the order of these texts, in one answer."""
+
+    rows: list[dict[str, Any]]
+    asked: list[str] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    def answer(self, path: str, authorization: str) -> tuple[int, dict[str, str], Any]:
+        since = parse_qs(urlsplit(path).query).get("since", [""])[0]
+        self.asked.append(since)
+        rows = sorted((row for row in self.rows if row["at"] >= since), key=lambda row: row["at"])
+        return 200, {}, {"data": rows}
+
+
 @contextmanager
-def serving(source: RestSource) -> Iterator[RestSource]:
+def serving(source: Served) -> Iterator[Served]:
     """Serve a source on its port of loopback; 0: on a free one."""
 
     class Handler(BaseHTTPRequestHandler):

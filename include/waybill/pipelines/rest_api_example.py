@@ -159,9 +159,11 @@ def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterat
         given = ", ".join(f"{_literal(name)}: {_value(api, name)}" for name in names)
         yield f"            params: {{ {given} }}"
     yield "            # where records stand in an answer, and how the next page is asked for, if"
-    yield "            # dlt does not find it:"
+    yield "            # dlt does not find it (it does not where an answer has a number of pages):"
     yield "            # data_selector: data"
     yield "            # paginator: { type: cursor, cursor_path: next, cursor_param: cursor }"
+    numbers = "type: page_number, base_page: 1, page_param: page, total_path: pages"
+    yield f"            # paginator: {{ {numbers} }}"
 
 
 def _value(api: RestApi, name: str) -> str:

@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import math
 import os
+import re
 import socket
 import sys
 import traceback
@@ -39,6 +40,7 @@ import orjson
 from waybill.egress import EgressGuard, ForbiddenAddressError, guard_process
 from waybill.errors import InputError
 from waybill.events import dumps, loads
+from waybill.ingestion.connectors.dlt_cursors import CursorGuard, make_canonical
 from waybill.processing.sandbox import Confinement, Limits
 
 LENGTH_BYTES = 4
@@ -178,6 +180,58 @@ def _is_absent(error: BaseException) -> bool:
     return any(isinstance(one, absent) for one in _reasons(error))
 
 
+# Pages by number
+
+_PAGE_FIELDS = re.compile(r"page|(?:current|page)_?(?:page|number|no|index)|number", re.IGNORECASE)
+
+
+def _refuse_guessed_pages() -> None:
+    """Have a source refused whose pages dlt would ask for by numbers that it guesses.
+
+    Where an answer says how many pages there are, dlt counts from 0. It has the first page from a
+    request without a number: of a source that counts from 1, it asks for that one again, and
+    never for the last.
+    """
+    from dlt.sources.helpers.rest_client import detector
+
+    module: Any = detector
+    module.pages_number_paginator_detector = _refuse_page_numbers
+
+
+def _refuse_page_numbers(response: Any) -> tuple[None, None]:
+    from dlt.sources.helpers.rest_client.detector import find_total_pages_path
+
+    answer = response.json()
+    path, total = find_total_pages_path(answer)
+    if not path or not re.fullmatch(r"\s*[0-9]+(\.[0-9]*)?\s*", str(total), re.ASCII):
+        return None, None
+    base, field = _first_page(answer, path), _yaml_text(path[-1])
+    paginator = (
+        f"{{type: page_number, base_page: {1 if base is None else base}, page_param: page,"
+        f" total_path: {_yaml_text('.'.join(path))}}}"
+    )
+    doubt = "" if base is not None else f"; nothing beside {field} says that the first page is 1"
+    raise InputError(
+        f"{urlsplit(response.url).path}: the answer says how many pages there are"
+        f" ({field}: {str(total).strip()[:20]}), not how one of them is asked for. dlt would count"
+        " from 0: of a source that counts from 1, a page would never be read. Declare, under client"
+        f" or endpoint, paginator: {paginator}, and check page_param and base_page{doubt}. If this"
+        " is no number of pages, declare paginator: single_page"
+    )
+
+
+def _first_page(answer: Any, path: Sequence[str]) -> int | None:
+    """Return the number of the first page, as its answer says it; None: it does not."""
+    for name in path[:-1]:
+        answer = answer[name]
+    numbers = (value for name, value in answer.items() if _PAGE_FIELDS.fullmatch(str(name)))
+    return next((value for value in numbers if type(value) is int and value in {0, 1}), None)
+
+
+def _yaml_text(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z_][\w.]*", text, re.ASCII) else orjson.dumps(text).decode()
+
+
 # What the source is
 
 
@@ -186,6 +240,7 @@ def _opened(order: Order) -> Any:
     import dlt
     from dlt.extract import DltResource, DltSource
 
+    _refuse_guessed_pages()
     if order.rest_api is not None:
         from dlt.sources.rest_api import rest_api_source
 
@@ -405,7 +460,11 @@ class _Reading:
             name: _deleting_column(resource)
             for name, resource in zip(names, resources, strict=True)
         }
-        with _iterated(self._source.with_resources(*names), self._state) as found:
+        guard = CursorGuard(self._state, self._refuse, _row_text)
+        source = self._source.with_resources(*names)
+        with guard.watching(), _iterated(source, self._state) as found:
+            for name in names:
+                guard.begin(_incremental(found.pipe(name)))
             moves = len(names) == 1 and _moves_within(_incremental(found.pipe(names[0])))
             for table, items in found:
                 marked = deleting[table if table in deleting else names[0]]
@@ -416,6 +475,7 @@ class _Reading:
                 if moves:
                     self._told = self._snapshot()
                 self._flush_full()
+        guard.end(names)
 
     def _add_all(self, name: str, rows: Sequence[Any], deleting: tuple[str, bool] | None) -> None:
         at = 0
@@ -438,13 +498,21 @@ class _Reading:
             is_delete = deleting is not None and _is_deleted(row, deleting[0], is_bool=deleting[1])
             text = dumps([row if _is_plain(row) else plain(row)])
         except (TypeError, ValueError, RecursionError) as error:
-            number = self._numbers[name] = self._numbers.get(name, 0) + 1
-            raw = base64.b64encode(repr(row).encode("utf-8", "backslashreplace")).decode()
-            bad = {"table": name, "number": number, "message": str(error)[:1000], "raw": raw}
-            self._page.bad.append(bad)
-            self._page.bytes += len(raw)
+            self._add_bad(name, _shown(row), "payload_not_json", str(error)[:1000])
             return
         self._put(name, "delete" if is_delete else "upsert", 1, text)
+
+    def _refuse(self, name: str, row: Any, why: str) -> None:
+        """Add a row whose cursor is none to the page's bad ones."""
+        self._flush_full()
+        self._add_bad(name, _row_text(row), "source_row_malformed", why)
+
+    def _add_bad(self, name: str, row: bytes, code: str, message: str) -> None:
+        number = self._numbers[name] = self._numbers.get(name, 0) + 1
+        raw = base64.b64encode(row).decode()
+        bad = {"table": name, "number": number, "code": code, "message": message, "raw": raw}
+        self._page.bad.append(bad)
+        self._page.bytes += len(raw)
 
     def _put(self, name: str, op: str, count: int, text: bytes) -> None:
         """Add rows of one table and operation to the page; ``text``: a list of them as JSON."""
@@ -489,11 +557,12 @@ class _Reading:
 def _canonical(state: bytes) -> bytes:
     """Return dlt's state such that the same place in the source has the same one.
 
-    The hashes of the rows at the cursor are a set; where the run began that wrote the state is
-    told beside it, and read by nothing.
+    The hashes of the rows at the cursor, and of those that must not move it, are sets; where the
+    run began that wrote the state is told beside it, and read by nothing.
     """
     value = loads(state)
     _make_canonical(value)
+    make_canonical(value)
     return dumps(value)
 
 
@@ -527,6 +596,18 @@ def _slices(items: Any, count: int) -> Iterator[Sequence[Any]]:
             yield items[start : start + count]
     else:
         yield [items]
+
+
+def _row_text(row: Any) -> bytes:
+    """Return a row as JSON, or, if it has no such form, as Python shows it."""
+    try:
+        return dumps(plain(_as_dict(row)))
+    except (TypeError, ValueError, RecursionError):
+        return _shown(row)
+
+
+def _shown(row: Any) -> bytes:
+    return repr(row).encode("utf-8", "backslashreplace")
 
 
 def _as_dict(row: Any) -> Any:

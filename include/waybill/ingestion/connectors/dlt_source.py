@@ -196,7 +196,7 @@ class DltConnector:
             BadRow(
                 base64.b64decode(one["raw"]),
                 0,
-                "payload_not_json",
+                one["code"],
                 one["message"],
                 where=f"resource {one['table']}, record {one['number']} of the run",
             )
