@@ -96,7 +96,7 @@ _EVER = {"replayed", "discarded"}
 """States whose numbers are left out where there is no room."""
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
-_STEPS = ("step 1", "step 2", "step 3")
+_STEPS = ("step 1", "step 2", "step 3", "step 4")
 """Names of the commands that a remedy takes."""
 _KEYS_SHOWN = 3
 """Objects of a partition that are shown."""
@@ -638,12 +638,14 @@ def _advice(
         remedies: of it.
         printed: those of the groups before, and where they stand; these are added.
     """
+    from waybill.cli.replays import order_of
+
     if not remedies:
         advice = _nothing_to_do(partition) or error_type(partition.error_type).advice
         yield "what to do", advice
         return
-    if len(remedies) > 1:
-        yield "what to do", "try way 1 first: it is the mild one and discards nothing"
+    if order := order_of(remedies):
+        yield "what to do", order
     for number, remedy in enumerate(remedies, 1):
         name = f"way {number}" if len(remedies) > 1 else "what to do"
         if remedy in printed:
