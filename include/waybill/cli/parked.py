@@ -90,10 +90,10 @@ _STATES = (
     ("quarantined", "bold red"),
     ("discarded", "dim"),
 )
-_SPARE = {"discarded": 3, "replayed": 1}
+_SPARE = {"discarded": 6, "replayed": 5}
+"""States whose numbers are left out where there is no room."""
 _EVER = {"replayed", "discarded"}
 """States whose numbers are of all times: an event that was sent back may have parked again."""
-"""States whose numbers are left out where there is no room."""
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
 _STEPS = ("step 1", "step 2", "step 3", "step 4")
@@ -541,10 +541,10 @@ def _group_table(found: Sequence[ParkedGroup]) -> Table:
         (
             *(Column(name) for name in ("pipeline", "event", "stage", "error type")),
             *(Column(_head(name), "number", _SPARE.get(name, 0)) for name, _ in shown),
-            Column("size", "number", spare=2),
-            Column("first (UTC)", spare=5),
-            Column("last (UTC)", spare=4),
-            Column("last message", "text", spare=3, least=24),
+            Column("size", "number", spare=3),
+            Column("first (UTC)", spare=4),
+            Column("last (UTC)", spare=2),
+            Column("last message", "text", spare=1),
         ),
         [_row(partition, shown) for partition in found],
         "Nothing is parked.",
@@ -578,8 +578,8 @@ def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
     replayed = sum(partition.replayed for partition in found)
     before = (
         [
-            f"Apart from these, {counted(replayed, 'event')} replayed before: each time counts; "
-            "what parked again is among the parked as well."
+            f"Events of these groups were replayed {counted(replayed, 'time')} before; what parked "
+            "again is among the parked, too."
         ]
         if replayed
         else []

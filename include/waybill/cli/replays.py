@@ -284,7 +284,7 @@ def _tell(
     names = f"{quote(partition.pipeline)} --event-name {quote(partition.event_name)}"
     looks = [f"run: {settings.airflow.url}/dags/replay/runs/{run_id}"]
     if outcome is not None:
-        looks.append(f"parked: waybill parked list {plain(names)}; the books: waybill balance")
+        looks += [f"parked: waybill parked list {plain(names)}", "the books: waybill balance"]
     for line in looks:
         console.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
 

@@ -79,6 +79,18 @@ def test_a_mistake_in_the_yaml_names_its_line_and_no_field(folder, good):
     assert said[-1] == "1 mistake in 1 file"
 
 
+def test_a_quote_that_is_not_closed_is_reported_where_it_begins(folder, good):
+    folder.write(text=good.replace("team: shop", 'team: "shop') + "# the end\n")
+    last = len(good.splitlines()) + 2
+    said = run("check", folder.root, code=1).stderr.splitlines()
+    assert said[0].endswith("pipeline.yaml:3")
+    assert "which begins in line 3; a quote is not closed" in " ".join(said)
+    assert last > 3
+    folder.write(text=good.replace("team: shop", "team: [shop"))
+    said = " ".join(run("check", folder.root, code=1).stderr.split())
+    assert "while parsing a flow sequence, which begins in line 3" in said
+
+
 def test_check_lists_every_problem_and_fails(bad):
     said = run("check", bad, code=1).stderr
     assert "bad/pipeline.yaml:3 taem" in said
