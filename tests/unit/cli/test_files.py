@@ -59,7 +59,7 @@ def test_people_see_the_newest_and_that_there_are_more(spool: Path) -> None:
 def test_in_80_columns_a_column_without_a_value_goes_before_the_time(tmp_path: Path) -> None:
     name = "1795872404949345-22807-1795872402680-0657a2cb1f86"
     with FileManager(tmp_path / BOOKS) as files:
-        files.add([FileRecord(name, NOON_US, size_bytes=86_579)])
+        files.add([FileRecord(name, NOON_US, state="shipped", size_bytes=86_579)])
         words = ["files", "list", "--spool", str(tmp_path)]
         shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).stdout
         head = next(line for line in shown.splitlines() if "bytes" in line)

@@ -330,7 +330,7 @@ def test_columns_of_least_worth_go_first_and_are_named(capsys: pytest.CaptureFix
 
 def test_a_column_without_a_value_goes_before_all_others() -> None:
     columns = [Column("id"), Column("time", spare=2), Column("why", "text", spare=1)]
-    rows: list[list[Cell]] = [["i" * 60, "t" * 12, None], ["j" * 60, "t" * 12, ""]]
+    rows: list[list[Cell]] = [["i" * 60, "t" * 14, None], ["j" * 60, "t" * 14, ""]]
     lines = [line.plain for line in table_lines(Table(columns, rows, "none"), 80)]
     assert lines[0].split() == ["id", "time"]
     assert lines[-1] == "not in 80 columns: why; --json has all"
@@ -352,7 +352,7 @@ def test_parked_groups_in_80_columns_have_their_reason(
     print_table(parked._group_table([group]), parked._group_notes([group]))
     said = capsys.readouterr().out
     assert said.split("\n")[0].split()[-2:] == ["last", "message"]
-    assert "version: expected" in said
+    assert "version:" in said
     whole = " ".join(said.split())
     assert "not in 80 columns: replayed (ever), discarded (ever)," in whole
     assert "Events of these groups were replayed 12 times before; what parked again is" in whole
