@@ -114,7 +114,7 @@ def _not_yaml(error: yaml.YAMLError) -> tuple[int, Path, str]:
     context = getattr(error, "context", None)
     said = f"{problem} {context}" if context else str(problem)
     begins = getattr(error, "context_mark", None)
-    if context and begins and begins.line != mark.line:
+    if context and mark and begins and begins.line != mark.line:
         said += f", which begins in line {begins.line + 1}"
         if "quoted scalar" in context:  # its end is that of the file
             said, mark = f"{said}; a quote is not closed", begins
