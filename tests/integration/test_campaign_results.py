@@ -180,7 +180,7 @@ def test_a_campaign_whose_events_parked_again_says_so_and_ends_with_2(
     assert [one["outcome"] for one in shown["listed"]] == ["parked_again"]
     parked_now = CliRunner().invoke(app, ["parked", "list", "orders", "--all"])
     assert "2 events parked in 2 groups" in said(parked_now)
-    assert "Apart from these, 10 events replayed before" in said(parked_now)
+    assert "Events of these groups were replayed 10 times before" in said(parked_now)
     assert run("show", "1").exit_code == 0
     assert run("show", "1", "--wait", "5").exit_code == 2
     for key in [entry.key for entry in books.objects.list("parked/")]:

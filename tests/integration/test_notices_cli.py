@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from pydantic import ValidationError
@@ -110,5 +111,11 @@ def test_what_was_sent_is_listed_afterwards(lot, webhook, run):
     assert (row["owner"], row["kind"], row["notices"]) == ("ann@example.org", "first", 2)
     assert row["sinks"] == ["webhook"]
     shown = run("list", "--sent")
-    assert "first in flights\\x1b[2J" in shown
+    assert "first in flights\\x1b[2J: the newest: " in shown
+    assert " / transformation / null_value: message " in shown
+    assert re.fullmatch(r"\w+ / transformation / null_value: message \d", row["newest"])
+    personal = '{"owner": "ann@example.org", "events": {"bag": {"personal": ["n"]}}}'
+    lot.sql("UPDATE pipeline_versions SET declaration = CAST(:new AS jsonb)", new=personal)
+    [row] = run("list", "--sent", "--json")
+    assert "null_value: (hidden: it may quote personal values)" in row["newest"]
     assert "webhook" in shown

@@ -320,6 +320,17 @@ def test_a_sample_shows_events_next_to_their_errors(run, flights):
     assert both[0]["event"].keys() == {"n"}
 
 
+def test_a_sample_masks_a_personal_value_in_the_other_fields_too(run, flights, lot):
+    declare(lot, personal=["mail"])
+    event = make_event(1, code="value_error")
+    event.message = "op9@x.example is odd"
+    event.value = b'{"mail":"op9@x.example","tags":["op9@x.example"],"note":"by op9@x.example"}'
+    lot.park([event], 3)
+    [row] = run("sample", "flights", "-t", "value_error", "--json")
+    assert row["event"] == {"mail": "•••", "tags": ["•••"], "note": "by •••"}
+    assert "op9" not in run("sample", "flights", "-t", "value_error")
+
+
 def test_a_sample_masks_what_is_personal_and_says_who_saw_it(run, flights, lot):
     declare(lot, personal=["n"])
     masked = run("sample", "flights", "-t", "null_value", "-n", "2", "--json")

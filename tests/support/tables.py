@@ -227,7 +227,9 @@ def _notices() -> list[WaitingNotice]:
 
 
 def _sent_notices() -> list[SentNotice]:
-    return [SentNotice(NOW, "data-platform@example.org", "flights", "first", 1_204, ("log",))]
+    newest = "flight / mapping / unknown_column: field 'gate' has no column"
+    sent = ("flights", "first", 1_204, ("log",), newest)
+    return [SentNotice(NOW, "data-platform@example.org", *sent)]
 
 
 def _rows() -> QueryResult:

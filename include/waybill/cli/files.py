@@ -12,7 +12,7 @@ import typer
 
 from waybill.cli.options import AsJson
 from waybill.cli.output import echo, echo_json, print_json
-from waybill.cli.tables import Cell, Column, Table, clock, print_facts, print_table
+from waybill.cli.tables import Cell, Column, Table, ago, clock, print_facts, print_table
 
 if TYPE_CHECKING:
     from waybill.tracing.files import FileReader, FileRecord
@@ -171,7 +171,7 @@ def _file_table(books: FileReader, found: list[FileRecord], directory: Path) -> 
         shipment = None if record.shipment is None else books.shipment(record.shipment)
         rows.append(
             (
-                _time(record.created_us),
+                ago(_time(record.created_us)),
                 record.id,
                 record.state,
                 record.size_bytes,
@@ -182,7 +182,7 @@ def _file_table(books: FileReader, found: list[FileRecord], directory: Path) -> 
         )
     return Table(
         (
-            Column("created (UTC)", spare=2),
+            Column("created", spare=2),
             Column("id"),
             Column("state"),
             Column("bytes", "number"),

@@ -112,10 +112,10 @@ def _follow(
         return {"state": state, "report": None, "reason": airflow.left(*run, _TASK, _REASON)}
     report = airflow.left(*run, _TASK, "return_value")
     if report and (who := report.get("stopped")):
-        reason = (
-            f"by {who}, after {counted(report['read'], 'row')}, which are delivered or parked; the "
-            "next run goes on"
-        )
+        number = report["read"]
+        when = f"after {counted(number, 'row')}, which are delivered or parked"
+        when = when if number else "before it had read a row"
+        reason = f"by {who}, {when}; the next run goes on"
         return {"state": "stopped", "report": report, "reason": reason}
     return {"state": state, "report": report, "reason": None}
 

@@ -118,13 +118,14 @@ def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = Fal
     asked: connector csv, team `team`, the only destination or `warehouse`. Of csv and http it
     works as it is; of others `waybill sources discover` fills in key and columns.
     """
+    from waybill.egress import EgressGuard
     from waybill.pipelines import write_new
     from waybill.settings import Settings
 
     del yes  # the questions have been asked
     settings = Settings()
-    taps = settings.sources.taps
-    written = write_new(settings.pipelines_dir, request, settings.destinations, taps)
+    taps, egress = settings.sources.taps, EgressGuard(settings.egress)
+    written = write_new(settings.pipelines_dir, request, settings.destinations, taps, egress=egress)
     if as_json:
         from waybill.events import dumps
 
@@ -139,7 +140,10 @@ def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = Fal
     if not written.is_finished:
         advice.append("its columns are not known yet: the first `next` below fills them in")
     for line in advice:
-        console.print(Text(plain(line)), soft_wrap=True)
+        if line.startswith(" "):  # to be copied
+            console.print(Text(plain(line)), soft_wrap=True)
+        else:
+            print_folded([line])
     found = [] if written.is_finished else [f"sources discover {name} --write"]
     for command in (
         *found,

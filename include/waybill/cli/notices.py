@@ -30,8 +30,8 @@ def list_(
 ) -> None:
     """List what owners have not been told yet: messages to send, and notices in none so far.
 
-    With --sent: what they were told, the newest first, by minute, pipeline and kind, as long as it
-    is kept (WAYBILL_NOTICES__KEEP_SENT_DAYS).
+    With --sent: what they were told, the newest first, by minute, pipeline and kind, with the
+    newest of each as it was sent, as long as it is kept (WAYBILL_NOTICES__KEEP_SENT_DAYS).
     """
     from waybill.services import sent_notices, waiting_notices
     from waybill.settings import Settings
@@ -112,13 +112,13 @@ def _sent_table(found: list[SentNotice]) -> Table:
             Column("owner"),
             Column("what", "words", least=16),
             Column("notices", "number"),
-            Column("by"),
+            Column("by", spare=1),
         ),
         [
             (
                 one.sent_at,
                 one.owner or "nobody",
-                f"{one.kind} in {one.pipeline}",
+                _sent_text(one),
                 one.notices,
                 ", ".join(one.sinks) or None,
             )
@@ -126,6 +126,13 @@ def _sent_table(found: list[SentNotice]) -> Table:
         ],
         "Nothing that is kept was sent.",
     )
+
+
+def _sent_text(notice: SentNotice) -> str:
+    """Return of which kind and pipeline notices are, and what the newest says."""
+    which = f"{notice.kind} in {notice.pipeline}"
+    newest = "the newest: " if notice.notices > 1 else ""
+    return f"{which}: {newest}{notice.newest}" if notice.newest else which
 
 
 def _ways(settings: NoticeSettings) -> list[str]:

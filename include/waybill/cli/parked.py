@@ -90,13 +90,13 @@ _STATES = (
     ("quarantined", "bold red"),
     ("discarded", "dim"),
 )
-_SPARE = {"discarded": 3, "replayed": 1}
+_SPARE = {"discarded": 6, "replayed": 5}
+"""States whose numbers are left out where there is no room."""
 _EVER = {"replayed", "discarded"}
 """States whose numbers are of all times: an event that was sent back may have parked again."""
-"""States whose numbers are left out where there is no room."""
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
-_STEPS = ("step 1", "step 2", "step 3")
+_STEPS = ("step 1", "step 2", "step 3", "step 4")
 """Names of the commands that a remedy takes."""
 _KEYS_SHOWN = 3
 """Objects of a partition that are shown."""
@@ -541,10 +541,10 @@ def _group_table(found: Sequence[ParkedGroup]) -> Table:
         (
             *(Column(name) for name in ("pipeline", "event", "stage", "error type")),
             *(Column(_head(name), "number", _SPARE.get(name, 0)) for name, _ in shown),
-            Column("size", "number", spare=2),
-            Column("first (UTC)", spare=5),
-            Column("last (UTC)", spare=4),
-            Column("last message", "text", spare=3, least=24),
+            Column("size", "number", spare=3),
+            Column("first (UTC)", spare=4),
+            Column("last (UTC)", spare=2),
+            Column("last message", "text", spare=1),
         ),
         [_row(partition, shown) for partition in found],
         "Nothing is parked.",
@@ -578,8 +578,8 @@ def _group_notes(found: Sequence[ParkedGroup]) -> list[str]:
     replayed = sum(partition.replayed for partition in found)
     before = (
         [
-            f"Apart from these, {counted(replayed, 'event')} replayed before: each time counts; "
-            "what parked again is among the parked as well."
+            f"Events of these groups were replayed {counted(replayed, 'time')} before; what parked "
+            "again is among the parked, too."
         ]
         if replayed
         else []
@@ -638,12 +638,14 @@ def _advice(
         remedies: of it.
         printed: those of the groups before, and where they stand; these are added.
     """
+    from waybill.cli.replays import order_of
+
     if not remedies:
         advice = _nothing_to_do(partition) or error_type(partition.error_type).advice
         yield "what to do", advice
         return
-    if len(remedies) > 1:
-        yield "what to do", "try way 1 first: it is the mild one and discards nothing"
+    if order := order_of(remedies):
+        yield "what to do", order
     for number, remedy in enumerate(remedies, 1):
         name = f"way {number}" if len(remedies) > 1 else "what to do"
         if remedy in printed:

@@ -51,6 +51,7 @@ _MOST_GROUPS = 12
 _MESSAGE_CHARS = 200
 _VALUE_CHARS = 60
 _ALL, _NONE = 1.0, 0.0
+_SEVERAL = 2
 _WAY_OUT = (
     "what to do: each minute the job `watch` makes what is gone again from Kafka, and what a "
     "replay found damaged; `waybill parked lost` says what stays lost; restore those files, then "
@@ -283,7 +284,7 @@ def _tell(
     names = f"{quote(partition.pipeline)} --event-name {quote(partition.event_name)}"
     looks = [f"run: {settings.airflow.url}/dags/replay/runs/{run_id}"]
     if outcome is not None:
-        looks.append(f"parked: waybill parked list {plain(names)}; the books: waybill balance")
+        looks += [f"parked: waybill parked list {plain(names)}", "the books: waybill balance"]
     for line in looks:
         console.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
 
@@ -424,11 +425,19 @@ def print_verdict(report: DryRunReport, request: DryRunRequest | ParkedGroup) ->
     _print_remedies(console, report.remedies)
 
 
+def order_of(remedies: Sequence[Remedy]) -> str:
+    """Return which of several ways to try first; "" where there is one, or none."""
+    if len(remedies) < _SEVERAL:
+        return ""
+    if remedies[0].discards:
+        return "way 1 discards what is parked, once it was read again; way 2 discards nothing"
+    return "try way 1 first: it is the mild one and discards nothing"
+
+
 def _print_remedies(console: Console, remedies: Sequence[Remedy]) -> None:
     """Print each way to have the events delivered, the mildest first, with its commands."""
-    if len(remedies) > 1:
-        line = "what to do: try way 1 first: it is the mild one and discards nothing"
-        _say(console, Text(line), indent=2)
+    if order := order_of(remedies):
+        _say(console, Text(f"what to do: {order}"), indent=2)
     for number, remedy in enumerate(remedies, 1):
         name = f"way {number}" if len(remedies) > 1 else "what to do"
         _say(console, Text(f"{name}: {plain(remedy.advice)}"), indent=2)

@@ -8,7 +8,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import Yes, ask
-from waybill.cli.output import echo, plain, print_json
+from waybill.cli.output import echo, plain, print_folded, print_json
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Table, print_table
 
@@ -39,7 +39,7 @@ def show(*, as_json: AsJson = False) -> None:
         return
     for name, days in rules["settings"].items():
         setting = f"WAYBILL_RETENTION__{name.upper()}"
-        echo(f"{_KEPT.get(name, name)}: {days:g} days ({setting})")
+        print_folded([f"{_KEPT.get(name, name)}: {days:g} days ({setting})"])
     echo("")
     print_table(_rule_table(rules["tables"]))
     tell_hindrances(settings, "nothing of this is deleted by itself", dags=["apply_retention"])

@@ -97,7 +97,7 @@ def discover(
         if number or is_described:
             print_folded([""])
         show_proposal(proposal, pasted=written is None)
-    ending = _ending(found, None if written is None else str(written))
+    ending = _ending(found, None if written is None else str(written), sample)
     print_folded(["", *ending, *example_lines(examples)])
 
 
@@ -134,7 +134,7 @@ def _found_table(found: SourceDiscovery) -> Table:
     )
 
 
-def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
+def _ending(found: SourceDiscovery, written: str | None, most: int) -> Iterator[str]:
     yield from (plain(note) for note in found.notes)
     for event, reason in found.unknown.items():
         yield f"nothing is proposed for {event}: {reason}"
@@ -147,11 +147,27 @@ def _ending(found: SourceDiscovery, written: str | None) -> Iterator[str]:
     elif not found.proposals and not found.unknown:
         yield (
             "nothing to propose: every event is declared, with its key and a column for each field"
-            " that its first records have; what is taken out of an event of pipeline.yaml is"
-            " proposed anew"
+            f" that its first records have{_what_was_read(found, most)}; what is taken out of an"
+            " event of pipeline.yaml is proposed anew"
         )
     elif found.proposals:
         yield "--write puts it into pipeline.yaml"
+
+
+def _what_was_read(found: SourceDiscovery, most: int) -> str:
+    """Say how many records were read of which event, and how more are, where there may be more."""
+    if not found.samples:
+        return ""
+    numbers = (
+        f"{counted(one.read, 'record')} of {plain(event)}" for event, one in found.samples.items()
+    )
+    read = f" ({', '.join(numbers)})"
+    if all(one.read < most for one in found.samples.values()) or most == _MOST_SAMPLE:
+        return read
+    return (
+        f"{read}. A field that only later records have, such as one that was parked as"
+        f" unknown_column, is found with --sample {_MOST_SAMPLE}"
+    )
 
 
 def _refused(event: str, sample: Sample) -> Iterator[str]:

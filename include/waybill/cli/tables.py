@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["name", "number", "text", "words"]
 _GAP = 2
+_NOTHING = "-"
 _LEAST_TEXT, _LEAST_WORDS = 16, 24
 """Columns that free text gets at least; with fewer, a block shows more of it."""
 _INDENT = 2
@@ -53,7 +54,8 @@ class Column:
     head: str
     kind: Kind = "name"
     spare: int = 0
-    """Left out where there is no room for all: the highest first; 0: never."""
+    """Left out where there is no room for all: the highest first, before all others those that no
+    row has a value in; 0: never."""
     least: int = 0
     """Columns of a terminal that free text gets at least, if it takes that many; 0: the usual."""
 
@@ -204,7 +206,7 @@ def _print(lines: Iterable[Text], *, err: bool = False) -> None:
 def _shown(value: Cell) -> _Shown:
     value, style = value if isinstance(value, Styled) else (value, "")
     if value is None:
-        return _Shown("-", style or "dim")
+        return _Shown(_NOTHING, style or "dim")
     if isinstance(value, datetime):
         return _Shown(clock(value), style)
     if isinstance(value, bool):
@@ -231,12 +233,19 @@ def _widths(
     if width is None:
         return natural
     shown = list(natural)
+    worth = {place: _worth(columns[place], place, rows) for place in shown}
     while sum(least[place] for place in shown) + _GAP * (len(shown) - 1) > width:
-        spare = max(shown, key=lambda place: columns[place].spare)
+        spare = min(shown, key=lambda place: worth[place])
         if not columns[spare].spare:
             return None
         shown.remove(spare)
     return _with_the_rest(shown, natural, least, width)
+
+
+def _worth(column: Column, place: int, rows: Sequence[Sequence[_Shown]]) -> tuple[bool, int]:
+    """Return what is least for the column that goes first: one that no row has a value in."""
+    has_value = any(row[place].text not in {"", _NOTHING} for row in rows)
+    return has_value or not column.spare, -column.spare
 
 
 def _least(column: Column, head: int, place: int, rows: Sequence[Sequence[_Shown]]) -> int:

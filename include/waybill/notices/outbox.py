@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
-from waybill.notices.rendering import MOST_NAMED, Message, NamedCounts
+from waybill.notices.rendering import MOST_NAMED, Message, NamedCounts, summary
 from waybill.notices.writing import KINDS, NOBODY, Owned, by_owner, owners
 from waybill.storage import TrackerStore
 
@@ -82,7 +82,7 @@ _MESSAGES = text("""
 """)
 _SENT = text("""
     SELECT date_trunc('minute', sent_at) AS sent_at, pipeline_id, kind, reached,
-           count(*) AS notices
+           count(*) AS notices, max(id) AS newest
     FROM notices WHERE sent_at IS NOT NULL
     GROUP BY 1, 2, 3, 4 ORDER BY 1 DESC, 2, 3 LIMIT :most
 """)
@@ -147,6 +147,8 @@ class SentNotice:
     notices: int
     sinks: tuple[str, ...]
     """Those that took them; empty: none was set, or all were taken out meanwhile."""
+    newest: str = ""
+    """What the newest of them says, on one line, messages hidden as in what was sent."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -200,16 +202,36 @@ def read_message(
     """
     ids = list(claimed.notice_ids)
     counts = {row[0]: int(row[1]) for row in connection.execute(_COUNTS, {"ids": ids})}
-    values = {"ids": ids, "kinds": list(KINDS), "most": MOST_NAMED}
-    known = owners(connection)
+    named = _named(
+        connection,
+        ids,
+        owners(connection),
+        most=MOST_NAMED,
+        error_messages=error_messages,
+        personal_messages=personal_messages,
+    )
+    return Message(claimed.id, claimed.owner, tuple(named.values()), counts, claimed.attempts - 1)
+
+
+def _named(
+    connection: Connection,
+    ids: Sequence[int],
+    known: dict[str, Owned],
+    *,
+    most: int | None = None,
+    error_messages: bool,
+    personal_messages: bool,
+) -> dict[int, NamedCounts]:
+    """Return {id: notice}, the most urgent first, with the messages that may be shown."""
+    values = {"ids": list(ids), "kinds": list(KINDS), "most": most}
     rows = connection.execute(_NAMED, values).all()
     quoted = {row.pipeline_id for row in rows}
     if not personal_messages:
         quoted = {*connection.execute(_WITHOUT_PERSONAL, {"pipelines": [*quoted]}).scalars()}
-    named = [_read(row, known, quoted) for row in rows]
-    if not error_messages:
-        named = [item.without_messages() for item in named]
-    return Message(claimed.id, claimed.owner, tuple(named), counts, claimed.attempts - 1)
+    named = {row.id: _read(row, known, quoted) for row in rows}
+    if error_messages:
+        return named
+    return {number: item.without_messages() for number, item in named.items()}
 
 
 def _read(row: Any, known: dict[str, Owned], quoted: Collection[str]) -> NamedCounts:
@@ -236,15 +258,27 @@ def put_off(connection: Connection, claimed: Claim, problem: str, *, wait_s: flo
     connection.execute(_PUT_OFF, {**values, "problem": words[:_LONGEST_PROBLEM]})
 
 
-def sent_notices(tracker: TrackerStore, most: int) -> list[SentNotice]:
+def sent_notices(
+    tracker: TrackerStore, most: int, *, error_messages: bool, personal_messages: bool
+) -> list[SentNotice]:
     """Return what was sent, the newest first; kept for ``notices.keep_sent_days``.
 
     Args:
         tracker: all.
         most: lines at most. All that is kept is read and summed.
+        error_messages: as of ``read_message``.
+        personal_messages: as of ``read_message``.
     """
     with tracker.transaction() as connection:
         known = owners(connection)
+        rows = connection.execute(_SENT, {"most": most}).all()
+        named = _named(
+            connection,
+            [row.newest for row in rows],
+            known,
+            error_messages=error_messages,
+            personal_messages=personal_messages,
+        )
         return [
             SentNotice(
                 row.sent_at,
@@ -253,8 +287,9 @@ def sent_notices(tracker: TrackerStore, most: int) -> list[SentNotice]:
                 row.kind,
                 row.notices,
                 tuple(row.reached),
+                summary(named[row.newest]),
             )
-            for row in connection.execute(_SENT, {"most": most})
+            for row in rows
         ]
 
 

@@ -130,6 +130,18 @@ def one_line(text: str, longest: int = _LONGEST_PART) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
 
 
+def summary(item: NamedCounts) -> str:
+    """Return what a notice says, without its kind and pipeline, on one line."""
+    if item.kind == "digest":
+        return f"{item.detail['parked']:,} parked, {item.detail['new']:,} new"
+    if place := _place("", item.detail):
+        said = item.detail.get(_MESSAGE)
+        return f"{place}: {one_line(str(said))}" if said else place
+    rest = {name: value for name, value in item.detail.items() if name != _MESSAGE}
+    parts = [one_line(str(item.detail.get(_MESSAGE) or "")), one_line(_plain(rest))]
+    return "; ".join(filter(None, parts))
+
+
 def _without_messages(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {n: _without_messages(item) for n, item in value.items() if n != "message"}

@@ -2,8 +2,8 @@
 
 The source that an event was made from is left out: it holds the same values under other names. A
 masked value keeps nothing of the original but whether it is null. Messages quote values, so each
-masked value is searched for in them; one that a message gives in another form (a sum, a hash) is
-not found.
+masked value is searched for in them, and in the other fields of the payload; one that is there in
+another form (a sum, a hash) is not found.
 
 Names are the same whatever their case and blanks (``same_name``). A path that ends before its
 field, since text or a number stands where an object was declared, masks what stands there. A
@@ -285,6 +285,20 @@ class QuotedValues:
             return {name: self.masked_within(item) for name, item in value.items()}
         return [self.masked_within(item) for item in value] if isinstance(value, list) else value
 
+    def masked_copies(self, value: Any) -> Any:
+        """Return what ``masked_within`` does, without numbers that are one of the values.
+
+        Numbers of fewer than four characters stay: too many are the same by chance.
+        """
+        if isinstance(value, dict):
+            return {name: self.masked_copies(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.masked_copies(item) for item in value]
+        if isinstance(value, str):
+            return self.masked(value)
+        is_long = not isinstance(value, bool) and value is not None and len(str(value)) >= _SHORT
+        return MASK if is_long and self.masked(str(value)) == MASK else value
+
 
 def _searched(value: Any) -> Iterator[str]:
     yield from (one.casefold() for one in spellings(value) if one != MASK)
@@ -456,7 +470,7 @@ def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any
         return _hidden_within(said)
     if masking.opaque:
         return _hidden_within(said)
-    return QuotedValues(masking.values).masked_within(said)
+    return QuotedValues(masking.quotable).masked_within(said)
 
 
 def masked_event(
@@ -478,7 +492,9 @@ def masked_event(
         return event, ()
     masking = _Masking(personal)
     try:
-        value = dumps(masking.document(loads(event.value)))
+        shown = masking.document(loads(event.value))
+        quoted = QuotedValues(masking.quotable)
+        value = dumps(masking.without_copies(shown))
     except (ValueError, TypeError, RecursionError):
         hidden = _hidden_of(event)
         return replace(event, value=dumps(MASK), source=b"", **hidden), (_NAMELESS,)
@@ -486,7 +502,6 @@ def masked_event(
     if masking.opaque:
         said = _hidden_of(event)
     else:
-        quoted = QuotedValues(masking.values)
         said = {name: quoted.masked_within(text) for name, text in _said(event).items()}
     return replace(event, value=value, source=b"", **said), masked
 
@@ -529,6 +544,8 @@ class _Masking:
         self._hides_key = personal is None or KEY in personal
         self.found: set[str] = set()
         self.values: list[Any] = []
+        self.key_values: list[Any] = []
+        """Of the event's key; not all of them need be personal."""
         self.opaque = False
         """Something was masked that could not be taken apart, or is elsewhere."""
 
@@ -540,11 +557,26 @@ class _Masking:
         if _REFERENCE in value and (self._everything or self._fields):
             self.opaque = True
             self.found.add(_NAMELESS)
-        quoted = QuotedValues(self.values)
+        quoted = QuotedValues(self.quotable)
         for name, item in beside.items():
             if name not in _WAYBILLS and isinstance(item, str):
                 beside[name] = quoted.masked(item)
         return beside | payload
+
+    @property
+    def quotable(self) -> list[Any]:
+        """Values that a message may quote."""
+        return self.values + self.key_values
+
+    def without_copies(self, document: Any) -> Any:
+        """Return a masked document without what personal fields hold in its other fields, too."""
+        if self._everything or not self.values:
+            return document
+        quoted = QuotedValues(self.values)
+        if not isinstance(document, dict) or _ENVELOPE not in document:
+            return quoted.masked_copies(document)
+        payload = {name: quoted.masked_copies(document[name]) for name in _DATA if name in document}
+        return document | payload
 
     def _beside(self, attributes: dict[str, Any]) -> dict[str, Any]:
         """Mask around a payload: the key, and what a row has that looks like an envelope."""
@@ -565,7 +597,7 @@ class _Masking:
         if subject is None or subject == MASK:
             return subject
         self.found.add(KEY)
-        self.values.extend(_key_values(subject))
+        self.key_values.extend(_key_values(subject))
         return MASK
 
     def _payload(self, value: Any) -> Any:

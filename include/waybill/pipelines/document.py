@@ -113,6 +113,11 @@ def _not_yaml(error: yaml.YAMLError) -> tuple[int, Path, str]:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     context = getattr(error, "context", None)
     said = f"{problem} {context}" if context else str(problem)
+    begins = getattr(error, "context_mark", None)
+    if context and mark and begins and begins.line != mark.line:
+        said += f", which begins in line {begins.line + 1}"
+        if "quoted scalar" in context:  # its end is that of the file
+            said, mark = f"{said}; a quote is not closed", begins
     if "alias" in said:
         said += " (text that begins with * goes in quotes)"
     return (mark.line + 1 if mark else 1, (), f"expected YAML; {said}")

@@ -11,11 +11,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from waybill.errors import InputError
 from waybill.pipelines.document import yaml_text
 from waybill.pipelines.source_examples import SourceExample, connection_advice, connection_name
+
+if TYPE_CHECKING:
+    from waybill.egress import EgressGuard
 
 _MOST_NAME = 63
 _UNSAFE = frozenset("{}\\<>^`|\"' ")
@@ -69,18 +73,21 @@ class RestApi:
         return "\n".join(lines)
 
 
-def rest_example(url: str, name: str, key: tuple[str, ...]) -> SourceExample:
+def rest_example(
+    url: str, name: str, key: tuple[str, ...], egress: EgressGuard | None = None
+) -> SourceExample:
     """Return the source of a new pipeline that reads a REST API.
 
     Args:
         url: of its records.
         name: of the pipeline.
         key: fields of the primary key; empty: they are not known.
+        egress: where sources may connect to; None: to the public internet.
 
     Raises:
         InputError: the address is none, or holds a user and password.
     """
-    api, connection = read_address(url), connection_name(name, "api")
+    api, connection = read_address(url, egress), connection_name(name, "api")
     lines = tuple(_source_lines(api, key, connection))
     return SourceExample(lines, event=api.name, advice=api.advice(connection))
 
@@ -101,7 +108,7 @@ def _connection_json(secrets: dict[str, str]) -> str:
     return f"'{json.dumps(value)}'"
 
 
-def read_address(url: str) -> RestApi:
+def read_address(url: str, egress: EgressGuard | None = None) -> RestApi:
     """Return what an address of records says.
 
     Raises:
@@ -129,7 +136,7 @@ def read_address(url: str) -> RestApi:
     name = re.sub("[^a-z0-9]+", "_", last.lower()).strip("_")[:_MOST_NAME]
     name = name if name[:1].isalpha() else f"records_{name}"[:_MOST_NAME].rstrip("_")
     at = port or {"http": 80, "https": 443}[parts.scheme]
-    closed = f"{host}:{at}" if _is_closed(host) else ""
+    closed = f"{host}:{at}" if _is_closed(host) and not _is_opened(egress, host, at) else ""
     end = "/" if parts.path.endswith("/") else ""
     params = tuple(parse_qsl(parts.query, keep_blank_values=True))
     return RestApi(base, last + end, params, name, closed)
@@ -142,6 +149,15 @@ def _is_closed(host: str) -> bool:
         return "." not in host or host.endswith((".localhost", ".local", ".internal"))
 
 
+def _is_opened(egress: EgressGuard | None, host: str, port: int) -> bool:
+    if egress is None:
+        return False
+    try:
+        return egress.is_named(host, port) or egress.is_open(host)
+    except ValueError:  # a name, which is not looked up here
+        return False
+
+
 def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterator[str]:
     """Yield the lines below ``source.connector``."""
     if api.secrets:
@@ -149,6 +165,9 @@ def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterat
     yield "  options:"
     yield "    rest_api: # what dlt's rest_api takes; docs/connectors.md#dlt has an example"
     yield f"      client: {{ base_url: {_quoted(api.base_url)} }}"
+    yield "      # an API key in a header: `connection: <name>` beside `options`, and in `client`"
+    yield "      #   auth: { type: api_key, name: X-Api-Key, location: header,"
+    yield '      #     api_key: "${connection.password}" }'
     yield "      resources:"
     yield f"        - name: {yaml_text(api.name)}"
     if key:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -35,6 +35,9 @@ from waybill.pipelines.source_examples import (
 )
 from waybill.pipelines.validation import check, find_collisions, load_pipeline
 from waybill.request import Request
+
+if TYPE_CHECKING:
+    from waybill.egress import EgressGuard
 
 EXAMPLES = "events.jsonl"
 """The file with a pipeline's example events, in its folder."""
@@ -143,6 +146,8 @@ def write_new(
     new: NewPipeline,
     destinations: Collection[str] = (),
     taps: Collection[str] = (),
+    *,
+    egress: EgressGuard | None = None,
 ) -> WrittenPipeline:
     """Write a pipeline's folder into a folder of pipelines.
 
@@ -151,6 +156,7 @@ def write_new(
         new: what it is to be.
         destinations: names that the settings have; none: that of the embedded stack.
         taps: Singer taps that the settings have.
+        egress: where sources may connect to; None: to the public internet.
 
     Raises:
         InputError: a value that a declaration refuses, something of the name is there already,
@@ -159,7 +165,7 @@ def write_new(
     _refuse(_no_text(new))
     destination = _destination(new.destination, destinations)
     columns = _columns(new.key_columns)
-    source = _source(new, columns, taps)
+    source = _source(new, columns, taps, egress)
     declaration = _declaration(new, destination, columns, source)
     whole = declaration.replace(_NOT_KNOWN, _key_lines(new))
     _refuse(_mistakes(whole, new))
@@ -187,10 +193,15 @@ def write_new(
     )
 
 
-def _source(new: NewPipeline, columns: ExampleColumns, taps: Collection[str] = ()) -> SourceExample:
+def _source(
+    new: NewPipeline,
+    columns: ExampleColumns,
+    taps: Collection[str] = (),
+    egress: EgressGuard | None = None,
+) -> SourceExample:
     if new.rest_api is not None:
         key = () if new.key is None else new.key_columns
-        return rest_example(new.rest_api, new.name, key)
+        return rest_example(new.rest_api, new.name, key, egress)
     if new.path is not None:
         return files_source(new.path)
     return source_example(new.connector, new.name, _table(new), columns, sorted(taps))

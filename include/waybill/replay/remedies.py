@@ -1,8 +1,9 @@
 """What delivers the events of a parked group: its remedies, each with the commands it takes.
 
-The mildest comes first. A command that discards is joined by ``&&`` to the reading that it relies
-on, so that it runs only once all was read. That reading is told from what parked before by the
-tracker's clock: where it steps back, copies that park again may be discarded too.
+The mildest comes first; one that was just tried with another version, and failed, comes last. A
+command that discards is joined by ``&&`` to the reading that it relies on, so that it runs only
+once all was read. That reading is told from what parked before by the tracker's clock: where it
+steps back, copies that park again may be discarded too.
 
 Which remedies apply depends on the version that is deployed: was it deployed before the events
 parked, something has to be changed; was it deployed since, it may be the cure already.
@@ -11,7 +12,7 @@ parked, something has to be changed; was it deployed since, it may be the cure a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from shlex import quote
@@ -32,6 +33,20 @@ _DELETES_ARE_GONE = (
     "discards these events: once the rows are delivered, see with `waybill parked sample` whether "
     "deletes are among them; a replay with another mapping delivers those, and nothing else does"
 )
+_DISCARD_ASKS = (
+    "`waybill parked discard` asks before it discards; where nobody can answer, it takes `--yes`"
+)
+_RUNS_NO_MORE = (
+    "The transformation does not run again on these events, neither here nor in a replay: they "
+    "parked at mapping, without what they were made from, so no change of it has an effect on them "
+    "(`keep_source: true` in the declaration has events that park from then on carry it)"
+)
+_COLUMN_FOR_IT = (
+    "`waybill sources discover` writes a column for each new field of the source into "
+    "pipeline.yaml; one that the transformation makes of none is written by hand"
+)
+_DISCOVERED_RECORDS = 100_000
+"""As many as `waybill sources discover` takes: a new field is in the newest records."""
 _SEND_AGAIN = (
     "The source sends to `waybill collector`, so it cannot be read again: have the events sent "
     "again, and discard these once the new ones are delivered. `keep_source: true` in the "
@@ -150,6 +165,16 @@ class _Plan:
     def since(self) -> str:
         return f"version {self.source.version} was deployed after these parked"
 
+    @property
+    def was_proposed(self) -> bool:
+        """Whether another mapping was tried, and the events would park again."""
+        return self.tried and self.proposed
+
+    @property
+    def lacks_column(self) -> bool:
+        """Whether a column is missing that a look at the source may propose."""
+        return self.group.error_type == "unknown_column" and not self.source.is_pushed
+
     def replay(self, *, deployed: bool, enter: str = "") -> tuple[str, ...]:
         """Return the commands that try and replay the group; ``deployed``: with what is there."""
         entry = f" --enter {enter}" if enter else ""
@@ -157,7 +182,12 @@ class _Plan:
         replay = f"waybill parked replay {self.which}{entry}"
         if deployed:
             return tried, replay
-        return f"{tried} --proposed {self.name}", f"waybill pipelines deploy {self.name}", replay
+        deploy = f"waybill pipelines deploy {self.name}"
+        return *self._discovery(), f"{tried} --proposed {self.name}", deploy, replay
+
+    def _discovery(self) -> Iterator[str]:
+        if self.lacks_column:
+            yield f"waybill sources discover {self.name} --write --sample {_DISCOVERED_RECORDS}"
 
 
 def _remedies(plan: _Plan, shared: Mapping[int, Remedy]) -> Iterable[Remedy]:
@@ -167,8 +197,12 @@ def _remedies(plan: _Plan, shared: Mapping[int, Remedy]) -> Iterable[Remedy]:
     elif stage == MAPPING and plan.carries_source:
         yield _from_source(plan)
     elif stage == MAPPING:
-        yield _other_mapping(plan)
-        yield shared[plan.group.id] if plan.reads_again else _sent_again(plan)
+        ways = [_other_mapping(plan), _made_again(plan, shared)]
+        yield from reversed(ways) if plan.was_proposed else ways
+
+
+def _made_again(plan: _Plan, shared: Mapping[int, Remedy]) -> Remedy:
+    return shared[plan.group.id] if plan.reads_again else _sent_again(plan)
 
 
 def _corrected_code(plan: _Plan) -> Remedy:
@@ -186,15 +220,22 @@ def _from_source(plan: _Plan) -> Remedy:
         advice = f"{plan.since}: if it corrects the mapping or the transformation, dry-run, replay"
     both = "The events carry what they were made from, so a replay runs both again"
     commands = plan.replay(deployed=deployed, enter=TRANSFORMATION)
-    return Remedy(f"{_sentence(advice)}. {both}", commands)
+    return Remedy(f"{_sentence(advice)}. {both}{_how_to_add(plan, deployed=deployed)}", commands)
+
+
+def _how_to_add(plan: _Plan, *, deployed: bool) -> str:
+    return f". {_COLUMN_FOR_IT}" if plan.lacks_column and not deployed else ""
 
 
 def _other_mapping(plan: _Plan) -> Remedy:
     deployed = plan.is_deployed_since and not plan.tried
     advice = "change the mapping, dry-run, deploy, replay"
+    if plan.was_proposed:
+        advice = "change the mapping in another way than was just tried, dry-run, deploy, replay"
     if deployed:
         advice = f"{plan.since}: if it changes the mapping, dry-run, replay"
-    return Remedy(f"{_sentence(advice)}. Nothing is discarded", plan.replay(deployed=deployed))
+    said = f"{_sentence(advice)}. Nothing is discarded{_how_to_add(plan, deployed=deployed)}"
+    return Remedy(said, plan.replay(deployed=deployed))
 
 
 def _sent_again(plan: _Plan) -> Remedy:
@@ -202,7 +243,9 @@ def _sent_again(plan: _Plan) -> Remedy:
         advice = f"{plan.since}: if it corrects the transformation, {_NO_SOURCE}"
         return Remedy(f"{_sentence(advice)}. {_SEND_AGAIN}", ())
     advice = f"If the transformation made them wrong, correct it and deploy: {_NO_SOURCE}"
-    return Remedy(f"{advice}. {_SEND_AGAIN}", (f"waybill pipelines deploy {plan.name}",))
+    said = [_RUNS_NO_MORE] if plan.was_proposed else []
+    said += [advice, _SEND_AGAIN]
+    return Remedy(". ".join(said), (f"waybill pipelines deploy {plan.name}",))
 
 
 def _shared_readings(planned: Sequence[_Plan], at_mapping: Mapping[str, int]) -> dict[int, Remedy]:
@@ -225,7 +268,8 @@ def _read_again(plans: Sequence[_Plan], *, others: int) -> Remedy:
         advice = f"{first.since}: if it corrects the transformation, read their source again"
         steps = ()
     keeps_deletes = first.source.brings_deletes
-    said = [f"{_sentence(advice)}: {_NO_SOURCE}"]
+    said = [_RUNS_NO_MORE] if first.was_proposed else []
+    said.append(f"{_sentence(advice)}: {_NO_SOURCE}")
     said.append(_DELETES_ARE_GONE if keeps_deletes else _IF_STILL_THERE)
     if len(plans) > 1 and others <= 0:
         said.append(f"One reading serves {len(plans)} groups of this pipeline: do it once")
@@ -236,6 +280,7 @@ def _read_again(plans: Sequence[_Plan], *, others: int) -> Remedy:
         )
     read = f"waybill ingest {first.name} --full --yes --why corrected --wait"
     discards = [] if keeps_deletes else [_discard(plan) for plan in plans]
+    said += [_DISCARD_ASKS] if discards else []
     commands = (*steps, " && ".join([read, *discards]))
     return Remedy(". ".join(said), commands, discards=bool(discards))
 

@@ -203,7 +203,12 @@ def sent_notices(settings: Settings, most: int) -> list[SentNotice]:
     from waybill.notices import sent_notices
 
     with open_tracker(settings.tracker) as tracker:
-        return sent_notices(tracker, most)
+        return sent_notices(
+            tracker,
+            most,
+            error_messages=settings.notices.error_messages,
+            personal_messages=settings.notices.personal_messages,
+        )
 
 
 def waiting_notices(settings: Settings) -> list[WaitingNotice]:

@@ -56,6 +56,21 @@ def test_people_see_the_newest_and_that_there_are_more(spool: Path) -> None:
     assert "shipped 3 (3,003 bytes)" in shown
 
 
+def test_in_80_columns_a_column_without_a_value_goes_before_the_time(tmp_path: Path) -> None:
+    name = "1795872404949345-22807-1795872402680-0657a2cb1f86"
+    with FileManager(tmp_path / BOOKS) as files:
+        files.add([FileRecord(name, NOON_US, state="shipped", size_bytes=86_579)])
+        words = ["files", "list", "--spool", str(tmp_path)]
+        shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).stdout
+        head = next(line for line in shown.splitlines() if "bytes" in line)
+        assert head.split() == ["created", "id", "state", "bytes"]
+        assert name in shown
+        files.update(name, state="failed", error="damaged")
+        shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).stdout
+        assert "damaged" not in head
+        assert "damaged" in run("list", "--spool", str(tmp_path))
+
+
 def test_one_file_is_shown_with_its_objects(spool: Path) -> None:
     shown = run("show", "f1", "--spool", str(spool))
     for words in ("shipped since 20", "1,001", "s1, 3 files", "bin/one", "bin/two"):

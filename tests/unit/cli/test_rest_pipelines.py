@@ -93,7 +93,7 @@ def documented(port: int) -> Any:
 def test_an_api_is_a_pipeline_with_columns_after_two_commands(root: Path, port: int) -> None:
     url = f"http://127.0.0.1:{port}/v1/loans"
     said = run("new", "loans", "--connector", "dlt", "--rest-api", url, "--key", "loan_id").stdout
-    assert f"WAYBILL_EGRESS__ALLOWED_HOSTS='[\"127.0.0.1:{port}\"]'" in said
+    assert "WAYBILL_EGRESS__ALLOWED_HOSTS" not in said, "it is open already"
     assert said.index("sources discover loans --write") < said.index("next: waybill test loans")
     file = root / "loans" / "pipeline.yaml"
     written = yaml.safe_load(file.read_text())
@@ -128,6 +128,20 @@ def test_an_api_is_a_pipeline_with_columns_after_two_commands(root: Path, port: 
     nothing = " ".join(run("sources", "test", "loans").stdout.split())
     assert "endpoint.data_selector names where the records stand" in nothing
     assert "settle_s" not in nothing
+
+
+def test_a_closed_address_is_named_unless_the_settings_open_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "http://10.1.2.3:8080/v1/loans?limit=5"
+    said = run("new", "loans", "--connector", "dlt", "--rest-api", url).stdout
+    assert "  WAYBILL_EGRESS__ALLOWED_HOSTS='[\"10.1.2.3:8080\"]'" in said.splitlines()
+    assert "the path and all other parameters stand in pipeline.yaml" in " ".join(said.split())
+    assert max(len(line) for line in said.splitlines() if str(root) not in line) <= 80
+    assert 'api_key: "${connection.password}"' in (root / "loans" / "pipeline.yaml").read_text()
+    monkeypatch.setenv("WAYBILL_EGRESS__ALLOWED_NETWORKS", '["10.1.0.0/16"]')
+    said = run("new", "more", "--connector", "dlt", "--rest-api", url).stdout
+    assert "WAYBILL_EGRESS" not in said
 
 
 @pytest.mark.parametrize(

@@ -794,6 +794,17 @@ def test_columns_that_the_source_has_by_now_are_proposed_and_written_behind_the_
     assert "every event is declared" in " ".join(sources("discover", "loans").split())
 
 
+def test_a_discovery_that_finds_nothing_says_how_many_records_it_read(loans, monkeypatch):
+    with opened(loans, monkeypatch) as database:
+        sources("discover", "loans", "--write")
+        [number] = database.execute("select count(*) from loans").fetchone()
+    said = " ".join(sources("discover", "loans", "--sample", str(number - 1)).split())
+    assert f"that its first records have ({number - 1} records of record). A field that" in said
+    assert "parked as unknown_column, is found with --sample 100000" in said
+    said = " ".join(sources("discover", "loans").split())
+    assert f"that its first records have ({number} records of record); what is taken out" in said
+
+
 BRACES = """\
 events:
   order:

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from tests.support.tables import MADE, Made, facts
+from tests.support.tables import MADE, Made, facts, parked_groups
 
+from waybill.cli import parked
 from waybill.cli.output import folded, plain, print_folded
 from waybill.cli.tables import (
     Cell,
@@ -325,6 +326,36 @@ def test_columns_of_least_worth_go_first_and_are_named(capsys: pytest.CaptureFix
     assert lines[3] == "not in 70 columns: first, second; --json has all"
     blocks = [line.plain for line in table_lines(table, 50)]
     assert blocks == ["id:", "i" * 60, f"first:  {'f' * 12}", f"second: {'s' * 12}"]
+
+
+def test_a_column_without_a_value_goes_before_all_others() -> None:
+    columns = [Column("id"), Column("time", spare=2), Column("why", "text", spare=1)]
+    rows: list[list[Cell]] = [["i" * 60, "t" * 14, None], ["j" * 60, "t" * 14, ""]]
+    lines = [line.plain for line in table_lines(Table(columns, rows, "none"), 80)]
+    assert lines[0].split() == ["id", "time"]
+    assert lines[-1] == "not in 80 columns: why; --json has all"
+
+
+def test_parked_groups_in_80_columns_have_their_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = {"pipeline": "readings", "event_name": "readings", "stage": "ingestion"}
+    group = replace(
+        parked_groups()[1],
+        **names,
+        error_type="source_version_invalid",
+        quarantined=0,
+        discarded=2,
+        last_message="version: expected a time; found 'not a time'",
+    )
+    print_table(parked._group_table([group]), parked._group_notes([group]))
+    said = capsys.readouterr().out
+    assert said.split("\n")[0].split()[-2:] == ["last", "message"]
+    assert "version:" in said
+    whole = " ".join(said.split())
+    assert "not in 80 columns: replayed (ever), discarded (ever)," in whole
+    assert "Events of these groups were replayed 12 times before; what parked again is" in whole
 
 
 def test_a_table_for_an_ascii_terminal_is_drawn_in_ascii() -> None:

@@ -46,6 +46,35 @@ def test_fields_inside_others_and_inside_lists_are_reached():
     assert b"12345" not in event.value
 
 
+def test_copies_of_a_value_in_other_fields_are_masked_and_all_else_stays():
+    data = {
+        "mail": "op9@stations.example",
+        "phone": 4_155_550,
+        "age": 41,
+        "tags": ["OP9@stations.example", {"note": "ask op9@stations.example first"}],
+        "called": 4_155_550,
+        "floor": 41,
+        "ratio": 0.5,
+        "ok": True,
+        "none": None,
+    }
+    for value, inside in ((data, lambda v: v), (wire(data), lambda v: v["data"])):
+        event, masked = masked_event(made(value), ("mail", "phone", "age"))
+        assert inside(json.loads(event.value)) == {
+            **{"mail": MASK, "phone": MASK, "age": MASK, "called": MASK},
+            "tags": [MASK, {"note": f"ask {MASK} first"}],
+            **{"floor": 41, "ratio": 0.5, "ok": True, "none": None},
+        }
+        assert masked == ("age", "mail", "phone")
+
+
+def test_what_else_is_in_a_key_with_a_personal_field_stays_in_the_payload():
+    value = {"specversion": "1.0", "subject": '["north","Ann"]', "data": {"region": "north"}}
+    event, _ = masked_event(made(value, "no north"), (KEY, "name"))
+    assert json.loads(event.value)["data"] == {"region": "north"}
+    assert event.message == f"no {MASK}"
+
+
 def test_a_field_whose_own_name_has_a_dot_is_masked_too():
     event, _ = masked_event(made({"a.b": 5, "a": {"b": 6}}), ("a.b",))
     assert json.loads(event.value) == {"a.b": MASK, "a": {"b": MASK}}

@@ -79,6 +79,15 @@ def test_a_mistake_in_the_yaml_names_its_line_and_no_field(folder, good):
     assert said[-1] == "1 mistake in 1 file"
 
 
+def test_a_quote_that_is_not_closed_is_reported_where_it_begins(folder, good):
+    text = good.replace("{name: warehouse", '{name: "warehouse') + "# the end\n" * 3
+    number = len(good.splitlines())
+    folder.write(text=text)
+    said = run("check", folder.root, code=1).stderr.splitlines()
+    assert said[0].endswith(f"pipeline.yaml:{number}")
+    assert f"which begins in line {number}; a quote is not closed" in " ".join(said)
+
+
 def test_check_lists_every_problem_and_fails(bad):
     said = run("check", bad, code=1).stderr
     assert "bad/pipeline.yaml:3 taem" in said

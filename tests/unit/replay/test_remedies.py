@@ -52,13 +52,18 @@ def test_a_dry_run_that_fails_prints_each_way_with_its_commands_the_mild_one_fir
     printed = " ".join(capsys.readouterr().out.split())
     mild, _, other = printed.partition("way 2:")
     assert "what to do: try way 1 first: it is the mild one and discards nothing" in mild
+    assert "way 1: Change the mapping, dry-run, deploy, replay. Nothing is discarded. " in mild
     assert mild.strip().endswith(
-        "way 1: Change the mapping, dry-run, deploy, replay. Nothing is discarded "
+        "`waybill sources discover` writes a column for each new field of the source into "
+        "pipeline.yaml; one that the transformation makes of none is written by hand "
+        "waybill sources discover loans --write --sample 100000 "
         f"waybill parked dry-run {WHICH} unknown_column --proposed loans "
         "waybill pipelines deploy loans "
         f"waybill parked replay {WHICH} unknown_column"
     )
     assert "Only if the source still has these rows" in other
+    assert "`waybill parked discard` asks before it discards" in other
+    assert "does not run again" not in printed, "no other version was tried"
     assert other.endswith(
         "waybill pipelines deploy loans waybill ingest loans --full --yes --why corrected --wait && "
         f"waybill parked discard {WHICH} unknown_column --parked-until 2026-11-28T08:00:01Z "
@@ -77,7 +82,42 @@ def test_what_is_deployed_since_the_events_parked_is_tried_not_made() -> None:
     assert tried[0].advice.startswith("Change the mapping"), "what is deployed was tried"
     assert tried[1].advice.startswith("Version"), "its transformation was not"
     [other] = advised(SINCE, group(1), tried=True, proposed=True)
-    assert other[1].advice.startswith("If the transformation made them wrong")
+    assert other[1].advice.startswith("Change the mapping in another way than was just tried")
+
+
+def test_what_a_dry_run_has_just_tried_comes_last_and_code_that_runs_no_more_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    [remedies] = advised(BEFORE, group(1, "value_error"), tried=True, proposed=True)
+    way = "mapping/value_error"
+    report = DryRunReport(
+        *("loans", "0fe460dfc505", 3, 3, 0, 0, {way: 3}, 0.0, 0.0, 0.0, 0, {way: 3}, {}),
+        {way: "column 'days' is int64; got str 'n/a'"},
+        remedies=tuple(remedies),
+    )
+    print_verdict(report, dry_run_request("loans", "loan", "mapping", "value_error"))
+    printed = " ".join(capsys.readouterr().out.split())
+    first, _, last = printed.partition("way 2:")
+    assert "way 1: The transformation does not run again on these events" in first
+    assert "no change of it has an effect on them (`keep_source: true` in the declaration" in first
+    assert "waybill ingest loans --full" in first
+    assert "way 1 discards what is parked, once it was read again; way 2 discards nothing" in first
+    assert "the mild one" not in printed
+    assert "Change the mapping in another way than was just tried" in last
+
+
+def test_a_field_without_a_column_is_discovered_where_the_source_can_be_read() -> None:
+    [(mild, _)] = advised(BEFORE, group(1))
+    assert mild.commands[0] == "waybill sources discover loans --write --sample 100000"
+    for source in (SINCE, replace(BEFORE, is_pushed=True)):
+        [(mild, _)] = advised(source, group(1))
+        assert not any("discover" in command for command in mild.commands)
+    [(mild, _)] = advised(BEFORE, group(1, "type_mismatch"))
+    assert mild.commands[0].startswith("waybill parked dry-run")
+    [(only,)] = advised(replace(BEFORE, keeps_source=True), group(1))
+    assert only.commands[0].startswith("waybill sources discover loans --write")
+    assert len(only.commands) == 4
 
 
 def test_one_reading_serves_all_groups_of_a_pipeline() -> None:
@@ -113,7 +153,7 @@ def test_what_no_command_delivers_is_said() -> None:
 def test_names_are_quoted() -> None:
     hostile = replace(group(1), event_name="x; rm -rf $HOME")
     [(mild, other)] = advised(BEFORE, hostile)
-    for command in (mild.commands[0], mild.commands[2], other.commands[1]):
+    for command in (mild.commands[1], mild.commands[3], other.commands[1]):
         assert "-e 'x; rm -rf $HOME' -s" in command
 
 
