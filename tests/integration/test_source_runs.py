@@ -383,23 +383,43 @@ def test_a_file_that_waits_is_told_by_the_report_the_log_and_the_status(
     assert "0 files left" not in result.output
 
 
-def test_a_failed_task_of_a_pipeline_is_told_to_its_owner(
-    settings: Settings, rides: Any, caplog: pytest.LogCaptureFixture
+def test_a_failed_task_of_a_pipeline_is_a_notice_to_its_owner(
+    settings: Settings, rides: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from types import SimpleNamespace
 
+    from tests.support.told import web_server
+
     from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
     from waybill_airflow.operators.ingest import IngestOperator
+
+    def notices(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["notices", *arguments])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
 
     ti = SimpleNamespace(
         dag_id="ingest_rides", task_id="ingest", run_id="cli__1", get_previous_dagrun=lambda: None
     )
     task = IngestOperator(task_id="ingest", pipeline="rides")
     TaskFailedNotifier()({"ti": ti, "task": task, "exception": InputError("no field")})
-    [said] = [one for one in caplog.messages if "Waybill: 1 task failed in rides" in one]
-    assert said.startswith("to 'ops@bikes.example', message ")
-    assert "more:" not in said
-    assert "nobody" not in said
+    [waiting] = json.loads(notices("list", "--json"))
+    found = waiting["owner"], waiting["kind"], waiting["notices"]
+    assert found == ("ops@bikes.example", "task", 1)
+    assert "task in rides" in notices("list")
+    with web_server() as webhook:
+        monkeypatch.setenv("WAYBILL_NOTICES__WEBHOOK_URL", webhook.url)
+        notices("send")
+    [content] = webhook.contents
+    assert content["owner"] == "ops@bikes.example"
+    said = content["text"]
+    assert said.startswith("Waybill: 1 task failed in rides\n")
+    assert "ingest_rides.ingest in run cli__1 failed after its last try: no field" in said
+    assert "`waybill sources status rides` shows the last error" in said
+    said = notices("list")
+    assert "No notice waits to be sent." in said
+    assert "1 notice was sent within the last day: `waybill notices list --sent`" in said
+    assert "task in rides" in notices("list", "--sent")
 
 
 @pytest.mark.parametrize(
