@@ -341,6 +341,42 @@ def test_the_command_shows_sources_in_eighty_columns_and_stops_a_run(
     assert found["pipeline_id"] == ID, "a name goes before an id"
 
 
+def test_why_a_try_failed_is_shown_while_the_next_goes_and_by_the_status_of_the_stack(
+    settings: Settings, tracker: TrackerStore, monkeypatch: Any
+) -> None:
+    from waybill.stack.embedded import ServiceStatus, Stack
+
+    for name, value in settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    postgres = ServiceStatus("postgres", 1, (), 1, 1.0, healthy=True, log="x.log")
+    monkeypatch.setattr(Stack, "status", lambda _self: [postgres])
+
+    def cli(*words: str) -> str:
+        found = CliRunner().invoke(app, words)
+        assert found.exit_code == 0, found.output
+        return " ".join(found.output.split())
+
+    assert "the last run of source" not in cli("status")
+    run = begin_run(tracker, ID, node="node-7")
+    error = "api.example refuses\nconnections\x1b[2J " + "x" * 900
+    end_run(tracker, ID, run, RunFigures(), state="failed", error=error)
+    said = cli("status")
+    assert f"the last run of source {NAME} failed " in said
+    assert " s ago: api.example refuses connections" in said
+    assert "`waybill sources status` shows how each source is read" in said
+    assert "x" * 300 not in said
+    begin_run(tracker, ID, node="node-7")
+    said = cli("sources", "status")
+    assert "running" in said
+    assert f"{NAME}: the last try failed " in said
+    assert " s ago: api.example refuses connections" in said
+    assert "x" * 300 not in said
+    assert services.ingest_progress(settings, services.deployed_pipeline(settings, NAME)).error
+    services.run_ingest(settings, NAME)
+    assert "failed" not in cli("sources", "status")
+    assert "the last run of source" not in cli("status")
+
+
 FILES = """
 id: test-rides
 name: rides
