@@ -57,7 +57,10 @@ def up(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start the embedded stack, or the parts that are down. Later commands find it themselves."""
+    """Start the embedded stack, or the parts that are down. Later commands find it themselves.
+
+    What is up stays as it is; settings that differ from those it was started with are named.
+    """
     from waybill.services import migrate
     from waybill.settings import Settings
     from waybill.stack import Stack
@@ -68,7 +71,7 @@ def up(
     settings = stack.up(free_ports=free_ports, notice=_Progress())
     migrate(settings)
     if as_json:
-        echo(json.dumps(_addresses(settings)))
+        echo(json.dumps(_addresses(settings) | {"not_applied": stack.not_applied}))
         return
     airflow = settings.airflow
     password = airflow.password.get_secret_value() if airflow.password else ""
@@ -76,6 +79,14 @@ def up(
     for line in _ways_in(settings):
         echo(line)
     echo(f"Settings for every command, and passwords: {settings.home / 'stack.env'}")
+    if stack.not_applied:
+        print_folded(
+            [
+                f"Services that were up run with other values of {', '.join(stack.not_applied)}:"
+                " `waybill down` and `waybill up` apply them to all; commands, and tasks that"
+                " Airflow starts from now on, have them already"
+            ]
+        )
 
 
 def _ways_in(settings: Settings) -> list[str]:
