@@ -112,7 +112,7 @@ class Stack:
         self._has_run = False
         """Whether the last `up` found services at work; PostgreSQL may be used alone."""
         self.not_applied: list[str] = []
-        """Names of settings that differ from those of services which the last `up` found at work."""
+        """Names of settings that are not those of services which the last `up` found at work."""
 
     def services(self, keys: Credentials) -> list[Service]:
         """Return all that `up` starts: what is supervised, and the supervisor."""
