@@ -341,6 +341,42 @@ def test_the_command_shows_sources_in_eighty_columns_and_stops_a_run(
     assert found["pipeline_id"] == ID, "a name goes before an id"
 
 
+def test_why_a_try_failed_is_shown_while_the_next_goes_and_by_the_status_of_the_stack(
+    settings: Settings, tracker: TrackerStore, monkeypatch: Any
+) -> None:
+    from waybill.stack.embedded import ServiceStatus, Stack
+
+    for name, value in settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    postgres = ServiceStatus("postgres", 1, (), 1, 1.0, healthy=True, log="x.log")
+    monkeypatch.setattr(Stack, "status", lambda _self: [postgres])
+
+    def cli(*words: str) -> str:
+        found = CliRunner().invoke(app, words)
+        assert found.exit_code == 0, found.output
+        return " ".join(found.output.split())
+
+    assert "the last run of source" not in cli("status")
+    run = begin_run(tracker, ID, node="node-7")
+    error = "api.example refuses\nconnections\x1b[2J " + "x" * 900
+    end_run(tracker, ID, run, RunFigures(), state="failed", error=error)
+    said = cli("status")
+    assert f"the last run of source {NAME} failed " in said
+    assert " s ago: api.example refuses connections" in said
+    assert "`waybill sources status` shows how each source is read" in said
+    assert "x" * 300 not in said
+    begin_run(tracker, ID, node="node-7")
+    said = cli("sources", "status")
+    assert "running" in said
+    assert f"{NAME}: the last try failed " in said
+    assert " s ago: api.example refuses connections" in said
+    assert "x" * 300 not in said
+    assert services.ingest_progress(settings, services.deployed_pipeline(settings, NAME)).error
+    services.run_ingest(settings, NAME)
+    assert "failed" not in cli("sources", "status")
+    assert "the last run of source" not in cli("status")
+
+
 FILES = """
 id: test-rides
 name: rides
@@ -383,23 +419,43 @@ def test_a_file_that_waits_is_told_by_the_report_the_log_and_the_status(
     assert "0 files left" not in result.output
 
 
-def test_a_failed_task_of_a_pipeline_is_told_to_its_owner(
-    settings: Settings, rides: Any, caplog: pytest.LogCaptureFixture
+def test_a_failed_task_of_a_pipeline_is_a_notice_to_its_owner(
+    settings: Settings, rides: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from types import SimpleNamespace
 
+    from tests.support.told import web_server
+
     from waybill_airflow.notifiers.task_failed import TaskFailedNotifier
     from waybill_airflow.operators.ingest import IngestOperator
+
+    def notices(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["notices", *arguments])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
 
     ti = SimpleNamespace(
         dag_id="ingest_rides", task_id="ingest", run_id="cli__1", get_previous_dagrun=lambda: None
     )
     task = IngestOperator(task_id="ingest", pipeline="rides")
     TaskFailedNotifier()({"ti": ti, "task": task, "exception": InputError("no field")})
-    [said] = [one for one in caplog.messages if "Waybill: 1 task failed in rides" in one]
-    assert said.startswith("to 'ops@bikes.example', message ")
-    assert "more:" not in said
-    assert "nobody" not in said
+    [waiting] = json.loads(notices("list", "--json"))
+    found = waiting["owner"], waiting["kind"], waiting["notices"]
+    assert found == ("ops@bikes.example", "task", 1)
+    assert "task in rides" in notices("list")
+    with web_server() as webhook:
+        monkeypatch.setenv("WAYBILL_NOTICES__WEBHOOK_URL", webhook.url)
+        notices("send")
+    [content] = webhook.contents
+    assert content["owner"] == "ops@bikes.example"
+    said = content["text"]
+    assert said.startswith("Waybill: 1 task failed in rides\n")
+    assert "ingest_rides.ingest in run cli__1 failed after its last try: no field" in said
+    assert "`waybill sources status rides` shows the last error" in said
+    said = notices("list")
+    assert "No notice waits to be sent." in said
+    assert "1 notice was sent within the last day: `waybill notices list --sent`" in said
+    assert "task in rides" in notices("list", "--sent")
 
 
 @pytest.mark.parametrize(

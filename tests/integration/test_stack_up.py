@@ -57,11 +57,11 @@ def waybill(home: Path) -> Run:
         },
     }
 
-    def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "waybill.cli", *words],
             cwd=servers.CHECKOUT,
-            env=env,
+            env=env | variables,
             capture_output=True,
             text=True,
             timeout=400,
@@ -135,6 +135,8 @@ def test_the_stack_comes_up_survives_kills_and_goes_down(
     _memory_at_rest_is_below(waybill, 5 * 1024**3)
     assert waybill("up").stderr.count("was up") == len(first)
     assert pids(waybill) == first
+    assert "Services that were up" not in said.stdout
+    _settings_that_wait_for_the_next_start_are_named(waybill)
 
     stray, foreign = sleepers
     workers = psutil.Process(first["airflow-scheduler"]).children()
@@ -247,6 +249,15 @@ def _every_listener_is_on_loopback(pids_by_name: dict[str, int]) -> None:
                 connections += process.net_connections("inet")
         listening = {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
         assert listening <= {"127.0.0.1", "::ffff:127.0.0.1"}, family
+
+
+def _settings_that_wait_for_the_next_start_are_named(waybill: Run) -> None:
+    grants = '[{"who": "user:ann", "teams": "*", "permissions": ["view"]}]'
+    said = " ".join(waybill("up", WAYBILL_ACCESS__GRANTS=grants).stdout.split())
+    assert "run with other values of WAYBILL_ACCESS__GRANTS: `waybill down` and" in said
+    assert "user:ann" not in said
+    again = json.loads(waybill("up", "--json").stdout)
+    assert again["not_applied"] == ["WAYBILL_ACCESS__GRANTS"], "until they are applied"
 
 
 def _memory_at_rest_is_below(waybill: Run, limit: int) -> None:

@@ -18,8 +18,9 @@ import typer
 from waybill.cli.command import DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Who, Yes, ask, decision, takes
-from waybill.cli.output import counted, echo, plain, print_folded, print_json
+from waybill.cli.output import counted, echo, plain, print_folded, print_json, shortened
 from waybill.cli.promises import tell_hindrances
+from waybill.cli.tables import clock
 from waybill.errors import InputError, NotFoundError
 from waybill.ingestion import IngestRequest
 
@@ -33,6 +34,7 @@ _SAY_S = 5.0
 _LONGEST_S = 7 * 24 * 3600.0
 _INTERRUPTED = 130
 _REASON = "reason"
+_ERROR_CHARS = 300
 _QUEUED, _RUNNING = "queued", "running"
 _COMPARES = (
     "no row comes now: with `deletes: compare` a run reads the keys of the whole table once the new"
@@ -176,6 +178,8 @@ class _Sayer:
         self._began = self._said = time.monotonic()
         self._before = self._rows = start.rows
         """Rows of the runs before this one; rows at the last look, this run's with them."""
+        self._failed_at = start.failed_at
+        """When a try failed last, of which it was said, or which is of a run before."""
         self._state = ""
         self._is_held = False
 
@@ -189,6 +193,7 @@ class _Sayer:
         self._is_held = seen.is_held
         if state == _QUEUED:  # what another run reads until this one begins is not this one's
             self._before = self._rows = seen.rows
+            self._failed_at = seen.failed_at
         if seen.rows < self._rows:  # the source is read from its beginning, or counted anew
             self._before = self._rows = 0
         is_still = state == self._state and seen.rows == self._rows
@@ -197,9 +202,17 @@ class _Sayer:
         read = seen.rows - self._before
         waits = f"  {counted(seen.unsettled, 'event')} behind" if seen.unsettled else ""
         self._say(f"{now - self._began:.0f} s  {state}  {read:,} rows  {rate:,.0f}/s{waits}")
+        if seen.failed_at != self._failed_at:
+            self._failed_at = seen.failed_at
+            self._say_failure(seen)
         if is_still and self._compares and state == _RUNNING:
             self._compares = False
             self._say(_COMPARES)
+
+    def _say_failure(self, seen: Any) -> None:
+        if seen.failed_at is not None:
+            said = shortened(seen.error, _ERROR_CHARS)
+            self._say(f"a try failed at {clock(seen.failed_at)} UTC: {said}")
 
     def _say(self, words: str) -> None:
         print_folded([words], err=self._to_stderr)

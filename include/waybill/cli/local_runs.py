@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import SequenceMatcher
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Annotated, Any
@@ -200,9 +200,10 @@ def _cell(value: Any) -> Cell:
 
     A long one is shortened on a terminal, and whole in a file or a pipe.
     """
-    if value is None:
-        return Styled("null", "dim")
-    text = shown_value(value)
+    return Styled("null", "dim") if value is None else _shortened(shown_value(value))
+
+
+def _shortened(text: str) -> str:
     is_whole = len(text) <= _VALUE_CHARS or screen_width() is None
     return text if is_whole else f"{text[:_VALUE_CHARS]}…"
 
@@ -262,8 +263,8 @@ class _Session:
     """That of the transformation, whose change does not change the sample."""
     version: str = ""
     """That was run last; "": it could not be."""
-    shown: list[str] | None = None
-    """The last rows that were shown, a line each."""
+    shown: _Lines | None = None
+    """What became of the sample that was shown last."""
     seen: Signature = field(default_factory=dict)
 
     def watch(self) -> None:
@@ -355,7 +356,7 @@ class _Session:
         if self.as_json:
             _print_line(_json(pipeline, result))
             return
-        lines = list(_lines(result))
+        lines = _lines(pipeline, result)
         if self.shown is None:
             _show(pipeline, result, all_rows=self.rows is not None)
             print_folded([f"watching {self.folder}; Ctrl-C ends it"])
@@ -423,29 +424,102 @@ def _signature(folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:
             yield str(path.relative_to(folder)), (stat.st_mtime_ns, stat.st_size)
 
 
-def _lines(result: SampleResult) -> Iterable[str]:
-    """Yield what becomes of a sample, a line each: rows as JSON, what would be parked, a count."""
+_Values = Mapping[str, Any]
+_LineId = tuple[str, str, int]
+"""Table or kind, key or text, and which of those that have both."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What became of a record: a row, a delete, or a sentence."""
+
+    head: str
+    """Its table, or what became of it."""
+    text: str = ""
+    values: _Values = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    """Columns that tell rows of one table from each other."""
+
+    @property
+    def name(self) -> str:
+        """Return what tells it from the others of its table, or the sentence."""
+        return _listed({name: self.values.get(name) for name in self.key}) or self.text
+
+
+_Lines = dict[_LineId, _Line]
+
+
+def _lines(pipeline: Pipeline, result: SampleResult) -> _Lines:
+    """Return what becomes of a sample: rows, deletes, what would be parked, a count."""
+    found: _Lines = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for line in _each_line(pipeline, result):
+        name = line.head, line.name
+        found[(*name, seen[name])] = line
+        seen[name] += 1
+    return found
+
+
+def _each_line(pipeline: Pipeline, result: SampleResult) -> Iterator[_Line]:
+    keys = _keys(pipeline)
     for table in result.tables:
-        yield from (f"{table}  {shown_value(row)}" for row in result.rows(table))
-        yield from (f"{table}  deleted {shown_value(row)}" for row in result.deleted(table))
+        key = keys.get(table, ())
+        yield from (_Line(table, values=row, key=key) for row in result.rows(table))
+        deleted = f"{table}  deleted"
+        yield from (_Line(deleted, values=row, key=tuple(row)) for row in result.deleted(table))
     for event, outcome in result.events:
         for cause in outcome.parked:
             where = f" ({cause.where})" if cause.where else ""
-            yield f"parked  {event.place}: {cause.way}: {cause.message}{where}"
+            yield _Line("parked", f"{event.place}: {cause.way}: {cause.message}{where}")
     if result.filtered:
-        yield f"filtered  {counted(result.filtered, 'record')}"
+        yield _Line("filtered", counted(result.filtered, "record"))
 
 
-def _show_difference(before: list[str], after: list[str]) -> None:
-    if before == after:
-        print_folded(["no row differs"])
-        return
-    console = terminal()
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    for tag, old, old_end, new, new_end in matcher.get_opcodes():
-        if tag == "equal":
-            continue
-        for line in before[old:old_end]:
-            console.print(Text(f"- {plain(line)}", "red"), soft_wrap=True)
-        for line in after[new:new_end]:
-            console.print(Text(f"+ {plain(line)}", "green"), soft_wrap=True)
+def _keys(pipeline: Pipeline) -> dict[str, tuple[str, ...]]:
+    """Return the key columns of each table; of a child's those of its parent, and the place."""
+    from waybill.testing.runs import ITEM
+
+    tables = [event.table for event in pipeline.events.values()]
+    children = {child.name: (*one.key, ITEM) for one in tables for child in one.children}
+    return {one.name: one.key for one in tables} | children
+
+
+def _show_difference(before: _Lines, after: _Lines) -> None:
+    """Print what is gone, what is new, and of what changed the key and the changed columns."""
+    gone = [(f"- {_whole(line)}", "red") for name, line in before.items() if name not in after]
+    shown = [*gone, *_changes(before, after)]
+    for line, style in shown or [("no row differs", "")]:
+        print_folded([line], style=style)
+
+
+def _changes(before: _Lines, after: _Lines) -> Iterator[tuple[str, str]]:
+    """Yield lines of what is new or changed, each with its style."""
+    for name, line in after.items():
+        old = before.get(name)
+        if old is None:
+            yield f"+ {_whole(line)}", "green"
+        elif changed := list(_changed_columns(old.values, line.values)):
+            yield f"~ {line.head}  {line.name}  {', '.join(changed)}", "yellow"
+
+
+def _whole(line: _Line) -> str:
+    return f"{line.head}  {_listed(line.values) or line.text}"
+
+
+def _listed(values: _Values) -> str:
+    return ", ".join(f"{name}: {_shortened(shown_value(one))}" for name, one in values.items())
+
+
+def _changed_columns(old: _Values, new: _Values) -> Iterator[str]:
+    """Yield "column: old → new" of those that differ; with their types, where they look alike."""
+    for name in dict.fromkeys((*old, *new)):
+        before, after = _look(old, name), _look(new, name)
+        kinds = [type(row.get(name)).__name__ for row in (old, new)]
+        if before != after:
+            yield f"{name}: {_shortened(before)} → {_shortened(after)}"
+        elif kinds[0] != kinds[1]:
+            yield f"{name}: {_shortened(before)} ({kinds[0]}) → {_shortened(after)} ({kinds[1]})"
+
+
+def _look(row: _Values, name: str) -> str:
+    return shown_value(row[name]) if name in row else "no such column"

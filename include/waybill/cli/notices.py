@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson
-from waybill.cli.output import counted, echo, plain, print_json
+from waybill.cli.output import counted, echo, plain, print_folded, print_json
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Table, print_table
 
@@ -45,7 +46,9 @@ def list_(
         print_json([item.to_json() for item in found])
         return
     _show(found, settings)
-    if found:
+    if not found:
+        _say_sent(sent_notices(settings, _MOST_SENT))
+    else:
         tell_hindrances(settings, "nobody sends these notices", jobs=["tell_owners"])
 
 
@@ -95,6 +98,15 @@ def _show(found: list[WaitingNotice], settings: Settings) -> None:
         notes.append(f"{len(found) - _MOST_SHOWN:,} more are not shown; --json has all.")
     notes += _ways(settings.notices)
     print_table(_notice_table(shown), notes)
+
+
+def _say_sent(found: list[SentNotice]) -> None:
+    """Say how many notices were sent within a day, if any was."""
+    since = datetime.now(UTC) - timedelta(days=1)
+    lately = sum(one.notices for one in found if one.sent_at >= since)
+    if lately:
+        were = f"{counted(lately, 'notice')} {'was' if lately == 1 else 'were'}"
+        print_folded([f"{were} sent within the last day: `waybill notices list --sent`"])
 
 
 def _show_sent(found: list[SentNotice], *, as_json: bool) -> None:

@@ -138,6 +138,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def shortened(text: str, longest: int) -> str:
+    """Return a text on one line, cut where it is longer than so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
 def plain(text: str) -> str:
     """Return a text with what is not printable written out: no terminal command gets through."""
     if text.isprintable():

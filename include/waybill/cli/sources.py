@@ -13,7 +13,7 @@ from waybill.cli.command import DECLARED, DEPLOYED
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.mapping import example_lines, proposal_json, show_proposal
 from waybill.cli.options import AsJson, Reason, Who, decision
-from waybill.cli.output import counted, plain, print_folded, print_json
+from waybill.cli.output import counted, plain, print_folded, print_json, shortened
 from waybill.cli.pipelines import existing_folder
 from waybill.cli.source_values import nothing_read, said_if_slow, shown_value
 from waybill.cli.tables import Column, Styled, Table, ago, clock, print_table
@@ -31,7 +31,10 @@ app = typer.Typer(
 _FOLDER = typer.Argument(metavar=DECLARED, help="A pipeline's folder, or its name.")
 _SAMPLE, _MOST_SAMPLE = 1_000, 100_000
 _VALUE_CHARS = 200
+_ERROR_CHARS = 300
 _MOST_NAMES = 100
+_GOING = frozenset({"running", "silent", "waiting"})
+"""States of a run that has not ended: what is known of its trouble is the try before."""
 _COLOURS = {"success": "green", "running": "green", "failed": "bold red", "silent": "bold red"}
 _Deployed = typer.Argument(metavar=DEPLOYED, help="A deployed pipeline's name or id.")
 
@@ -313,6 +316,9 @@ def _show_status(found: list[SourceLine]) -> None:
     for one in found:
         if one.state == "failed":
             notes.append(f"{one.pipeline}: {one.error}")
+        elif one.state in _GOING and one.failed_since:
+            said = shortened(one.error, _ERROR_CHARS)
+            notes.append(f"{one.pipeline}: the last try failed {ago(one.failed_at)}: {said}")
         if one.waits_for:
             notes.append(f"{one.pipeline} waits: {WAITS_FOR[one.waits_for]}")
     print_table(_status_table(found), notes)

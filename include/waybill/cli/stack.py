@@ -11,8 +11,8 @@ import typer
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.lazy import no_stack
 from waybill.cli.options import AsJson
-from waybill.cli.output import echo, plain, print_folded, print_json, terminal
-from waybill.cli.tables import Column, Styled, Table, clock, print_table
+from waybill.cli.output import echo, plain, print_folded, print_json, shortened, terminal
+from waybill.cli.tables import Column, Styled, Table, ago, clock, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from waybill.stack import Check, ServiceStatus
 
 MINUTE_S, HOUR_S = 60, 3600
+_MOST_SOURCES, _ERROR_CHARS = 10, 300
 _API_SERVER = "airflow-api-server"
 PAGES = ("overview", "parked", "balance", "sources", "trails", "clusters", "capacity")
 """Waybill's pages in Airflow, by their addresses; the first is what ``/waybill/`` leads to."""
@@ -56,7 +57,10 @@ def up(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start the embedded stack, or the parts that are down. Later commands find it themselves."""
+    """Start the embedded stack, or the parts that are down. Later commands find it themselves.
+
+    What is up stays as it is; settings that differ from those it was started with are named.
+    """
     from waybill.services import migrate
     from waybill.settings import Settings
     from waybill.stack import Stack
@@ -67,7 +71,7 @@ def up(
     settings = stack.up(free_ports=free_ports, notice=_Progress())
     migrate(settings)
     if as_json:
-        echo(json.dumps(_addresses(settings)))
+        echo(json.dumps(_addresses(settings) | {"not_applied": stack.not_applied}))
         return
     airflow = settings.airflow
     password = airflow.password.get_secret_value() if airflow.password else ""
@@ -75,6 +79,14 @@ def up(
     for line in _ways_in(settings):
         echo(line)
     echo(f"Settings for every command, and passwords: {settings.home / 'stack.env'}")
+    if stack.not_applied:
+        print_folded(
+            [
+                f"Services that were up run with other values of {', '.join(stack.not_applied)}:"
+                " `waybill down` and `waybill up` apply them to all; commands, and tasks that"
+                " Airflow starts from now on, have them already"
+            ]
+        )
 
 
 def _ways_in(settings: Settings) -> list[str]:
@@ -134,7 +146,11 @@ def down(
 
 
 def status(*, as_json: AsJson = False) -> None:
-    """Show each service: process, memory, whether it answers. Exit code 4 if some are down."""
+    """Show each service: process, memory, whether it answers. Exit code 4 if some or all are down.
+
+    What else it names leaves the exit code as it is: destinations and topics that wait, sources
+    whose last run failed, jobs of upkeep that fail, DAGs that are paused.
+    """
     from waybill.settings import Settings
     from waybill.stack import Stack
 
@@ -142,7 +158,6 @@ def status(*, as_json: AsJson = False) -> None:
     lines = Stack(settings).status()
     if said := no_stack(settings.home):
         print_folded([said], err=True)
-    runs = any(line.pid for line in lines)
     if as_json:
         echo(json.dumps([line.to_json() for line in lines]))
     else:
@@ -150,10 +165,11 @@ def status(*, as_json: AsJson = False) -> None:
         _show_ways_in(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
+            _show_sources()
             _show_jobs()
         if any(line.name == _API_SERVER and line.healthy for line in lines):
             _show_paused()
-    if runs and not all(line.healthy and not line.suspended for line in lines):
+    if not all(line.healthy and not line.suspended for line in lines):
         raise typer.Exit(ExitCode.AWAY)
 
 
@@ -297,6 +313,26 @@ def _show_waiting() -> None:
         _say(f"topic {stop.topic} is not read since {clock(stop.found_at)} UTC")
     if stopped:
         _say("`waybill topics list` shows why; `waybill topics settle` resumes it")
+
+
+def _show_sources() -> None:
+    """Print a line for each of the first sources whose last run failed."""
+    from waybill.errors import WaybillError
+    from waybill.services import source_status
+    from waybill.settings import Settings
+
+    try:
+        failed = source_status(Settings(), state="failed")
+    except WaybillError as error:
+        _say(f"sources: not known: {error}")
+        return
+    for one in failed[:_MOST_SOURCES]:
+        said = shortened(one.error, _ERROR_CHARS)
+        _say(f"the last run of source {one.pipeline} failed {ago(one.failed_at)}: {said}")
+    if (more := len(failed) - _MOST_SOURCES) > 0:
+        _say(f"so did those of {more:,} more")
+    if failed:
+        _say("`waybill sources status` shows how each source is read")
 
 
 def _say(words: str) -> None:

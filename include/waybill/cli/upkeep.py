@@ -32,6 +32,8 @@ _WORDS = {
     ("tell_owners", "failed"): "messages not taken",
     ("coordinate", "version"): "version {} of the assignment",
     ("coordinate", "growths"): "topics grown",
+    ("coordinate", "problems"): "problems",
+    ("coordinate", "said"): "problem",
     ("measure_delays", "waiting"): "tasks waiting",
     ("measure_delays", "running"): "tasks running",
     ("measure_delays", "p95_s"): "95 % waited at most {} s",
@@ -153,6 +155,8 @@ def _outcome(one: JobRecord) -> Iterator[str]:
             yield words
         elif isinstance(value, int | float) and value:
             yield _number(value, words)
+        elif isinstance(value, list):
+            yield from (f"{words}: {one}" for one in value)
         elif value:
             yield f"{words}: {value}"
 

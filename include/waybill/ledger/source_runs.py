@@ -96,6 +96,12 @@ class SourceLine:
     figures: RunFigures
     """Of the last run."""
 
+    @property
+    def failed_since(self) -> bool:
+        """Whether a run, or a try of the one that goes, failed after the last success."""
+        failed_at, succeeded_at = self.failed_at, self.succeeded_at
+        return failed_at is not None and (succeeded_at is None or failed_at > succeeded_at)
+
     def next_run(self, now: datetime) -> datetime | None:
         """Return when the schedule has the next run begin, were its DAG not paused; None: never."""
         if self.connector == PUSHED:

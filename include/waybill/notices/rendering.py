@@ -21,6 +21,8 @@ MOST_NAMED = 20
 LONGEST_TEXT = 30_000
 _LONGEST_PART = 200
 _LONGEST_SUBJECT = 150
+_LONGEST_TASK = 1000
+"""Of the words of a failed task, which say what to do."""
 _TITLES = {
     "breach": ("message from the auditor", "messages from the auditor"),
     "topic": ("topic stopped", "topics stopped"),
@@ -173,7 +175,11 @@ def _lines(item: NamedCounts) -> Iterator[str]:
     if events and now != count:
         events += f" at first, {now:,} parked now"
     yield f"- {one_line(title)}: {_place(item.pipeline, item.detail)}{events}"
-    yield from _reason(item.detail)
+    is_task = item.kind == "task"
+    yield from _reason(item.detail, _LONGEST_TASK if is_task else _LONGEST_PART)
+    if is_task:
+        name = one_line(quote(item.pipeline))
+        yield f"  `waybill sources status {name}` shows the last error of its source"
     if item.kind == "first" and now:
         yield f"  `waybill parked show {one_line(quote(item.pipeline))}` gives the commands"
     rest = [
@@ -218,11 +224,11 @@ def _place(pipeline: str, detail: Mapping[str, Any]) -> str:
     return " / ".join(one_line(str(name)) for name in names if name)
 
 
-def _reason(detail: Mapping[str, Any]) -> Iterator[str]:
+def _reason(detail: Mapping[str, Any], longest: int = _LONGEST_PART) -> Iterator[str]:
     if code := detail.get("error_type"):
         known = error_type(str(code))
         is_over = detail.get("parked_now", detail.get("parked")) == 0
         advice = "Nothing of it is parked any more." if is_over else known.advice
         yield f"  {known.title}. {advice}"
     if message := detail.get("message"):
-        yield f"  it said: {one_line(str(message))}"
+        yield f"  it said: {one_line(str(message), longest)}"

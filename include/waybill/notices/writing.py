@@ -64,6 +64,7 @@ def by_owner(pipeline_ids: Iterable[str], known: dict[str, Owned]) -> dict[str, 
 Kind = Literal[
     "breach",
     "topic",
+    "task",
     "hold",
     "missing",
     "damage",
@@ -78,10 +79,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """What can be told, the most urgent first: a message names them in this order.
 
 ``breach``: the auditor found breaches of the books, named their events, or saw them end.
-``topic``: one is not read any more until somebody settles it. ``hold``, ``release``: a pipeline was
-held, goes on. ``missing``, ``damage``: an object is gone, a frame is broken. ``destination``: one
-takes no loads, or takes them again. ``log``: a write-ahead log was taken over. ``replay``: how one
-ended. ``digest``: numbers of what is parked. ``first``: events parked where none were.
+``topic``: one is not read any more until somebody settles it. ``task``: a run of ingestion failed
+after its last try. ``hold``, ``release``: a pipeline was held, goes on. ``missing``, ``damage``: an
+object is gone, a frame is broken. ``destination``: one takes no loads, or takes them again.
+``log``: a write-ahead log was taken over. ``replay``: how one ended. ``digest``: numbers of what is
+parked. ``first``: events parked where none were.
 """
 _LONGEST_TEXT = 2000
 _DEEPEST = 6

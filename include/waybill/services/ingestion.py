@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,19 +244,27 @@ class IngestProgress:
     """Events in its write-ahead logs whose page was not committed when that was last told."""
     is_held: bool
     """Whether what is read waits until somebody releases the pipeline."""
+    failed_at: datetime | None = None
+    """When a run, or a try of one, failed last; None: never, or it succeeded since."""
+    error: str = ""
+    """Of that failure."""
 
 
 def ingest_progress(settings: Settings, pipeline: Pipeline) -> IngestProgress:
     """Return how far a deployed pipeline's source is read."""
-    from waybill.ledger import read_logs, read_position
+    from waybill.ledger import SourceFilter, read_logs, read_position, read_sources
     from waybill.parking import held_pipelines
 
     with open_tracker(settings.tracker) as tracker:
+        sources = read_sources(tracker, SourceFilter(name=pipeline.id)).sources
+        failed = [one for one in sources if one.pipeline_id == pipeline.id and one.failed_since]
         logs = [log for log in read_logs(tracker) if log.pipeline_id == pipeline.id]
         return IngestProgress(
             read_position(tracker, pipeline.id).rows_read,
             sum(log.unsettled for log in logs if log.purpose == "ingestion"),
             pipeline.id in held_pipelines(tracker),
+            failed[0].failed_at if failed else None,
+            failed[0].error if failed else "",
         )
 
 

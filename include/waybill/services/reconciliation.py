@@ -125,23 +125,26 @@ def close_breach(settings: Settings, breach_id: int, decision: Decision) -> Brea
 def tell_task_failed(
     settings: Settings, words: str, *, kind: str = "task", pipeline: str = ""
 ) -> dict[str, str]:
-    """Say by each configured sink that a task fails; returns {sink: problem, empty if none}.
+    """Tell that a task fails; returns {sink: problem, empty if none}.
+
+    That of a pipeline is a notice to its owner, kept in the tracker and sent with the others: {} is
+    returned. Every other, and where the tracker does not take it, is sent by each sink at once.
 
     Args:
         settings: all.
         words: what happened, in a sentence.
         kind: "task" or "upkeep".
-        pipeline: name of the one whose task it is: its owner is told. Empty: it is of none, and a
-            mail goes to the fallback address; so it does where the tracker, which knows the owners,
-            is what is away.
+        pipeline: name of the one whose task it is. Empty: it is of none, and a mail goes to the
+            fallback address; so it does where the tracker is away, or nobody deployed it.
     """
     from uuid import uuid4
 
     from waybill.notices import Message, NamedCounts, open_sinks
 
-    owner = _owner_of(settings, pipeline) if pipeline else ""
+    if pipeline and _is_noted(settings, pipeline, words):
+        return {}
     named = (NamedCounts(kind, pipeline, datetime.now(UTC), {}),) if pipeline else ()
-    message = Message(uuid4(), owner, named, {kind: 1}, words=words)
+    message = Message(uuid4(), "", named, {kind: 1}, words=words)
     found = {}
     for sink in open_sinks(settings.notices):
         try:
@@ -153,16 +156,19 @@ def tell_task_failed(
     return found
 
 
-def _owner_of(settings: Settings, pipeline: str) -> str:
-    """Return whom the active declaration names; empty: nobody, or the tracker does not say."""
-    from waybill.deployment import active_pipeline
+def _is_noted(settings: Settings, pipeline: str, words: str) -> bool:
+    """Write the notice of a pipeline's failed task; False: the tracker does not take it."""
+    from waybill.notices import write_notice
 
     try:
         with open_tracker(settings.tracker) as tracker:
-            return active_pipeline(tracker, pipeline).owner
+            pipeline_id = active_pipeline(tracker, pipeline).id
+            with tracker.transaction() as connection:
+                write_notice(connection, kind="task", pipeline_id=pipeline_id, message=words)
     except WaybillError as error:
         _LOG.warning("the owner of %r is not known here: %s", pipeline, error)
-        return ""
+        return False
+    return True
 
 
 def watch(settings: Settings, *, lookup: Callable[[str], str | None] | None = None) -> WatchReport:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from waybill.access import MASK, masked_fields, personal_or_likely
 from waybill.errors import InputError, NotFoundError, ParkError
@@ -77,12 +77,15 @@ class SourceTrial:
     """What the source says beside that, such as which schemas its records had."""
 
 
-def source_status(settings: Settings, name: str | None = None) -> list[SourceLine]:
+def source_status(
+    settings: Settings, name: str | None = None, *, state: Literal["", "running", "failed"] = ""
+) -> list[SourceLine]:
     """Return how the last runs of pipelines' sources are, by name.
 
     Args:
         settings: all.
         name: of one pipeline, or its id; None: all.
+        state: only those that run, or whose last run failed; empty: all.
 
     Raises:
         InputError: there is no pipeline of this name.
@@ -93,7 +96,7 @@ def source_status(settings: Settings, name: str | None = None) -> list[SourceLin
     with open_tracker(settings.tracker) as tracker:
         after = None
         while True:
-            page = read_sources(tracker, SourceFilter(name=name), after=after)
+            page = read_sources(tracker, SourceFilter(name=name, state=state), after=after)
             found += page.sources
             if (after := page.next) is None:
                 break

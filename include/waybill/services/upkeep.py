@@ -29,6 +29,8 @@ _WAIT_S = 300.0
 """For a job that another process runs, when a person asks for it."""
 _MOST_LAUNCHES = 500
 """Replays of one round: each asks Airflow twice, and a round has a limit. Slots are far fewer."""
+_MOST_SAID = 5
+"""Problems of a round that its outcome has in words; the log has all."""
 _TURN_S = 60
 One = TypeVar("One")
 
@@ -168,6 +170,7 @@ def _coordinate(settings: Settings) -> dict[str, Any]:
         "moves": len(report.moves),
         "growths": len(report.growths),
         "problems": len(report.problems),
+        **({"said": list(report.problems[:_MOST_SAID])} if report.problems else {}),
     }
 
 

@@ -109,6 +109,10 @@ class Stack:
         self.run_dir = self.home / "run"
         self._fresh: set[str] = set()
         """What the last `up` started."""
+        self._has_run = False
+        """Whether the last `up` found services at work; PostgreSQL may be used alone."""
+        self.not_applied: list[str] = []
+        """Names of settings that are not those of services which the last `up` found at work."""
 
     def services(self, keys: Credentials) -> list[Service]:
         """Return all that `up` starts: what is supervised, and the supervisor."""
@@ -187,6 +191,7 @@ class Stack:
             self._choose_ports(free_ports=free_ports)
             self._end_collector_unless_wanted()
             watched = self.supervised(credentials.read_or_draw(self.home))
+            self._has_run = any(one.running() for one in watched if one.name != Postgres.name)
             settings = self._start(watched, notice)
             notice(supervisor.NAME, "starting")
             # The collector's secrets are variables: who starts it again has to have them too.
@@ -263,6 +268,10 @@ class Stack:
         keys = credentials.read_or_draw(self.home)
         settings = environment.embedded_settings(self.settings, keys, postgres)
         environment.write(settings)
+        if self._has_run:
+            self.not_applied = environment.not_applied(settings)
+        else:
+            environment.keep_started(settings)
         return settings
 
     def status(self) -> list[ServiceStatus]:

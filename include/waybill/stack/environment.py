@@ -8,6 +8,7 @@ win over the file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from waybill.stack.airflow import USER
 from waybill.stack.credentials import Credentials
 from waybill.stack.postgres import Postgres
 
+STARTED = Path("run", "settings")
+"""Below ``home``: what `keep_started` writes; goes with ``down --wipe``."""
+_APPLIED_AT_ONCE = "WAYBILL_COLLECTOR__EMBEDDED"
 HEAD = "# Written by `waybill up`. Variables of the same name win.\n"
 
 
@@ -102,6 +106,33 @@ def variables(settings: Settings) -> dict[str, str]:
         elif value != default:
             found[f"WAYBILL_{name}".upper()] = _text(value)
     return found
+
+
+def keep_started(settings: Settings) -> None:
+    """Write under which settings the stack was started: names and digests, no values."""
+    state_folder.write_private(settings.home / STARTED, json.dumps(_digests(settings)))
+
+
+def not_applied(settings: Settings) -> list[str]:
+    """Return the names of settings that are not those under which the stack was started.
+
+    Whether the collector runs is none of them: `up` starts and ends it. Empty where an older
+    release started the stack.
+    """
+    try:
+        before = json.loads((settings.home / STARTED).read_text())
+    except (FileNotFoundError, ValueError):
+        return []
+    now = _digests(settings)
+    names = sorted({*before, *now} - {_APPLIED_AT_ONCE})
+    return [name for name in names if before.get(name) != now.get(name)]
+
+
+def _digests(settings: Settings) -> dict[str, str]:
+    return {
+        name: hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        for name, value in variables(settings).items()
+    }
 
 
 def _text(value: object) -> str:

@@ -227,10 +227,10 @@ def _table_rows(row: Row, *, flat: bool) -> Iterator[tuple[str, list[_Read], dic
     yield spec.name, own, _values(own, row.values)
     for child in spec.children:
         begin = _path(child.source, flat=flat)
-        columns = [*keys, (Column(name=_ITEM, type="int32"), ())]
+        columns = [*keys, (Column(name=ITEM, type="int32"), ())]
         columns += [(one, begin + _path(one.source, flat=flat)) for one in child.columns]
         for number, item in enumerate(row.values.get(child.arrow_name) or ()):
-            values = {key.name: row.values[key.name] for key, _ in keys} | {_ITEM: number} | item
+            values = {key.name: row.values[key.name] for key, _ in keys} | {ITEM: number} | item
             yield child.name, columns, _values(columns, values)
 
 
@@ -241,7 +241,8 @@ def _path(source: str, *, flat: bool) -> tuple[str, ...]:
     return decode_path(source) if flat else (source,)
 
 
-_ITEM = "_waybill_item"
+ITEM = "_waybill_item"
+"""The column of a child table that has an item's place in its array."""
 
 
 def _values(columns: Iterable[_Read], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ class TaskFailedNotifier(BaseNotifier):
     """Say by the log, the webhook and mail, as the settings say, that a task failed for good.
 
     Once, when a scheduled run fails after one that did not: not each minute for as long as a server
-    is away. A task of one pipeline is told to its owner, as far as the tracker says who that is;
-    every other task, and where the tracker is away, to the fallback address.
+    is away; and of each run that a person started. A task of one pipeline is a notice to its owner,
+    which the tracker keeps until it is sent; every other task, and where the tracker is away, is
+    told at once, to the fallback address.
     """
 
     kind = "task"

@@ -255,7 +255,7 @@ def shell(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess
 
 def test_status_says_that_no_stack_was_started_here(tmp_path):
     done = shell(tmp_path, "status")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 4, done.stderr
     words = f"no stack was started in this folder (WAYBILL_HOME={tmp_path / '.waybill'})"
     assert words in flat(done.stderr)
     (tmp_path / ".waybill" / "run").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +16,8 @@ class Seen(NamedTuple):
     rows: int
     unsettled: int = 0
     is_held: bool = False
+    failed_at: datetime | None = None
+    error: str = ""
 
 
 def lines_of(states: list[tuple[str, int]], start: int, capsys: pytest.CaptureFixture[str]) -> str:
@@ -51,6 +54,24 @@ def test_a_source_that_is_read_from_its_beginning_counts_from_nothing(
         "500 rows",
         "9,000 rows",
     ]
+
+
+def test_a_try_that_failed_is_said_once_with_its_error_on_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "_SAY_S", 0.0)
+    before, at = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+    earlier = Seen(0, failed_at=before, error="of a run before")
+    failed = Seen(0, failed_at=at, error="api.example refuses\nconnections\x1b[2J" + "x" * 500)
+    looks = iter([earlier, earlier, failed, failed])
+    sayer = ingest._Sayer(lambda: next(looks), earlier, to_stderr=False)
+    for state in ("queued", "running", "running", "running"):
+        sayer(state)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "of a run before" not in said
+    assert said.count("a try failed at 2026-01-02 03:04 UTC: api.example refuses connections") == 1
+    assert "\x1b" not in said
+    assert "x" * 300 not in said
 
 
 @pytest.mark.parametrize("compares", [True, False])

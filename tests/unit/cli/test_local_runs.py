@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from decimal import Decimal
 
 import pytest
 import yaml
@@ -358,9 +359,9 @@ def test_dev_shows_what_differs_survives_mistakes_and_ends_with_ctrl_c(orders, t
         said = dev.wait_for("waiting for a change")
         assert any("transformation.py:" in line for line in said)
         (orders / "transformation.py").write_text(code.replace(".lower()", ".upper()"))
-        said = dev.wait_for('+ orders  {"id":"A-2"')
-        assert any(line.startswith('- orders  {"id":"A-1"') and '"paid"' in line for line in said)
-        assert any(line.startswith('+ orders  {"id":"A-1"') and '"PAID"' in line for line in said)
+        said = dev.wait_for("~ orders  id: A-2")
+        assert "~ orders  id: A-1  status: paid → PAID" in said, "the columns that changed, alone"
+        assert not any(line.startswith(("-", "+")) for line in said)
         (orders / "records.csv").write_text(
             (orders / "records.csv").read_text() + "A-3,2026-01-03T08:00:00Z,paid,-1\n"
         )
@@ -374,6 +375,32 @@ def test_dev_shows_what_differs_survives_mistakes_and_ends_with_ctrl_c(orders, t
     assert dev.lines[-1] == "stopped; nothing was written"
     assert not any("Traceback" in line for line in dev.lines)
     assert not (tmp_path / "home").exists()
+
+
+def test_dev_shows_new_and_changed_rows_as_the_table_does_in_the_width_of_the_terminal(
+    orders, monkeypatch, capsys
+):
+    """A decimal has no quotes, here or there; where values look alike, their types are said."""
+    monkeypatch.setenv("COLUMNS", "60")
+    key = ("id",)
+    row = {"id": "A-1", "heat": Decimal("3.92"), "note": None, "at": "x", "odd": "7"}
+    old = {("t", "id: A-1", 0): local_runs._Line("t", values=row, key=key)}
+    new = {
+        ("t", "id: A-1", 0): local_runs._Line(
+            "t", values=row | {"heat": Decimal("4.10"), "note": "\x1b[2J", "odd": 7}, key=key
+        ),
+        ("t", "id: A-2", 0): local_runs._Line("t", values=row | {"id": "A-2"}, key=key),
+    }
+    local_runs._show_difference(old, new)
+    shown = capsys.readouterr().out
+    said = " ".join(shown.split())
+    changed = "heat: 3.92 → 4.10, note: null → \\x1b[2J, odd: 7 (str) → 7 (int)"
+    assert f"~ t id: A-1 {changed} + t id: A-2, heat: 3.92, note: null, at: x, odd: 7" in said
+    assert max(map(len, shown.splitlines())) <= 60
+    local_runs._show_difference(new, old)
+    assert "- t id: A-2, heat: 3.92" in " ".join(capsys.readouterr().out.split())
+    local_runs._show_difference(old, dict(old))
+    assert capsys.readouterr().out == "no row differs\n"
 
 
 def test_dev_takes_no_standard_input(orders):

@@ -87,3 +87,21 @@ def test_a_broken_credentials_file_is_named_but_does_not_stop_a_look(tmp_path: P
     credentials.read(tmp_path)
     with pytest.raises(InputError, match=credentials.FILE):
         credentials.read_or_draw(tmp_path)
+
+
+def test_settings_that_differ_from_those_of_the_start_are_named_without_values(
+    tmp_path: Path,
+) -> None:
+    first = environment.resolve_paths(settings(tmp_path))
+    assert environment.not_applied(first) == [], "an older release started it"
+    environment.keep_started(first)
+    assert environment.not_applied(first) == []
+    s3 = S3Settings(access_key=SecretStr("AK"), secret_key=SecretStr("very-secret"))
+    now = first.model_copy(update={"s3": s3})
+    assert environment.not_applied(now) == ["WAYBILL_S3__ACCESS_KEY", "WAYBILL_S3__SECRET_KEY"]
+    assert environment.not_applied(now) == environment.not_applied(now), "until it is started anew"
+    environment.keep_started(now)
+    assert environment.not_applied(first) == ["WAYBILL_S3__ACCESS_KEY", "WAYBILL_S3__SECRET_KEY"]
+    kept = tmp_path / "run" / "settings"
+    assert "very-secret" not in kept.read_text()
+    assert mode(kept) == 0o600

@@ -177,7 +177,9 @@ def test_a_misspelt_command_gets_the_nearest(waybill) -> None:
 
 
 def test_a_stack_that_never_was_is_all_down_and_looking_leaves_no_trace(waybill, tmp_path) -> None:
-    lines = json.loads(waybill("status", "--json").stdout)
+    run = waybill("status", "--json")
+    assert run.exit_code == 4
+    lines = json.loads(run.stdout)
     assert {line["name"] for line in lines} >= {"postgres", "kafka", "s3", "airflow-scheduler"}
     assert not any(line["healthy"] or line["pid"] for line in lines)
     assert waybill("down").exit_code == 0
@@ -195,10 +197,10 @@ def line(name: str, *, pid: int | None = 7, healthy: bool = True) -> ServiceStat
         ([line("kafka"), line("s3")], 0, ""),
         ([line("kafka"), line("s3", pid=None, healthy=False)], 4, "not up: s3; `waybill up`"),
         ([line("kafka"), line("s3", healthy=False)], 4, "not up: s3; `waybill up`"),
-        ([line("s3", pid=None, healthy=False)], 0, "nothing runs; `waybill up` starts"),
+        ([line("s3", pid=None, healthy=False)], 4, "nothing runs; `waybill up` starts"),
     ],
 )
-def test_status_fails_when_some_of_the_stack_is_down(
+def test_status_fails_when_some_or_all_of_the_stack_is_down(
     waybill, monkeypatch, lines, code, said, words
 ) -> None:
     monkeypatch.setattr(Stack, "status", lambda _self: lines)
