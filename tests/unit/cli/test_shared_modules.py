@@ -131,7 +131,7 @@ def test_dev_watches_the_shared_modules_of_its_pipeline_and_no_others(root):
         assert any("PAID" in line for line in dev.wait_for("watching"))
         (root / "shared" / "unused.py").write_text("A = 1\n")
         (root / "shared" / "words.py").write_text(STATUS.format("title"))
-        said = dev.wait_for('+ orders  {"id":"A-2"')
+        said = dev.wait_for("~ orders  id: A-2  status: PAID → Paid")
         assert any("../shared/words.py" in line for line in said)
         (root / "shared" / "unused.py").write_text("A = 2\n")
         dev_idle(dev)
