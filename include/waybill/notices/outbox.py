@@ -287,7 +287,7 @@ def sent_notices(
                 row.kind,
                 row.notices,
                 tuple(row.reached),
-                summary(named[row.newest]),
+                summary(named.get(row.newest, "")),
             )
             for row in rows
         ]

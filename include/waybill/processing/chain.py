@@ -131,6 +131,13 @@ class Chain:
                 a part of this chunk then.
         """
         self._wanted = 0
+        try:
+            self._process(chunk, taken)
+        finally:
+            self._chunk = Chunk((), (), (), ())  # a chain of each topic waits for the task's end
+            self._fetched.clear()
+
+    def _process(self, chunk: Chunk, taken: Callable[[ChainResult], None] | None) -> None:
         for start, end, slice_ in _slices(chunk.values):
             self._chunk = chunk.part(start, end)
             self._fetched.clear()
@@ -143,8 +150,6 @@ class Chain:
                     self._enter(group, Items(heads, places))
             if taken is not None:
                 taken(self.result)
-        self._chunk = Chunk((), (), (), ())  # a chain of each topic waits for the task's end
-        self._fetched.clear()
 
     def _slice_by_message(self, chunk: Chunk) -> None:
         """Run a slice in which some messages are not plain first passes."""
@@ -297,6 +302,8 @@ class Chain:
             noted.parts.append(passed.columns(self._chunk))
 
     def _results(self, plan: Plan, items: Items) -> Results:
+        if self._retries is not None:
+            self._retries.most_bytes = self.result.most_bytes - self.result.made_bytes
         events, places, known = items.events, items.places, self._chunk.values
         values = [known[place] for place in places] if len(places) < len(known) else known
         if self._fetched:

@@ -78,6 +78,8 @@ class Retries:
         self.deadline = math.inf
         """When events have taken too long (``time.monotonic``): what runs them in processes of
         their own then raises ``TooSlowError``."""
+        self.most_bytes = math.inf
+        """Of answers for one group of events; beyond, these raise ``TooMuchMadeError``."""
         self._back_off = BackOff(backoff_s)
         self._clock = clock
         self._sleep = sleep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -181,8 +182,9 @@ def test_a_refused_row_that_no_longer_comes_is_forgotten(tmp_path):
         assert "waybill" not in cursor["dlt"]
 
 
-def test_a_time_far_ahead_is_a_row_and_not_the_cursor(tmp_path):
-    ahead = (datetime.now(UTC) + timedelta(days=400)).strftime("%Y-%m-%dT%H:%M:%SZ")
+@pytest.mark.parametrize("by", [timedelta(days=400), timedelta(hours=1)], ids=str)
+def test_a_time_ahead_is_a_row_and_not_the_cursor(tmp_path, by):
+    ahead = (datetime.now(UTC) + by).strftime("%Y-%m-%dT%H:%M:%SZ")
     rows = [{"id": 1, "at": at(1)}, {"id": 2, "at": ahead}]
     with serving(RowsSince(rows)) as source:
         first = pages_of(since(source.url, row_order="asc"), tmp_path)
@@ -194,6 +196,29 @@ def test_a_time_far_ahead_is_a_row_and_not_the_cursor(tmp_path):
         rows[1]["what"] = "changed"
         third = pages_of(since(source.url, row_order="asc"), tmp_path, second[-1].cursor)
         assert ids(third) == [2]
+
+
+def test_a_source_that_begins_in_the_future_is_read_there(tmp_path):
+    rows = [{"id": 1, "at": "2998-01-01T00:00:00Z"}]
+    with serving(RowsSince(rows)) as source:
+        options = since(source.url, "2997-01-01T00:00:00Z")
+        first = pages_of(options, tmp_path)
+        rows.append({"id": 2, "at": "2999-01-01T00:00:00Z"})
+        assert 2 in ids(pages_of(options, tmp_path, first[-1].cursor))
+
+
+def test_bad_rows_behind_good_ones_are_bad_rows_however_many(tmp_path):
+    code = """
+        import dlt
+        @dlt.resource
+        def rows(at=dlt.sources.incremental("at", initial_value="2024-01-01T00:00:00Z")):
+            for n in range(30):
+                yield {"id": n, "at": "2024-02-01T00:00:00Z" if n < 5 else f"none {n}"}
+    """
+    (tmp_path / "shop.py").write_text(textwrap.dedent(code))
+    pages = pages_of({"resource": "shop:rows"}, tmp_path)
+    assert sorted(row.data["id"] for page in pages for row in page.rows) == [*range(5)]
+    assert sum(len(page.bad) for page in pages) == 25
 
 
 @pytest.mark.parametrize("stands", ["not a time", "2999-01-01T00:00:00Z"])

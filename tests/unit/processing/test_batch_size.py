@@ -33,6 +33,8 @@ class SimulatedTasks:
         self.event_s = event_s
         self.event_bytes = 0
         """Made of each."""
+        self.light: tuple[int, ...] = ()
+        """Partitions of whose events nothing is made."""
         self.fails: tuple[str, ...] = ()
         """Pipelines of which each event fails unless it is held; partitions are theirs in turns."""
         self.took_s: list[float] = []
@@ -46,11 +48,12 @@ class SimulatedTasks:
                 took_s = (end - start) * self.event_s
                 longest_s = max(longest_s, min(took_s, plan.limit_s))
                 row: dict[str, Any] = {"topic": topic, "gave_up": True, "parked": None}
-                is_within = (end - start) * self.event_bytes <= plan.limit_bytes
+                event_bytes = 0 if number in self.light else self.event_bytes
+                is_within = (end - start) * event_bytes <= plan.limit_bytes
                 if is_within and took_s <= plan.limit_s:
                     ranges = [[number, start, end - 1, end - start, 0, ""]]
                     row = {"topic": topic, "took_s": took_s, "ranges": ranges, "counts": []}
-                    row["made_bytes"] = (end - start) * self.event_bytes
+                    row["made_bytes"] = (end - start) * event_bytes
                     row |= {"failures": [], "staged": None, "parked": None, "replayed": []}
                     failing = self.fails[number % len(self.fails)] if self.fails else ""
                     if failing and failing not in plan.held:
@@ -100,6 +103,14 @@ def test_no_batch_makes_more_than_a_worker_and_a_load_hold_unless_one_event_does
     if event_bytes < MIB:
         assert len(took_s) - len(sizes) == 1, "it is given up once, and knows then"
         assert len(sizes) < 1.2 * sum(sizes) / (MOST_BYTES / 2) + 5
+
+
+def test_light_events_of_one_partition_do_not_keep_heavy_ones_of_others_from_their_turn(run):
+    tasks = SimulatedTasks(0.00001)
+    tasks.event_bytes, tasks.light = MOST_BYTES * 2 // 3, (0,)  # two at once are too much
+    app, took_s = run(tasks, "t", events=20)
+    assert positions(app) == {20}
+    assert len(took_s) <= 20 * (1 + PARTITIONS) + 4, "a turn gives up once"
 
 
 WIDENS = "def transform(event):\n    event.data['note'] = 'a' * 10_000\n    return event\n"

@@ -108,6 +108,16 @@ def test_a_topic_that_makes_too_much_of_small_events_is_given_up_amid_its_record
     assert (objects.keys, given.traces) == ([], [])
 
 
+def test_answers_for_one_group_of_events_are_not_piled_up_beyond_the_limit(monkeypatch):
+    """4,096 events of one name are a group; what is made of it is known behind it only."""
+    mapped = []
+    monkeypatch.setattr(Chain, "_map_children", lambda *given: mapped.append(given))
+    objects, given = Objects(), share(WIDE % "note", math.inf, 20e6)
+    given.take(rows(4_096))
+    assert told(given, objects)["gave_up"] is True
+    assert mapped == []
+
+
 def test_a_topic_within_its_bytes_tells_what_it_made():
     objects, given = Objects(), share(WIDE % "note", math.inf, 60e6)
     given.take(rows(100))

@@ -31,7 +31,10 @@ STATE_KEY = "waybill"
 _MOST_DIGESTS = 1_000
 _TRIED_ROWS = 20
 """If so many rows of a first reading are of another kind, and none before, the declaration is."""
-_AHEAD = timedelta(days=1)
+_AHEAD = timedelta(minutes=10)
+"""Of this machine's clock: as far a source's may be. All between now and a cursor ahead is lost."""
+_FAR_AHEAD = timedelta(days=2)
+"""A cursor that stands so far ahead is an error; what is nearer will pass by itself."""
 _TIME_TEXT, _TEXT, _NUMBER, _NAN = "time", "text", "number", "nan"
 _NAMES = {
     _TIME_TEXT: "a time such as 2024-05-01T10:00:00Z",
@@ -108,7 +111,8 @@ class CursorGuard:
         is_first = last is None or last == initial
         cursor = _new_cursor(incremental, reference, is_first=is_first)
         goes_up = incremental.last_value_func is max and incremental.end_value is None
-        if not is_first and (_is_stuck(cursor.kind, last) or (goes_up and _is_ahead(last))):
+        is_ahead = goes_up and cursor.watches_clock and _is_ahead(last, _FAR_AHEAD)
+        if not is_first and (_is_stuck(cursor.kind, last) or is_ahead):
             raise InputError(
                 f"resource {name!r}: its cursor {cursor.path} stands at {str(last)[:100]!r}, behind"
                 " which no row can follow: a row had this value, and a run took it for the cursor."
@@ -119,13 +123,13 @@ class CursorGuard:
     def end(self, names: Sequence[str]) -> None:
         """Forget rows of resources that were read to their end, and that came no longer."""
         kept = self._state.get(STATE_KEY, {})
-        for name in names:
+        for name in dict.fromkeys([*names, *self._seen]):
             seen = self._seen.pop(name, set())
             kept[name] = [digest for digest in kept.get(name, ()) if digest in seen]
             cursor = self._cursors.pop(name, None)
             if cursor is not None and cursor.ahead:
                 sys.stderr.write(
-                    f"resource {name}: {cursor.ahead} rows have {cursor.path} more than a day ahead"
+                    f"resource {name}: {cursor.ahead} rows have {cursor.path} ahead"
                     " of this machine's clock; they are taken, and the cursor stays behind them\n"
                 )
         left = {name: digests for name, digests in kept.items() if digests}
@@ -146,12 +150,14 @@ class CursorGuard:
         cursor = self._cursor(step, values)
         verdicts = None if cursor is None else _verdicts(cursor, values)
         if cursor is None or verdicts is None:
+            _note_good(cursor, values)
             return filtered(step, rows, meta)
         keeps = self._set_aside(step, cursor, items, verdicts, meta)
         ahead = [row for row, keep in zip(items, keeps, strict=True) if keep is None]
         good = [row for row, keep in zip(items, keeps, strict=True) if keep]
         moved = (filtered(step, good, meta) if good else None) or []
-        return [*moved, *ahead] or None
+        taken = [*moved, *ahead] or None
+        return taken if taken is None or isinstance(rows, list) else taken[0]
 
     def _guarded_table(self, step: Any, table: Any, meta: Any, filtered: Callable[..., Any]) -> Any:
         """Guard a table of Arrow; a list of them, or a data frame, is dlt's alone."""
@@ -164,6 +170,7 @@ class CursorGuard:
         values = _table_values(cursor, table[path])
         verdicts = None if values is None else _verdicts(cursor, values)
         if verdicts is None:
+            _note_good(cursor, [True] * table.num_rows)
             return filtered(step, table, meta)
         keeps = self._set_aside(step, cursor, table.to_pylist(), verdicts, meta)
         good = table.filter(pyarrow.array([keep is True for keep in keeps]))
@@ -310,9 +317,14 @@ def _named(kind: str) -> str:
     return _NAMES.get(kind, f"a {kind}")
 
 
-def _is_ahead(value: Any) -> bool:
+def _is_ahead(value: Any, most: timedelta = _AHEAD) -> bool:
     moment = _moment(value)
-    return moment is not None and moment > datetime.now(UTC) + _AHEAD
+    return moment is not None and moment > datetime.now(UTC) + most
+
+
+def _note_good(cursor: _Cursor | None, values: Sequence[Any]) -> None:
+    if cursor is not None and any(value is not None for value in values):
+        cursor.is_first_reading = False
 
 
 def _moment(value: Any) -> datetime | None:

@@ -42,6 +42,7 @@ from waybill.processing.failures import Fault, TooLargeError, cut
 from waybill.processing.field_types import MOST_ROWS
 from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
 from waybill.processing.plan import Plan
+from waybill.processing.results import TooMuchMadeError
 from waybill.processing.sandbox.child import (
     PRINTED_CHARS,
     SHARED_BYTES,
@@ -188,6 +189,8 @@ class Sandbox:
         self._failures: dict[_LoadKey, _LoadFailure] = {}
         self._cautious: set[str] = set()
         """Code whose answers were more than may be held here: it gets few events at once."""
+        self.answered_bytes = 0
+        """Of the last answer."""
         self._deadline = math.inf
 
     def _forget(self) -> None:
@@ -210,6 +213,7 @@ class Sandbox:
         Raises:
             RetryError: no process can be started.
             TooSlowError: the deadline of ``retries`` is over.
+            TooMuchMadeError: the answers have more than its ``most_bytes``.
             StopError: the settings want user code to be confined more than this machine can.
         """
         with self._lock:
@@ -397,7 +401,9 @@ class Sandbox:
     def ask(self, process: _Process, asked: Run, body: Sequence[bytes]) -> tuple[Any, Any] | None:
         """Run loaded code; return what the process answers; None: a payload cannot be read."""
         try:
-            answer = unpack(process.ask(asked, body))
+            content = process.ask(asked, body)
+            self.answered_bytes = len(content)
+            answer = unpack(content)
             if answer is None:
                 return None
             kinds, bodies, printed = answer
@@ -450,6 +456,7 @@ class _Batch:
         self._values = values
         self._retries = retries
         self._found: list[Outcome] = []
+        self._found_bytes = 0
         self._suspect = -1
         """Index of an event that a process died at, or that memory ran out at: it goes alone."""
         self._culprits: dict[int, Fault] = {}
@@ -565,6 +572,9 @@ class _Batch:
         return unpack_outcomes(events, kinds, body)
 
     def _take(self, process: _Process, results: Results, at: int) -> None:
+        self._found_bytes += self._sandbox.answered_bytes
+        if self._found_bytes > self._retries.most_bytes:
+            raise TooMuchMadeError(f"{self._found_bytes:,} bytes were answered for a group")
         size = results.count if isinstance(results, KeptPayloads) else len(results)
         if (
             isinstance(results, PayloadColumns | KeptPayloads)

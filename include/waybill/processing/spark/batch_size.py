@@ -49,8 +49,13 @@ class BatchSize:
         """More waits than the batch has."""
         self._is_least = False
         """The batch has one event a partition, or fewer."""
-        self._is_single = False
-        """The next batch has one event: not even one a partition were within `MOST_BYTES`."""
+        self._partitions = 1
+        """Of the last batch, before it was cut to one."""
+        self._singles = 0
+        """So many of the next batches have one event, of one partition after the other: one of each
+        at once were not within `MOST_BYTES`."""
+        self._turn = -1
+        """The partition that had the last of these."""
         self._event_s = 0.0
         """What an event takes of a core: the most of late, so that one batch without slow events
         does not hide them."""
@@ -59,8 +64,10 @@ class BatchSize:
         """Return the first part of what waits, {partition: (first offset, after the last)}."""
         most = max(1, self._most_events / max(1, len(ranges)))
         part = {n: (start, int(min(end, start + most))) for n, (start, end) in ranges.items()}
-        if self._is_single:
-            part = dict(list(part.items())[:1])
+        self._partitions = max(1, len(part))
+        if self._singles and part:
+            self._turn = min((n for n in part if n > self._turn), default=min(part))
+            part = {self._turn: part[self._turn]}
         self._is_part, self._is_least = part != ranges, _is_least(part)
         return part
 
@@ -75,9 +82,10 @@ class BatchSize:
     def gave_up(self) -> None:
         """Note that nothing came of a batch, it took so long, or made so much: the next is least.
 
-        Where it was, the next has one event alone.
+        Where it was, as many have one event alone as there are partitions.
         """
-        self._is_single = self._is_least
+        if self._is_least:
+            self._singles = self._partitions
         self._most_events = 0
         self._event_s = LONGEST_S
 
@@ -100,7 +108,9 @@ class BatchSize:
 
     def took(self, events: int, longest_s: float, made_bytes: int) -> None:
         """Note how many events the batch had, how long its longest task took, and what was made."""
-        self._is_single = False
+        if self._singles:
+            self._singles -= 1
+            return
         most = min(_TARGET_S / max(longest_s, 0.001), _TARGET_BYTES / max(made_bytes, 1))
         wanted = events * most
         if most < 1:

@@ -63,6 +63,11 @@ class TaskOutput:
         result.mapped.clear()
         result.transformed.clear()
 
+    def drop(self) -> None:
+        """Let go of all that was taken: nothing is to be written."""
+        self._packer, self._tally = Packer(), Tally(())
+        self.traces.clear()
+
     def write(self, result: ChainResult, objects: ObjectStore) -> tuple[dict[str, Any], bytes]:
         """Write the objects; return their descriptor, and the stream of parked segments.
 

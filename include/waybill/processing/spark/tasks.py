@@ -287,9 +287,10 @@ class TopicShare:
         return self._chain.result.made_bytes
 
     def give_up(self) -> None:
-        """Give the topic up for this batch, and let go of its rows."""
+        """Give the topic up for this batch, and let go of what was made."""
         self._gave_up = True
         self._chain.result = ChainResult()
+        self._output.drop()
 
     def is_enough(self, records: Records) -> bool:
         """Tell whether records are worth to be taken, or should wait for more."""
