@@ -287,7 +287,7 @@ def sent_notices(
                 row.kind,
                 row.notices,
                 tuple(row.reached),
-                summary(named.get(row.newest, "")),
+                summary(named[row.newest]) if row.newest in named else "",
             )
             for row in rows
         ]
