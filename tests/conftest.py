@@ -98,8 +98,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if _starts_workers(config):
         servers.sweep()
     while _MAKING:
-        if _MAKING.pop().wait(180):
-            print(f"a class-data archive could not be made: see the logs in {servers.JARS}")
+        made = _MAKING.pop()
+        if made.wait(180):
+            log = Path(made.args[-1]).with_suffix(".log").read_text(errors="replace")
+            print(f"a class-data archive could not be made:\n{log[-2000:]}")
 
 
 @pytest.hookimpl(optionalhook=True)

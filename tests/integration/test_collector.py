@@ -6,8 +6,6 @@ import gzip
 import hashlib
 import hmac
 import json
-import os
-import signal
 import socket
 import time
 from pathlib import Path
@@ -17,7 +15,7 @@ import httpx
 import pytest
 import zstandard
 from sqlalchemy import text
-from tests.support import collectors
+from tests.support import collectors, processes
 from tests.support.children import wait_until
 from tests.support.orders import team_of
 from tests.support.recorded import counting
@@ -218,14 +216,14 @@ def test_while_kafka_stands_still_the_disk_is_enough_and_two_workers_settle_all_
             return len(services.write_ahead_logs(settings)) == 2
 
         wait_until(both_take_events, limit_s=60, what=running.words())
-        os.kill(kafka.pid, signal.SIGSTOP)
+        processes.freeze([kafka.pid])
         try:
             for batch in batches:
                 answer = running.post(batch)
                 assert answer.status_code == 202, answer.text + running.words()
             running.kill()
         finally:
-            os.kill(kafka.pid, signal.SIGCONT)
+            processes.wake([kafka.pid])
     one = settings.collector.model_copy(update={"workers": 1})
     with collectors.collector(
         settings.model_copy(update={"collector": one}), tmp_path
@@ -251,7 +249,7 @@ def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_
         wait_until(
             lambda: services.balance(settings).ingested == 1, limit_s=60, what=running.words()
         )
-        os.kill(kafka.pid, signal.SIGSTOP)
+        processes.freeze([kafka.pid])
         try:
             answer = running.post([{"number": number} for number in range(1, 30)])
             assert answer.status_code == 202, answer.text
@@ -264,7 +262,7 @@ def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_
                 )
                 ready = httpx.get(next_one.url + "/readyz", timeout=30)
                 assert ready.status_code == 503, next_one.words()
-                os.kill(kafka.pid, signal.SIGCONT)
+                processes.wake([kafka.pid])
                 next_one.wait_until_ready()
                 wait_until(
                     lambda: services.balance(settings).ingested == 30,
@@ -272,7 +270,7 @@ def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_
                     what="what was answered is counted without a request",
                 )
         finally:
-            os.kill(kafka.pid, signal.SIGCONT)
+            processes.wake([kafka.pid])
     assert sorted(event.data["number"] for event in collectors.in_kafka(settings)) == list(
         range(30)
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 from tests import servers
 from tests.integration.test_deployed_dags import declare
-from tests.support import real_airflow
+from tests.support import processes, real_airflow
 
 from waybill import services
 from waybill.events import decode
@@ -166,7 +164,7 @@ def test_a_kafka_that_takes_nothing_frees_the_slot_whoever_is_killed_meanwhile(s
     shop.run = "second"
     shop.start(LAST)
     shop.wait(lambda: shop.line(LAST).rows_read > 0)
-    os.kill(kafka.pid, signal.SIGSTOP)
+    processes.freeze([kafka.pid])
     try:
         shop.wait(lambda: shop.tasks()[LAST][0] == "deferred", 120)
         assert (shop.line(LAST).state, shop.line(LAST).waits_for) == ("waiting", "kafka")
@@ -177,7 +175,7 @@ def test_a_kafka_that_takes_nothing_frees_the_slot_whoever_is_killed_meanwhile(s
         time.sleep(5)
         assert shop.tasks()[LAST] == ("deferred", 1)
     finally:
-        os.kill(kafka.pid, signal.SIGCONT)
+        processes.wake([kafka.pid])
     shop.wait(lambda: shop.tasks()[LAST][0] in {"success", "failed"})
     assert shop.tasks()[LAST] == ("success", 1)
     assert shop.report(LAST)["read"] == LONG

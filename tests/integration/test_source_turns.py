@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 from tests.integration import test_source_runs
 from tests.integration.test_source_runs import ID, NAME, ids_in_kafka, line, wait_until
-from tests.support import children, orders
+from tests.support import children, orders, processes
 from typer.testing import CliRunner
 
 from waybill import services
@@ -237,10 +237,10 @@ def frozen(kafka: Any) -> Iterator[Any]:
 
     class Frozen:
         def __call__(self) -> None:
-            os.kill(kafka.pid, signal.SIGSTOP)
+            processes.freeze([kafka.pid])
 
         def thaw(self) -> None:
-            os.kill(kafka.pid, signal.SIGCONT)
+            processes.wake([kafka.pid])
 
     found = Frozen()
     yield found

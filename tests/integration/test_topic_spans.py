@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from tests.support import processes
 
 from waybill.errors import AwayError, StopError
 from waybill.settings import KafkaSettings
@@ -66,8 +65,8 @@ def test_topics_that_lead_can_be_read_and_one_that_is_not_there_is_not_told_of(
 @pytest.fixture
 def frozen(kafka: Any) -> Iterator[Callable[[], None]]:
     """Return what freezes the broker until the test ends; it answers again after that."""
-    yield lambda: os.kill(kafka.pid, signal.SIGSTOP)
-    os.kill(kafka.pid, signal.SIGCONT)
+    yield lambda: processes.freeze([kafka.pid])
+    processes.wake([kafka.pid])
     KafkaLog(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers)).wait_until_up(limit_s=60)
 
 

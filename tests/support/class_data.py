@@ -67,7 +67,7 @@ def use(path: Path) -> None:
 def start_making(folder: Path) -> list[subprocess.Popen[bytes]]:
     """Make the archives that are not there, beside what else goes on: 30 s of CPU, 210 MB.
 
-    What it says is in logs beside them.
+    What one says is in a log beside its archive: the process's last argument with `.log`.
     """
     paths = (kafka_archive(folder), archive(folder))
     folder.mkdir(parents=True, exist_ok=True)

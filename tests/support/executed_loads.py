@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +13,7 @@ import psycopg
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from tests import servers
-from tests.support import children
+from tests.support import children, processes
 from tests.support.loads import Loads
 
 from waybill.loading import LoadPlan, LoadReport
@@ -124,15 +122,12 @@ def executor_at(port: int) -> psutil.Process:
 @contextmanager
 def frozen(executor: psutil.Process) -> Iterator[None]:
     """Freeze an executor with all its workers for as long as the block takes."""
-    processes = [executor, *executor.children(recursive=True)]
-    for process in processes:
-        os.kill(process.pid, signal.SIGSTOP)
+    pids = [process.pid for process in (executor, *executor.children(recursive=True))]
+    processes.freeze(pids)
     try:
         yield
     finally:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGCONT)
+        processes.wake(pids)
 
 
 @contextmanager
