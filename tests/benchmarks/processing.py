@@ -429,6 +429,7 @@ class Bench:
             )
             with timed_commits() as commits:
                 figures = self._follow(start, look)
+            check_committed(tracker, topic.name, self._events)
             return figures | {"commits_s": sum(commits)}
 
     def _trace_overhead(self, log: Any, topic: Any, pairs: int) -> dict[str, Any]:
@@ -592,6 +593,17 @@ def declared(folder: Path, code: str, declaration: str = DECLARATION) -> Path:
     (folder / "pipeline.yaml").write_text(declaration)
     (folder / "transformation.py").write_text(code)
     return folder
+
+
+def check_committed(tracker: Any, topic: str, events: int) -> None:
+    """End the benchmark where a run did not commit all events: it would have no figures to give."""
+    from sqlalchemy import text
+
+    asked = text("SELECT coalesce(sum(next_offset), 0) FROM topic_offsets WHERE topic = :topic")
+    with tracker.transaction() as connection:
+        committed = int(connection.execute(asked, {"topic": topic}).scalar_one())
+    if committed != events:
+        raise SystemExit(f"{committed:,} of {events:,} events were committed: see its errors above")
 
 
 @contextmanager
