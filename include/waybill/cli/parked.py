@@ -46,7 +46,7 @@ from waybill.events import error_type
 from waybill.parking import ParkedFilter
 
 if TYPE_CHECKING:
-    from waybill.inspection import ParkedEventsService
+    from waybill.inspection import NewestEvents, ParkedEventsService
     from waybill.parking import (
         Damage,
         DiscardReport,
@@ -162,7 +162,7 @@ def show(
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
         keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
         remedies = service.remedies(shown)
-        deletes = service.deletes(found[:_MOST_SHOWN])
+        newest = service.newest(found[:_MOST_SHOWN])
     if as_json:
         print_json(
             [
@@ -172,8 +172,8 @@ def show(
                 | {
                     "objects": keys[partition.id],
                     "remedies": [asdict(one) for one in remedies.get(partition.id, ())],
-                    "deletes_of_newest": deletes.get(partition.id),
                 }
+                | _newest_json(newest.get(partition.id))
                 for partition in shown
             ]
         )
@@ -183,7 +183,11 @@ def show(
         if number:
             echo("")
         advice = list(_advice(partition, remedies.get(partition.id, ()), printed))
-        reasons = [*_deletes(partition, deletes.get(partition.id)), *_causes(causes[partition.id])]
+        reasons = [
+            *_copies(partition, newest.get(partition.id)),
+            *_deletes(partition, newest.get(partition.id)),
+            *_causes(causes[partition.id]),
+        ]
         _print_group(partition, reasons, keys[partition.id], advice)
     if len(found) > _MOST_SHOWN:
         echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
@@ -673,12 +677,35 @@ def _quarantined(partition: ParkedGroup) -> str:
     return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
 
 
-def _deletes(partition: ParkedGroup, deletes: tuple[int, int] | None) -> Iterator[tuple[str, Cell]]:
-    """Yield a fact where events that were parked last are deletes."""
-    number, events = deletes or (0, 0)
-    if not number:
+def _newest_json(newest: NewestEvents | None) -> dict[str, list[int] | None]:
+    """Return deletes and distinct events, each beside the number of events that were looked at."""
+    if newest is None:
+        return {"deletes_of_newest": None, "distinct_of_newest": None}
+    return {
+        "deletes_of_newest": [newest.deletes, newest.events],
+        "distinct_of_newest": [newest.events - newest.copies, newest.events],
+    }
+
+
+def _copies(partition: ParkedGroup, newest: NewestEvents | None) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact where events that were parked last are copies of each other."""
+    if newest is None or not newest.copies:
         return
-    which = f"{number:,} of the {counted(events, 'event')} parked last"
+    which = "parked" if newest.events == partition.parked else "parked last"
+    events = counted(newest.events - newest.copies, "event")
+    yield (
+        "copies",
+        f"the {newest.events:,} {which} are {events}, parked again as the source was read again; "
+        "a replay sends all, its table has each once",
+    )
+
+
+def _deletes(partition: ParkedGroup, newest: NewestEvents | None) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact where events that were parked last are deletes."""
+    number = newest.deletes if newest else 0
+    if newest is None or not number:
+        return
+    which = f"{number:,} of the {counted(newest.events, 'event')} parked last"
     advice = ""
     if partition.stage == "transformation":
         advice = ': `if event.op == "delete": return event` at its beginning lets them pass'

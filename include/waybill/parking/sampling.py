@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, select, text
@@ -274,18 +274,22 @@ def read_newest(
     *,
     states: Sequence[str],
     fingerprint: str | None = None,
+    most_segments: int,
     most_bytes: int,
 ) -> list[ParkedEvent]:
-    """Return the events of a partition's newest segment; see ``Parking.newest``."""
+    """Return the events of a partition's newest segments; see ``Parking.newest``."""
     wanted = of_partition(partition_id, states, fingerprint)
     newest_first = [column.desc() for column in REPLAY_ORDER]
-    query = select_segments(*wanted).order_by(None).order_by(*newest_first).limit(1)
+    query = select_segments(*wanted).order_by(None).order_by(*newest_first).limit(most_segments)
     with tracker.transaction() as connection:
-        row = connection.execute(query).first()
-    segment = None if row is None else to_segment(row)
-    if segment is None or segment.length > most_bytes:
-        return []
-    return list(read_segment_events(tracker, objects, segment))
+        newest = [to_segment(row) for row in connection.execute(query)]
+    sizes = accumulate(segment.length for segment in newest)
+    chosen = [one for one, size in zip(newest, sizes, strict=True) if size <= most_bytes]
+    return [
+        event
+        for segment in reversed(chosen)
+        for event in read_segment_events(tracker, objects, segment)
+    ]
 
 
 def read_sample(  # noqa: PLR0913 - conditions of one partition's events
