@@ -39,6 +39,7 @@ from waybill.cli.output import (
     print_folded,
     print_json,
     print_line,
+    readable_size,
 )
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Cell, Column, Styled, Table, clock, print_facts, print_table
@@ -81,8 +82,6 @@ Unmasked = Annotated[
     bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
 ]
 _MESSAGE_CHARS = 160
-_UNIT_STEP = 1024.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STATES = (
     ("parked", "bold yellow"),
     ("replaying", "cyan"),
@@ -308,7 +307,7 @@ def list_files(
     grace = timedelta(seconds=settings.parking.clean_up_grace_s)
     for file in found.files:
         print_line(file.key)
-        print_folded([f"  {_size(file.bytes)}; {_held(file)}; {_end_of(file, grace)}"])
+        print_folded([f"  {readable_size(file.bytes)}; {_held(file)}; {_end_of(file, grace)}"])
     print_folded(_sums(found, price))
     if found.finished:
         tell_hindrances(settings, "finished files are not deleted", dags=["clean_up_parked_files"])
@@ -330,9 +329,9 @@ def _sums(found: ParkedFiles, price: float | None) -> Iterator[str]:
     shown = len(found.files)
     if shown < found.number:
         yield f"and {counted(found.number - shown, 'older file')}; -n shows more"
-    sizes = f"{counted(found.number, 'file')}, {_size(found.bytes)}"
+    sizes = f"{counted(found.number, 'file')}, {readable_size(found.bytes)}"
     if found.finished:
-        sizes += f"; {found.finished:,} of them, {_size(found.finished_bytes)}, are finished"
+        sizes += f"; {found.finished:,} of them, {readable_size(found.finished_bytes)}, are finished"
     yield sizes
     if price is not None:
         yield f"{_cost(found.bytes, price):,.2f} a month, at {price:g} for a GB and month"
@@ -567,7 +566,7 @@ def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]]) -> list[Cell]
         partition.stage,
         partition.error_type,
         *(Styled(number, style if number else "dim") for number, style in numbers),
-        _size(partition.bytes),
+        readable_size(partition.bytes),
         partition.first_event_at,
         partition.last_event_at,
         partition.last_message,
@@ -616,7 +615,7 @@ def _print_group(
         (
             "events now",
             f"{partition.parked:,} parked, {partition.replaying:,} replaying"
-            f"{_quarantined(partition)}; {_size(partition.bytes)}",
+            f"{_quarantined(partition)}; {readable_size(partition.bytes)}",
         ),
         ("ever", f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"),
         ("first (UTC)", partition.first_event_at),
@@ -773,15 +772,6 @@ def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
     if not everything:
         words = "`--all` also lists groups that were replayed or discarded."
         print_folded([words], style="dim")
-
-
-def _size(number: float) -> str:
-    """Return bytes in words."""
-    for unit in _UNITS:
-        if number < _UNIT_STEP or unit == _UNITS[-1]:
-            break
-        number /= _UNIT_STEP
-    return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
 
 
 def _print_decided(report: DiscardReport, what: str, left: str) -> None:
