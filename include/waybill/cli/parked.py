@@ -331,7 +331,9 @@ def _sums(found: ParkedFiles, price: float | None) -> Iterator[str]:
         yield f"and {counted(found.number - shown, 'older file')}; -n shows more"
     sizes = f"{counted(found.number, 'file')}, {readable_size(found.bytes)}"
     if found.finished:
-        sizes += f"; {found.finished:,} of them, {readable_size(found.finished_bytes)}, are finished"
+        sizes += (
+            f"; {found.finished:,} of them, {readable_size(found.finished_bytes)}, are finished"
+        )
     yield sizes
     if price is not None:
         yield f"{_cost(found.bytes, price):,.2f} a month, at {price:g} for a GB and month"

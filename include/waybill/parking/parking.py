@@ -296,8 +296,7 @@ class Parking:
             self._tracker,
             self._objects,
             partition_id,
-            states=states,
-            fingerprint=fingerprint,
+            Wanted(states, fingerprint=fingerprint),
             most_segments=most_segments,
             most_bytes=most_bytes,
         )

@@ -22,7 +22,13 @@ from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint_of
 from waybill.parking.model import ReplayConditions, Segment
 from waybill.parking.packed import CorruptSegmentError
-from waybill.parking.reading import Damage, of_partition, read_segment_events, segments_in_order
+from waybill.parking.reading import (
+    Damage,
+    Wanted,
+    of_partition,
+    read_segment_events,
+    segments_in_order,
+)
 from waybill.parking.selection import REPLAY_ORDER, may_match, select_segments, to_segment
 from waybill.parking.states import now_in
 from waybill.storage import ObjectStore, TrackerStore
@@ -271,16 +277,15 @@ def read_newest(
     tracker: TrackerStore,
     objects: ObjectStore,
     partition_id: int,
+    wanted: Wanted,
     *,
-    states: Sequence[str],
-    fingerprint: str | None = None,
     most_segments: int,
     most_bytes: int,
 ) -> list[ParkedEvent]:
     """Return the events of a partition's newest segments; see ``Parking.newest``."""
-    wanted = of_partition(partition_id, states, fingerprint)
+    own = of_partition(partition_id, wanted.states, wanted.fingerprint)
     newest_first = [column.desc() for column in REPLAY_ORDER]
-    query = select_segments(*wanted).order_by(None).order_by(*newest_first).limit(most_segments)
+    query = select_segments(*own).order_by(None).order_by(*newest_first).limit(most_segments)
     with tracker.transaction() as connection:
         newest = [to_segment(row) for row in connection.execute(query)]
     sizes = accumulate(segment.length for segment in newest)

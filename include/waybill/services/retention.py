@@ -185,9 +185,9 @@ def retention_rules(settings: Settings) -> dict[str, Any]:
     """Return what grows, and how large it is now.
 
     Returns:
-        ``settings``: {name: days}; ``tables``: {table: {by, trimmed, lasts, grows, bytes}}, where bytes
-        are those on disk with indexes, None where they are not known; ``problem``: why they are
-        not, else None.
+        ``settings``: {name: days}; ``tables``: {table: {by, trimmed, lasts, grows, bytes}}, where
+        bytes are those on disk with indexes, None where they are not known; ``problem``: why they
+        are not known, else None.
 
     Cost: one statement. A tracker that is away is not waited for.
     """
