@@ -296,7 +296,7 @@ class Parking:
             self._tracker,
             self._objects,
             partition_id,
-            Wanted(states, fingerprint=fingerprint),
+            reading.Wanted(states, fingerprint=fingerprint),
             most_segments=most_segments,
             most_bytes=most_bytes,
         )
