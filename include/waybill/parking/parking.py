@@ -275,15 +275,19 @@ class Parking:
         *,
         states: Sequence[str],
         fingerprint: str | None = None,
+        most_segments: int = 1,
         most_bytes: int,
     ) -> list[ParkedEvent]:
-        """Return the events of the segment that was parked last, in order; none: it is too large.
+        """Return the events of the segments that were parked last, in order.
+
+        None where the last one is too large. Cost: a read of the store for each segment.
 
         Args:
             partition_id: of the partition.
             states: only of segments in these states.
             fingerprint: only of this cause.
-            most_bytes: of the segment, packed.
+            most_segments: that are read.
+            most_bytes: of all of them, packed.
 
         Raises:
             CorruptSegmentError, RetryError: it cannot be read; the store is away.
@@ -292,8 +296,8 @@ class Parking:
             self._tracker,
             self._objects,
             partition_id,
-            states=states,
-            fingerprint=fingerprint,
+            reading.Wanted(states, fingerprint=fingerprint),
+            most_segments=most_segments,
             most_bytes=most_bytes,
         )
 
