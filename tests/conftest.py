@@ -98,10 +98,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if _starts_workers(config):
         servers.sweep()
     while _MAKING:
-        made = _MAKING.pop()
-        if made.wait(180):
-            log = Path(made.args[-1]).with_suffix(".log").read_text(errors="replace")
-            print(f"a class-data archive could not be made:\n{log[-2000:]}")
+        if said := class_data.failure(_MAKING.pop()):
+            print(f"a class-data archive could not be made: {said}")
 
 
 @pytest.hookimpl(optionalhook=True)
