@@ -160,7 +160,7 @@ class Way:
             return [tuple(row) for row in found] if found.returns_rows else []
 
 
-def wait_for(true: Any, *, limit_s: float = 30.0) -> None:
+def wait_for(true: Any, *, limit_s: float = 300.0) -> None:
     deadline = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < deadline
