@@ -515,7 +515,7 @@ class _Nodes:
         done = subprocess.run(
             [sys.executable, "-c", _RESIZE, node, str(by)],
             env={**os.environ, "PYTHONPATH": path, "BROKER": self._airflow.broker},
-            capture_output=True, text=True, check=False, timeout=120,
+            capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
         if done.returncode:
             print(done.stderr[-2000:], file=sys.stderr)

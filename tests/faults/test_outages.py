@@ -11,7 +11,7 @@ from tests.support import children, orders, streams
 from waybill import services
 from waybill.services import applications
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow]
 ROWS = 3_000
 JUNK = 40
 
@@ -33,7 +33,7 @@ def test_kafka_down_at_start_is_waited_for(settings, kafka):
         time.sleep(4)
         assert child.poll() is None, "ingestion gave up while Kafka was down"
         kafka.start()
-        output, _ = child.communicate(timeout=90)
+        output, _ = child.communicate(timeout=600)
     finally:
         kafka.start()
         children.kill(child)

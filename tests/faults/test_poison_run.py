@@ -16,7 +16,7 @@ from waybill.parking import Parking
 from waybill.parking.reading import read_segment_events, segments_in_order
 from waybill.storage import open_objects, open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 GOOD = 300
 CODE = """
 def transform(event):
