@@ -200,7 +200,7 @@ def test_a_tap_ends_with_all_that_it_started_when_its_reader_is_killed(tmp_path,
     os.kill(reader.pid, signal.SIGKILL)
     reader.wait()
     reader.stdout.close()
-    _, alive = psutil.wait_procs(started, timeout=60)
+    _, alive = psutil.wait_procs(started, timeout=600)
     assert alive == []
     assert list(folder.glob("*")) == []
 

@@ -250,7 +250,7 @@ class _Beside:
 
     def _wait(self) -> None:
         self.waits.set()
-        assert self._steps.acquire(timeout=60)
+        assert self._steps.acquire(timeout=600)
 
     def _go_on(self) -> None:
         if threading.get_ident() != self._reader:
@@ -268,7 +268,7 @@ class _Beside:
 
     def end(self) -> None:
         self._steps.release(1000)
-        self._thread.join(60)
+        self._thread.join(600)
 
 
 @pytest.mark.parametrize("seed", range(12))
