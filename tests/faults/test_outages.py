@@ -81,7 +81,7 @@ def test_the_tracker_down_mid_run_is_waited_for(settings, postgres):
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
     for number in range(JUNK):
         producer.produce(orders.topic_of(settings.pipelines_dir), b"no event %d" % number)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     assert streams.logged(settings) == ROWS + JUNK, "nothing came while the tracker was away"
     time.sleep(8)  # longer than a commit is tried for: queries end
     postgres.start()

@@ -64,7 +64,7 @@ def send(settings, messages):
     topic = orders.topic_of(settings.pipelines_dir)
     for message in messages:
         producer.produce(topic, message)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
 
 
 def parked_values(settings):

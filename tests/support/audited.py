@@ -62,7 +62,7 @@ class Way:
         producer = Producer({"bootstrap.servers": self._servers})
         for event in events:
             producer.produce(self.topic.name, encode(event), partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
 
     def begin(self, minute: int = 0) -> None:
         with self.tracker.transaction() as connection:
