@@ -276,11 +276,17 @@ def test_a_trigger_that_cannot_read_the_variable_waits_on(checkout, monkeypatch,
 
     first_look(operator(shift=None))
 
+    refused = []
+
     def refuse(cluster):
+        refused.append(cluster)
         raise AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR))
 
     monkeypatch.setattr(applications, "read_request", refuse)
-    trigger = applications.ApplicationTrigger("processing", "default", time.time() + 3, 0.0, 0.1)
+    monkeypatch.setattr(
+        applications.ApplicationTrigger, "_shift_is_over", lambda _self: bool(refused)
+    )
+    trigger = applications.ApplicationTrigger("processing", "default", None, 0.0, 0.1)
     assert completed(fired(trigger)) == {"reason": "shift"}
     assert "was not read" in caplog.text
 

@@ -391,8 +391,7 @@ def test_all_processes_end_with_who_uses_them() -> None:
     assert len(family) == 2
     wait_for(lambda: not any(map(psutil.pid_exists, family)))
     assert not Path(folder).parent.exists()
-    after = {process.pid for process in psutil.Process().children(recursive=True)}
-    assert after <= before
+    wait_for(lambda: {one.pid for one in psutil.Process().children(recursive=True)} <= before)
 
 
 def test_a_fork_of_the_user_has_processes_of_its_own() -> None:
@@ -1114,7 +1113,7 @@ def test_no_process_is_left_behind() -> None:
     box = Sandbox(SandboxSettings(), timeout_s=100)
     codes("if n in (1, 2): os._exit(1)", 4, box)
     box.close()
-    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+    wait_for(lambda: {one.pid for one in psutil.Process().children(recursive=True)} <= before)
 
 
 @pytest.mark.parametrize("columns", [True, False], ids=["heads", "events"])

@@ -221,7 +221,7 @@ def test_an_hour_that_another_run_compacts_is_left_alone(store: _MortalStore) ->
     before = _fill(store)
     theirs = Manifest(NOON.path, "run-1", "writing", ()).beaten()
     store.put(theirs.key, theirs.encode())
-    assert _compactor(store, lease_s=60).run().hours == 0
+    assert _compactor(store, lease_s=3600).run().hours == 0
     assert read_manifests(store) == (theirs,)
     assert _counted(store) == before
 
@@ -243,7 +243,7 @@ class _Beside:
 
     def _run(self, store: _MortalStore) -> None:
         try:
-            _compactor(store, lease_s=60).run()
+            _compactor(store, lease_s=3600).run()
         finally:
             self.done.set()
             self.waits.set()
