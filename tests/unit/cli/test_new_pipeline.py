@@ -310,7 +310,7 @@ def in_terminal(answers, *arguments):
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process may ignore it
         os.execv(sys.executable, [sys.executable, "-m", "waybill.cli", "new", *arguments])
-    shown, end = b"", time.monotonic() + 60
+    shown, end = b"", time.monotonic() + 300
     while time.monotonic() < end:
         if not select.select([terminal], [], [], 0.2)[0]:
             if answers and shown.rstrip().endswith((b":", b"]")):

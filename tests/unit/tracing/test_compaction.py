@@ -221,7 +221,7 @@ def test_an_hour_that_another_run_compacts_is_left_alone(store: _MortalStore) ->
     before = _fill(store)
     theirs = Manifest(NOON.path, "run-1", "writing", ()).beaten()
     store.put(theirs.key, theirs.encode())
-    assert _compactor(store, lease_s=60).run().hours == 0
+    assert _compactor(store, lease_s=3600).run().hours == 0
     assert read_manifests(store) == (theirs,)
     assert _counted(store) == before
 
@@ -243,14 +243,14 @@ class _Beside:
 
     def _run(self, store: _MortalStore) -> None:
         try:
-            _compactor(store, lease_s=60).run()
+            _compactor(store, lease_s=3600).run()
         finally:
             self.done.set()
             self.waits.set()
 
     def _wait(self) -> None:
         self.waits.set()
-        assert self._steps.acquire(timeout=60)
+        assert self._steps.acquire(timeout=600)
 
     def _go_on(self) -> None:
         if threading.get_ident() != self._reader:
@@ -268,7 +268,7 @@ class _Beside:
 
     def end(self) -> None:
         self._steps.release(1000)
-        self._thread.join(60)
+        self._thread.join(600)
 
 
 @pytest.mark.parametrize("seed", range(12))
