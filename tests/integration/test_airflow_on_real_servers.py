@@ -51,7 +51,7 @@ def prepare(**changes: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=400,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), *filter(None, sys.path)]),

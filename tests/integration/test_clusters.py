@@ -604,8 +604,8 @@ def test_a_watcher_is_told_within_moments(tracker: TrackerStore, log: LogInMemor
         )
         timer.start()
         began = time.monotonic()
-        assert watcher.wait(30)
-        assert time.monotonic() - began < 10
+        assert watcher.wait(300)
+        assert time.monotonic() - began < 120, "it is told, and does not look by itself"
         timer.join()
         assert "red" in watcher.read().teams_of("second")
 
@@ -669,12 +669,12 @@ def test_an_applications_loop_follows_a_new_assignment_within_moments(
 ) -> None:
     two_clusters(tracker)
     round_of(tracker, log)
-    with Following(tracker, "second", every_s=60) as loop:
+    with Following(tracker, "second", every_s=3_600) as loop:
         pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
         until(lambda: topic_of("red") in loop.looks[-1])
         pin_team(tracker, PlaceRequest(team="red", cluster="default"), ANN)
         until(lambda: topic_of("red") not in loop.looks[-1])
-        assert listeners(tracker) == 1
+        until(lambda: listeners(tracker) == 1)
         assert len(loop.looks) <= 4, "nothing new, no look"
 
 
@@ -682,10 +682,12 @@ def test_an_applications_loop_outlives_the_connection_that_it_listens_on(
     tracker: TrackerStore, log: LogInMemory
 ) -> None:
     two_clusters(tracker)
-    with Following(tracker, "second", every_s=0.5) as loop:
+    began, every_s = time.monotonic(), 0.5
+    with Following(tracker, "second", every_s=every_s) as loop:
         end_listeners(tracker)
         until(lambda: listeners(tracker))  # a new one
-        assert len(loop.looks) < 20, "it waits for that between its looks"
+        most = 10 + (time.monotonic() - began) / every_s
+        assert len(loop.looks) < most, "it waits for that between its looks"
         pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
         until(lambda: topic_of("red") in loop.looks[-1])
 
@@ -703,7 +705,7 @@ def end_listeners(tracker: TrackerStore) -> None:
         assert ended.rowcount == 1
 
 
-def until(condition: Any, limit_s: float = 30.0) -> None:
+def until(condition: Any, limit_s: float = 180.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end
@@ -853,11 +855,17 @@ def test_an_application_whose_loop_hangs_is_not_at_work_until_it_goes_on(
     tracker: TrackerStore,
 ) -> None:
     lease = ApplicationLease.acquire(tracker, "processing", "slow")
-    with Heartbeat(lease, every_s=0.02, hangs_s=0.3) as heartbeat:
-        time.sleep(0.6)
+
+    def is_seen_no_more() -> bool:
         before = seen_at(tracker, lease)
         time.sleep(0.3)
-        assert seen_at(tracker, lease) == before
+        return bool(seen_at(tracker, lease) == before)
+
+    with Heartbeat(lease, every_s=0.02, hangs_s=0.3) as heartbeat:
+        time.sleep(0.3)
+        until(is_seen_no_more)  # a report may be on its way
+        assert is_seen_no_more()
+        before = seen_at(tracker, lease)
         heartbeat.beat()
         until(lambda: seen_at(tracker, lease) > before)
 

@@ -87,7 +87,7 @@ def test_processes_that_migrate_at_once_do_not_disturb_each_other(postgres: Any)
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    errors = [process.communicate(timeout=60)[1] for process in processes]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], errors
     with TrackerStore(TrackerSettings(dsn=dsn)) as tracker:
         assert differences(tracker) == []

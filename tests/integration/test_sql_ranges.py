@@ -216,7 +216,7 @@ def test_a_reading_that_is_closed_has_the_server_end_its_statements(request, ser
         assert next(reading) is None
     began = time.monotonic()
     reading.close()
-    assert time.monotonic() - began < 60, "it waited for them"
+    assert time.monotonic() - began < 300, "it waited for them"
     assert count() == 0
 
 

@@ -30,7 +30,7 @@ def log(kafka: Any) -> KafkaLog:
         missing = records - made.watermarks(topic)[0][1]
         for _ in range(missing):
             producer.produce(name, b"{}", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     return made
 
 

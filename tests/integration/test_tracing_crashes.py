@@ -45,7 +45,7 @@ def _quick_processes() -> None:
 def _run(point: tuple[str, int, str] | None, spool_dir: Path, s3: S3Settings) -> int | None:
     process = PROCESSES.Process(target=tracing_child.ship, args=(spool_dir, s3, point))
     process.start()
-    process.join(90)
+    process.join(240)
     return process.exitcode
 
 

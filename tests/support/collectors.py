@@ -138,10 +138,10 @@ class RunningCollector:
         def ready() -> bool:
             assert self.process.poll() is None, self.words()
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(self.url + "/readyz", timeout=5).status_code == 200
+                return httpx.get(self.url + "/readyz", timeout=60).status_code == 200
             return False
 
-        children.wait_until(ready, limit_s=120, what=f"the collector is ready: {self.words()}")
+        children.wait_until(ready, limit_s=360, what=f"the collector is ready: {self.words()}")
 
     def kill(self) -> None:
         """SIGKILL it with its workers."""
@@ -150,7 +150,7 @@ class RunningCollector:
     def stop(self) -> int:
         """End it with SIGTERM; return its exit code."""
         os.kill(self.process.pid, signal.SIGTERM)
-        return self.process.wait(120)
+        return self.process.wait(300)
 
 
 @contextlib.contextmanager
