@@ -281,7 +281,7 @@ def test_without_a_fresh_measurement_nothing_changes(tracker):
     reports(tracker, BUSY, "a")
     assert scaled(tracker, nodes).decisions["ingestion"].action == "hold"
     waits(tracker, 60, arrival=1.0)
-    sql(tracker, "UPDATE task_waits SET at = at - interval '6 minutes'")
+    sql(tracker, "UPDATE task_waits SET at = at - interval '1 hour'")
     [reason] = scaled(tracker, nodes).decisions["ingestion"].reasons
     assert reason.startswith("the last measurement is 36")
     assert reason.endswith(" s old: nothing changes")
