@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pydantic import SecretStr
-from tests.servers import CHECKOUT, PostgresServer, S3Server
+from tests.servers import CHECKOUT, PostgresServer, S3Server, wait_for
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
 from waybill import services
@@ -294,14 +294,12 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
     )
     try:
         _wait_until_empty(settings.spool_dir)
-        time.sleep(0.5)
-        listing = subprocess.run(
-            [*command, "files", "list", "--json", "--state", "shipped"],
-            env=environment,
-            capture_output=True,
-            check=True,
+        listed = [*command, "files", "list", "--json", "--state", "shipped"]
+        (record,) = wait_for(
+            lambda: json.loads(
+                subprocess.run(listed, env=environment, capture_output=True, check=True).stdout
+            )
         )
-        (record,) = json.loads(listing.stdout)
         assert record["state"] == "shipped"
         assert len(record["shipment"]["keys"]) == 1
         table = subprocess.run(
