@@ -701,7 +701,7 @@ def listeners(tracker: TrackerStore) -> int:
 def end_listeners(tracker: TrackerStore) -> None:
     """End the connections that listen, as a restart of the server does."""
     with tracker.transaction() as connection:
-        ended = connection.execute(text(f"SELECT pg_terminate_backend(pid) {_LISTENERS}"))
+        ended = connection.execute(text(f"SELECT pg_terminate_backend(pid, 120000) {_LISTENERS}"))
         assert ended.rowcount == 1
 
 

@@ -475,7 +475,7 @@ def test_tables_stay_where_the_tracker_ended_the_hold_on_the_undeployment(folder
     def cut_off(self, specs, confirm):
         def confirmed():
             ended = tracked(
-                "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database AS own "
+                "SELECT pg_terminate_backend(pid, 120000) FROM pg_locks JOIN pg_database AS own "
                 "ON own.oid = database WHERE locktype = 'advisory' AND own.datname = "
                 "current_database()"
             )
