@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from tests.integration.parking_lot import Points, TrackerWithPoints
 from tests.support.audited import wait_for
-from tests.support.books import open_books
+from tests.support.books import open_books, sessions_ended
 from tests.support.children import forked, was_killed
 from typer.testing import CliRunner
 
@@ -257,7 +257,8 @@ def _killed_shift(tracker: TrackerStore, kill_at: int) -> bool:
 
         Shift(own, {"audit": work}, holder="child").run(0.001)
 
-    return was_killed(forked(run))
+    with sessions_ended(tracker):
+        return was_killed(forked(run))
 
 
 def test_a_shift_that_was_frozen_ends_when_it_wakes_and_changes_nothing(
