@@ -41,7 +41,7 @@ def test_callbacks_come_without_a_poll_and_from_outside_every_lock(tmp_path, con
             producer.produce(topic, b"from a callback", on_delivery=lambda e, m: deep.set())
 
         producer.produce(topic, b"first", on_delivery=again)
-        assert deep.wait(60)
+        assert deep.wait(240)
     assert len(read_all(kafka.bootstrap_servers, topic)) == 2
 
 
