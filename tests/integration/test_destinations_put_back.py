@@ -48,7 +48,7 @@ class Copies:
         with psycopg.connect(self._server, autocommit=True) as connection:
             for name in (source, target):
                 connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+                    "SELECT pg_terminate_backend(pid, 120000) FROM pg_stat_activity WHERE datname = %s",
                     [name],
                 )
             names = {"source": sql.Identifier(source), "target": sql.Identifier(target)}

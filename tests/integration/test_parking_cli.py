@@ -560,7 +560,7 @@ def test_a_terminal_gets_a_payload_a_line_a_field(flights, run, lot):
     given = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     subprocess.run(
         [sys.executable, "-c", code, "sample", "flights", "-e", "noted"],
-        stdout=theirs, stdin=theirs, env={**given, "NO_COLOR": "1"}, timeout=120, check=True,
+        stdout=theirs, stdin=theirs, env={**given, "NO_COLOR": "1"}, timeout=300, check=True,
     )  # fmt: skip
     os.close(theirs)
     said = os.read(ours, 65_536).decode()

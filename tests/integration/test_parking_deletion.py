@@ -192,13 +192,13 @@ def test_an_undo_that_holds_an_object_keeps_the_clean_up_off(lot, monkeypatch):
     def slow(*args, **kwargs):
         moved = move(*args, **kwargs)
         held.set()
-        assert go.wait(10)
+        assert go.wait(120)
         return moved
 
     monkeypatch.setattr("waybill.parking.discards.move", slow)
     thread = threading.Thread(target=lambda: lot.parking.undo_discard(FLIGHTS, BY))
     thread.start()
-    assert held.wait(10)
+    assert held.wait(120)
     assert lot.parking.clean_up(grace_s=0).objects == 0
     go.set()
     thread.join()

@@ -83,7 +83,7 @@ def _seen(query: DuckDbTraces) -> tuple[Counter[str], dict[str, int]]:
 def _compact(s3: S3Settings, point: tuple[str, int, str] | None, kept_s: float) -> int | None:
     process = PROCESSES.Process(target=tracing_child.compact, args=(s3, point, kept_s))
     process.start()
-    process.join(90)
+    process.join(240)
     return process.exitcode
 
 
@@ -112,13 +112,13 @@ def test_a_compaction_that_is_killed_changes_no_answer_and_the_next_one_ends_it(
 def test_two_compactions_at_once_do_the_work_once(shipped: S3Settings, query: DuckDbTraces) -> None:
     before = _seen(query)
     both = [
-        PROCESSES.Process(target=tracing_child.compact, args=(shipped, None, 600.0, 60.0))
+        PROCESSES.Process(target=tracing_child.compact, args=(shipped, None, 600.0, 300.0))
         for _ in range(2)
     ]
     for one in both:
         one.start()
     for one in both:
-        one.join(90)
+        one.join(240)
     assert [one.exitcode for one in both] == [0, 0]
     assert _seen(query) == before
     assert len(read_manifests(ObjectStore(shipped))) == 1

@@ -173,7 +173,7 @@ def test_what_a_dead_run_left_in_its_log_is_brought_to_kafka_and_nothing_more_is
     write(tmp_path, rows=600)
     deploy(folder)
     child = children.start(Settings(), HALF_A_PAGE)
-    child.communicate(timeout=90)
+    child.communicate(timeout=300)
     assert child.returncode == -signal.SIGKILL
     assert tracked("SELECT state FROM write_ahead_logs") == [("open",)]
     tracked("UPDATE source_runs SET told_at = told_at - interval '2 minutes' RETURNING 1")
@@ -317,7 +317,7 @@ def test_whoever_is_killed_at_any_step_is_finished_by_the_same_command(
     run_ingest_of_nothing(folder)
     make_table()
     child = children.start(Settings(), DIES.format(place=place))
-    output, _ = child.communicate(timeout=90)
+    output, _ = child.communicate(timeout=300)
     assert child.returncode == -signal.SIGKILL, output
     assert (warehouse(TABLES) == []) is is_dropped
     if not can_deploy:
@@ -380,7 +380,7 @@ def test_a_table_that_another_pipeline_got_meanwhile_is_not_dropped(folder, tmp_
 def test_nothing_is_replayed_into_tables_that_are_being_dropped(folder):
     deploy(folder)
     child = children.start(Settings(), DIES.format(place="undeployment.drop_tables"))
-    output, _ = child.communicate(timeout=90)
+    output, _ = child.communicate(timeout=300)
     assert child.returncode == -signal.SIGKILL, output
     with (
         open_tracker(Settings().tracker) as tracker,
@@ -475,7 +475,7 @@ def test_tables_stay_where_the_tracker_ended_the_hold_on_the_undeployment(folder
     def cut_off(self, specs, confirm):
         def confirmed():
             ended = tracked(
-                "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database AS own "
+                "SELECT pg_terminate_backend(pid, 120000) FROM pg_locks JOIN pg_database AS own "
                 "ON own.oid = database WHERE locktype = 'advisory' AND own.datname = "
                 "current_database()"
             )
@@ -536,7 +536,7 @@ def test_a_replay_that_begins_as_an_undeployment_ends_waits_for_its_end(folder):
                 asked.result(timeout=1)
             end_undeployment(connection, begun, decision, [])
         with pytest.raises(InputError, match="deploy it before its parked events are replayed"):
-            asked.result(timeout=20)
+            asked.result(timeout=240)
 
 
 def test_a_drop_that_is_refused_is_told_and_tried_again_by_the_dag(folder):

@@ -23,7 +23,7 @@ from waybill import services
 from waybill.events import decode
 from waybill.pipelines import topic_name
 from waybill.settings import Settings
-from waybill.stack import ports
+from waybill.stack import free_port
 from waybill.storage import open_log
 
 BEARER = "a-token-of-tests"
@@ -99,11 +99,6 @@ def deployed_with_ids(settings: Settings, folder: Path) -> Settings:
     made = deployed(settings, folder, event_id="field:delivery")
     own = made.collector.model_copy(update={"page_s": 0.3})
     return made.model_copy(update={"collector": own})
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on, nor gets for a connection of theirs."""
-    return ports.free_port()
 
 
 @dataclass
