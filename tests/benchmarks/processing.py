@@ -72,7 +72,7 @@ QUICK_EVENTS = 60_000
 TOPICS, PIPELINES, EVENT_NAMES = 100, 5_000, 100
 NEIGHBOURS_ROUNDS, NEIGHBOURS_EVENTS, QUICK_NEIGHBOURS_EVENTS = 2, 800_000, 48_000
 RIVAL_ROUNDS, RESTARTS, IDLE_S = 3, 5, 15.0
-TRACE_PAIRS = 9
+TRACE_PAIRS = 15
 """Each a run with traces and one without, in turn first: a single pair differs by up to a tenth."""
 LIMITS = {
     "vs_identity": (0.5, None),
@@ -223,6 +223,8 @@ class Bench:
         self._server_pids = {child.pid for child in psutil.Process().children()}
         self._memory = Memory(self._server_pids)
         self._spark: Any = None
+        self._filled: tuple[Any, Any] | None = None
+        """Kafka and the topic that is full of events."""
 
     def _settings(self, name: str) -> Any:
         folder = self._work / name
@@ -254,6 +256,7 @@ class Bench:
             filling = pool.submit(fill, settings, topic.name, self._events)
             self._spark = open_session(settings.spark, name="bench")
             size = filling.result()
+        self._filled = log, topic
         runs: dict[str, list[dict[str, float]]] = {
             kind: []
             for kind in (
@@ -325,10 +328,18 @@ class Bench:
         return measure_shares(self._spark, self._settings, folder, events=events, rounds=rounds)
 
     def latency(self, rates: Sequence[float], *, seconds: float) -> dict[str, float]:
-        """Measure it at half of what the two applications can do side by side."""
+        """Measure it at half of what the two applications can do side by side.
+
+        Args:
+            rates: of processing and of loading, events and rows a second, as measured at the start.
+                One more run tells by how much the machine has become slower, or faster, since then.
+            seconds: for how long.
+        """
+        assert self._filled is not None
+        now = self._process(self._settings("before-latency"), *self._filled, "stages")["per_s"]
         self._spark.stop()  # the applications have sessions of their own
         self._spark = None
-        half = 0.5 / sum(1 / rate for rate in rates)
+        half = 0.5 / sum(1 / rate for rate in rates) * now / rates[0]
         folder = self._work / "latency"
         folder.mkdir(parents=True)
         settings = self._servers.stack_settings(*self._parts, folder)
