@@ -238,6 +238,7 @@ def killed_at_loading(
                         if left:
                             psutil.Process(process.ppid() if server else process.pid).kill()
                             left -= 1
+                            process.wait(60)  # else it may be done before it has its server's end
                         loads.unlink()
                 except (psutil.Error, OSError):
                     continue
