@@ -393,6 +393,8 @@ def test_an_id_or_table_that_another_pipeline_has_is_refused(root):
     )
     said = run("new", "c", "--id", "team-a-b", code=1)
     assert "--id: expected a pipeline id of its own" in said
+    assert "a-b/pipeline.yaml has too" in said
+    assert [path.name for path in root.iterdir()] == ["a-b"]
 
 
 @pytest.mark.parametrize(("kind", "dsn"), [("duckdb", "/x"), ("postgres", "postgresql://h/x")])
@@ -406,8 +408,6 @@ def test_a_table_that_the_engine_takes_for_another_pipelines_is_refused(monkeypa
     said = run("new", "A_b", "--id", "other", code=1)
     assert "name: expected a table of its own; found 'A_b'" in said
     assert "has too, as 'a_b'" in said
-    assert "a-b/pipeline.yaml has too" in said
-    assert [path.name for path in root.iterdir()] == ["a-b"]
 
 
 def test_another_pipelines_mistakes_are_in_nobodys_way(root):
