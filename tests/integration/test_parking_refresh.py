@@ -135,12 +135,13 @@ def test_wrong_aggregates_are_reported_and_corrected(lot):
     assert detail["parked"] == [7, 1]
 
 
-def stage(lot, key, state, loaded_s_ago=None):
+def stage(lot, key, state, loaded_s_ago=None, number=1):
     lot.objects.put(key, b"rows")
     lot.sql(
         "INSERT INTO staged_objects (key, destination, commit_number, rows, bytes, state, "
-        "loaded_at) VALUES (:key, 'w', 1, 1, 4, :state, now() - make_interval(secs => :ago))",
+        "loaded_at) VALUES (:key, 'w', :number, 1, 4, :state, now() - make_interval(secs => :ago))",
         key=key,
+        number=number,
         state=state,
         ago=loaded_s_ago,
     )
@@ -153,6 +154,36 @@ def test_staged_objects_are_deleted_a_grace_after_they_were_loaded(lot):
     report = lot.parking.refresh(grace_s=3600, staged_kept_s=3600)
     assert (report.staged_deleted, report.missing) == (1, ())
     assert lot.keys() == {"staged/new", "staged/waiting"}
+
+
+def test_what_an_open_rewind_is_to_load_again_stays_until_no_pipeline_goes_there(lot):
+    for number in range(1, 6):
+        stage(lot, f"staged/{number}", "loaded", 7200, number)
+    for name in ("orders", "flights"):
+        lot.sql("INSERT INTO pipelines (id, name, team) VALUES (:name, :name, 'a')", name=name)
+        lot.sql(
+            "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, "
+            "deployed_by) VALUES (:name, 1, 'v', '{\"destination\": \"w\"}', 'ann')",
+            name=name,
+        )
+    lot.sql(
+        "INSERT INTO destination_rewinds (destination, commits, done_to, reloaded_at) VALUES "
+        "('w', '[[1, 1]]', 0, now()), ('other', '[[1, 9]]', 0, NULL), "
+        "('w', '[[2, 3], [5, 5]]', 2, NULL)"
+    )
+
+    def refreshed():
+        report = lot.parking.refresh(grace_s=0, staged_kept_s=3600)
+        return report.staged_deleted, lot.keys()
+
+    assert refreshed() == (3, {"staged/3", "staged/5"})
+    for name, left in (("orders", {"staged/3", "staged/5"}), ("flights", set())):
+        lot.sql(
+            "INSERT INTO undeployments (pipeline_id, asked_by, drop_tables, done_at) "
+            "VALUES (:name, 'ann', true, now())",
+            name=name,
+        )
+        assert refreshed()[1] == left
 
 
 @parking_lot.KILL_STEPS

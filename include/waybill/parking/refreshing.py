@@ -3,7 +3,8 @@
 Row without object    alarm, never repaired by deleting the row: see ``quarantine``
 Object without row    garbage, once it is older than the grace and *decided*: no commit can name it
 Loaded staged object  row loaded -> deleted by compare-and-set, then the object. A kill between
-                      leaves an object whose row says deleted: the next run finds it in the listing
+                      leaves an object whose row says deleted: the next run finds it in the listing.
+                      Kept while its destination, put back to an older point, is to load it again
 Aggregates            recomputed from segments, differences corrected and written to the audit log
 
 When is an object that no row names decided? A writer stores it first and commits its row later, and
@@ -114,6 +115,28 @@ SELECT object_key FROM segments, start
 WHERE segments.id >= start.id AND segments.id < start.id + 10000 AND state = 'parked'
 ORDER BY segments.id LIMIT 1
 """)
+_TAKE_LOADED = text("""
+WITH awaited AS MATERIALIZED (
+  SELECT rewinds.destination, greatest(done_to + 1, (span->>0)::bigint) AS first,
+    (span->>1)::bigint AS last
+  FROM destination_rewinds AS rewinds CROSS JOIN LATERAL jsonb_array_elements(commits) AS span
+  WHERE reloaded_at IS NULL AND EXISTS (
+    SELECT FROM pipelines CROSS JOIN LATERAL (
+      SELECT declaration->>'destination' AS destination FROM pipeline_versions
+      WHERE pipeline_id = pipelines.id ORDER BY number DESC LIMIT 1) AS active
+    WHERE active.destination = rewinds.destination AND NOT EXISTS (
+      SELECT FROM undeployments WHERE pipeline_id = pipelines.id AND done_at IS NOT NULL))),
+old AS (
+  SELECT key FROM staged_objects AS staged
+  WHERE state = 'loaded' AND loaded_at < :cutoff AND NOT EXISTS (
+    SELECT FROM awaited WHERE awaited.destination = staged.destination
+      AND staged.commit_number BETWEEN awaited.first AND awaited.last)
+  ORDER BY key LIMIT :most FOR UPDATE OF staged SKIP LOCKED)
+UPDATE staged_objects SET state = 'deleted'
+WHERE key IN (SELECT key FROM old) AND state = 'loaded' RETURNING key
+""")
+"""Not what an open rewind is still to load again (``loading.rewinds``), while any pipeline of its
+destination is deployed: once none is, nobody waits for its rows."""
 _LISTED = Table(
     "waybill_listed_objects",
     MetaData(),
@@ -239,24 +262,15 @@ def _live_sizes(connection: Connection, prefix: str) -> dict[str, int]:
 
 
 def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) -> int:
-    """Delete staged objects that were loaded before ``cutoff``; returns their number."""
-    old = (
-        select(staged_objects.c.key)
-        .where(staged_objects.c.state == "loaded", staged_objects.c.loaded_at < cutoff)
-        .order_by(staged_objects.c.key)
-        .limit(_BATCH)
-        .with_for_update(skip_locked=True)
-    )
-    statement = (
-        update(staged_objects)
-        .where(staged_objects.c.key.in_(old), staged_objects.c.state == "loaded")
-        .values(state="deleted")
-        .returning(staged_objects.c.key)
-    )
+    """Delete staged objects that were loaded before ``cutoff``; returns their number.
+
+    What is to be loaded again stays: see ``_TAKE_LOADED``.
+    """
+    asked = {"cutoff": cutoff, "most": _BATCH}
     number = 0
     while True:
         with tracker.transaction() as connection:
-            keys = [str(row[0]) for row in connection.execute(statement)]
+            keys = list(map(str, connection.execute(_TAKE_LOADED, asked).scalars()))
         if not keys:
             return number
         objects.delete(keys)
