@@ -5,7 +5,13 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 from tests.support.books import batch, nothing_parked
 
-from waybill.ledger import acquire_lease, commit_batch
+from waybill.ledger import (
+    acquire_lease,
+    commit_batch,
+    end_generation,
+    flip_generation,
+    lock_generations,
+)
 from waybill.parking import new_refused_key
 
 pytestmark = pytest.mark.serves
@@ -89,6 +95,28 @@ def test_staged_garbage_is_deleted_once_every_consumer_went_past_it(lot):
     assert lot.parking.refresh(grace_s=0).garbage_deleted == 1
     assert lot.objects.exists("elsewhere/y")
     lot.objects.delete(["elsewhere/y"])
+
+
+def test_the_consumer_of_an_ended_generation_keeps_no_staged_garbage(lot):
+    """Nobody takes that lease again; while the generation drains, its consumer may still commit."""
+    topic, place = "events.t.w", ("c", "t")
+    acquire_lease(lot.tracker, f"processing/{topic}", holder="h")
+    with lot.tracker.transaction() as connection:
+        generations = lock_generations(connection, topic, alone=True)
+        second = flip_generation(connection, generations, partitions=4)
+    lot.objects.put("staged/2026/01/01/x.wbs", b"rows")
+    acquire_lease(lot.tracker, f"processing/{second.name}", holder="h")
+    lot.sql(
+        "UPDATE consumers SET seen_at = now() + CASE name WHEN :second THEN interval '2 s' "
+        "ELSE interval '-1 hour' END",
+        second=f"processing/{second.name}",
+    )
+    assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
+    with lot.tracker.transaction() as connection:
+        [first, _] = lock_generations(connection, topic, alone=True)
+        assert end_generation(connection, first, place=place, ends={})
+    assert lot.parking.refresh(grace_s=0).garbage_deleted == 1
+    assert lot.keys() == set()
 
 
 def test_a_row_whose_object_is_gone_is_an_alarm_and_stays(lot, caplog):

@@ -12,7 +12,8 @@ a frozen process may wake up after any grace; the ledger fences it, so the ledge
 - parked, from Kafka (its directory says topic, partition, offset): once the ledger stands beyond
   the offset, the batch was committed, with this object or without it;
 - staged: once each processing consumer, after the object was written, has committed a batch or was
-  taken over: batches of one consumer follow each other;
+  taken over: batches of one consumer follow each other. That of a generation of a topic that has
+  ended is fenced for good, and names nothing;
 - staged, made again of a lost one: not before that one is no longer lost, besides;
 - parked, a message that Kafka refused: once its row names another object;
 - parked, the parts of a segment that was cut, or segments moved by a rewriting: once no swap of
@@ -94,6 +95,7 @@ from waybill.storage.tracker import (
     refused_messages,
     segments,
     staged_objects,
+    topic_generations,
     topic_offsets,
 )
 from waybill.storage.tracker import parked_partitions as partitions
@@ -101,6 +103,8 @@ from waybill.storage.tracker import parked_partitions as partitions
 _LOG = logging.getLogger(__name__)
 _BATCH = 1000
 _PREFIXES = ("parked/", "staged/")
+_PROCESSING = "processing/"
+"""Of the names of consumers that process; the rest is the topic's name in Kafka."""
 STAGED_KEPT_S = 7 * 86_400.0
 """How long a staged object is kept after it was loaded, unless settings say otherwise."""
 _DAY = re.compile(r"parked/(\d{4})/(\d{2})/(\d{2})/")
@@ -427,10 +431,16 @@ def _processing_decided_before(tracker: TrackerStore) -> datetime | None:
     """Return a time: batches of processing that began to write before it are decided.
 
     A consumer's row says when it committed a batch last, or was taken over: each does both in one
-    transaction (``ledger.commit.check_lease``).
+    transaction (``ledger.commit.check_lease``). The row of a generation's consumer outlives the
+    generation, whose end fences it (``ledger.generations``, I3).
     """
+    generation = topic_generations.c
+    has_ended = exists().where(
+        generation.state == "ended",
+        consumers.c.name == func.concat(_PROCESSING, generation.name),
+    )
     query = select(func.min(consumers.c.seen_at)).where(
-        consumers.c.name.startswith("processing/", autoescape=True)
+        consumers.c.name.startswith(_PROCESSING, autoescape=True), ~has_ended
     )
     with tracker.transaction() as connection:
         moment: datetime | None = connection.execute(query).scalar()
