@@ -1,6 +1,10 @@
 """Refresh: tracker and bucket compared both ways; only what is decided is deleted."""
 
+import json
+import struct
+
 import pytest
+import zstandard
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 from tests.support.books import batch, nothing_parked
@@ -12,7 +16,7 @@ from waybill.ledger import (
     flip_generation,
     lock_generations,
 )
-from waybill.parking import new_refused_key
+from waybill.parking import new_key, new_refused_key
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -52,6 +56,40 @@ def test_an_object_that_a_log_or_a_destination_may_still_name_is_kept(lot):
     report = lot.parking.refresh(grace_s=0)
     assert (report.garbage_deleted, report.garbage_kept_undecided) == (0, 4)
     assert {page, load} < lot.keys()
+
+
+def test_objects_with_hostile_keys_or_directories_are_kept_and_hold_nothing_up(lot):
+    wal, end, large = "ab" * 16, f"{'0' * 32}.jsonl.zst", 2**63
+    keys = [
+        f"parked/unloaded/abc/1/{end}",
+        f"parked/unloaded/ff/1/{end}",
+        f"parked/unloaded/770078/1/{end}",
+        f"parked/unloaded/77/{large}/{end}",
+        f"parked/refused/{wal}/{large}/{end}",
+        f"parked/cut/{large}/{end}",
+        f"parked/rewritten/{large}/{end}",
+    ]
+    for key in keys:
+        lot.objects.put(key, b"no parked object")
+    garbage, packed = lot.put([make_event(7)])
+    ledger_at(lot, 8)
+    places = [(["a"], 0, 1), ("a\0b", 0, 1), ("\ud800", 0, 1), ("a", "0", 1), ("a", 2**31, 1)]
+    for topic, partition, offset in [*places, ("a", 0, None)]:
+        place = {"topic": topic, "kafka_partition": partition, "first_offset": offset}
+        keys.append(put_directory(lot, [packed.segments[0].to_json() | place]))
+    keys.append(put_directory(lot, [1]))
+    report = lot.parking.refresh(grace_s=0)
+    assert (report.garbage_deleted, report.garbage_kept_undecided) == (1, len(keys))
+    assert lot.keys() == set(keys)
+    assert garbage not in keys
+
+
+def put_directory(lot, listed):
+    """Store an object that is nothing but a directory, of whatever it is to list."""
+    listing = zstandard.compress(json.dumps({"version": 1, "segments": listed}).encode())
+    key = new_key()
+    lot.objects.put(key, listing + struct.pack("<I", len(listing)) + b"WBP1")
+    return key
 
 
 def test_an_object_of_a_refused_message_is_garbage_once_another_holds_the_message(lot):

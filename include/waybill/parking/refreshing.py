@@ -108,6 +108,8 @@ _PROCESSING = "processing/"
 STAGED_KEPT_S = 7 * 86_400.0
 """How long a staged object is kept after it was loaded, unless settings say otherwise."""
 _DAY = re.compile(r"parked/(\d{4})/(\d{2})/(\d{2})/")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+_LARGEST_PARTITION = 2**31 - 1
 _MOST_NAMED = 1000
 """Missing objects that a report names."""
 _FINAL = ("replayed", "replaced", "deleted")
@@ -470,7 +472,7 @@ def _ledger_is_beyond(tracker: TrackerStore, described: Iterable[SegmentDescript
     """Tell whether the ledger stands beyond all of these segments; False when it cannot know."""
     offsets: dict[tuple[str, int], int] = {}
     for segment in described:
-        if not segment.topic or segment.kafka_partition < 0:
+        if not _is_of_kafka(segment):
             return False
         where = (segment.topic, segment.kafka_partition)
         offsets[where] = max(offsets.get(where, 0), segment.first_offset)
@@ -486,6 +488,17 @@ def _ledger_is_beyond(tracker: TrackerStore, described: Iterable[SegmentDescript
     with tracker.transaction() as connection:
         stands = {(str(row[0]), int(row[1])): int(row[2]) for row in connection.execute(query)}
     return all(stands.get(where, 0) > offset for where, offset in offsets.items())
+
+
+def _is_of_kafka(segment: SegmentDescriptor) -> bool:
+    """Tell whether a directory, which may say anything, says where in Kafka a segment is."""
+    numbers = (segment.kafka_partition, segment.first_offset)
+    return (
+        isinstance(segment.topic, str)
+        and _TOPIC.fullmatch(segment.topic) is not None
+        and all(isinstance(number, int) for number in numbers)
+        and 0 <= segment.kafka_partition <= _LARGEST_PARTITION
+    )
 
 
 def correct_aggregates(tracker: TrackerStore) -> int:
