@@ -8,7 +8,9 @@ import zstandard
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 from tests.support.books import batch, nothing_parked
+from tests.support.denied_deletes import denied
 
+from waybill.errors import NotDeletedError
 from waybill.ledger import (
     acquire_lease,
     commit_batch,
@@ -199,6 +201,32 @@ def test_wrong_aggregates_are_reported_and_corrected(lot):
     lot.check()
     [(detail,)] = lot.sql("SELECT detail FROM audit_log WHERE action = 'correct_aggregates'")
     assert detail["parked"] == [7, 1]
+
+
+def test_objects_that_the_store_keeps_hold_nothing_else_up(lot, monkeypatch):
+    monkeypatch.setattr("waybill.parking.refreshing._BATCH", 2)
+    ledger_at(lot, 100)
+    strays = sorted(lot.put([make_event(n)])[0] for n in range(5))
+    gone = lot.park([make_event(50)], 1)
+    lot.objects.delete([gone])
+    for number in range(3):
+        stage(lot, f"staged/{number}", "loaded", 7200)
+    lot.sql("UPDATE parked_partitions SET parked = 7")
+    kept = {strays[0], strays[3], "staged/0"}
+    with (
+        denied(lot.objects, *kept),
+        pytest.raises(NotDeletedError, match=r"AccessDenied Access Denied\.") as caught,
+    ):
+        lot.parking.refresh(grace_s=0, staged_kept_s=0)
+    assert caught.value.reasons.keys() == kept
+    assert lot.keys() == kept
+    assert lot.sql("SELECT DISTINCT state FROM staged_objects") == [("deleted",)]
+    done = lot.sql("SELECT action FROM audit_log WHERE who = 'refresh_tracker' ORDER BY id")
+    assert done == [("object_missing",), ("correct_aggregates",)]
+    report = lot.parking.refresh(grace_s=0, staged_kept_s=0)
+    assert (report.garbage_deleted, report.missing) == (3, (gone,))
+    lot.sql("DELETE FROM segments")
+    lot.sql("DELETE FROM parked_partitions")
 
 
 def stage(lot, key, state, loaded_s_ago=None, number=1):

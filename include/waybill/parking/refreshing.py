@@ -87,7 +87,7 @@ from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, read_
 from waybill.parking.quarantine import raise_alarm
 from waybill.parking.states import HELD, IS_MARKED, IS_UNMARKED, lock_group
 from waybill.progress import Progress
-from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
+from waybill.storage import Deletion, ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import (
     consumers,
     load_positions,
@@ -182,7 +182,8 @@ def refresh(
     """Compare tracker and bucket; see ``Parking.refresh``."""
     now = tracker_now(tracker)
     cutoff = now - timedelta(seconds=grace_s)
-    staged_deleted = _drop_loaded(tracker, objects, now - timedelta(seconds=staged_kept_s))
+    deletion = Deletion(objects)
+    staged_deleted = _drop_loaded(tracker, deletion, now - timedelta(seconds=staged_kept_s))
     deleted = young = undecided = missing = 0
     first_missing: list[str] = []
     progress = Progress("refresh: objects that no row names, and the reverse", "objects")
@@ -191,8 +192,8 @@ def refresh(
         for unnamed in _unnamed(connection):
             old = [item for item in unnamed if item.deleted or item.modified < cutoff]
             decided = _decided(tracker, objects, old, skew_s=min(grace_s, _LARGEST_SKEW_S))
-            objects.delete(decided)
-            deleted, young = deleted + len(decided), young + len(unnamed) - len(old)
+            deleted += len(deletion.delete(decided))
+            young += len(unnamed) - len(old)
             undecided += len(old) - len(decided)
             progress.add(len(unnamed))
         for absent in _absent(connection):
@@ -203,7 +204,7 @@ def refresh(
             first_missing += gone[: _MOST_NAMED - len(first_missing)]
     if missing:
         _LOG.error("%d objects are gone from the store, the first: %s", missing, first_missing[:10])
-    return RefreshReport(
+    report = RefreshReport(
         missing=tuple(first_missing),
         missing_more=missing - len(first_missing),
         garbage_deleted=deleted,
@@ -212,6 +213,8 @@ def refresh(
         aggregates_corrected=correct_aggregates(tracker),
         staged_deleted=staged_deleted,
     )
+    deletion.end()
+    return report
 
 
 def check_objects(tracker: TrackerStore, objects: ObjectStore, now: datetime) -> ObjectCheck:
@@ -267,7 +270,7 @@ def _live_sizes(connection: Connection, prefix: str) -> dict[str, int]:
     return {str(row[0]): int(row[1]) for row in connection.execute(query)}
 
 
-def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) -> int:
+def _drop_loaded(tracker: TrackerStore, deletion: Deletion, cutoff: datetime) -> int:
     """Delete staged objects that were loaded before ``cutoff``; returns their number.
 
     What is to be loaded again stays: see ``_TAKE_LOADED``.
@@ -279,8 +282,7 @@ def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) 
             keys = list(map(str, connection.execute(_TAKE_LOADED, asked).scalars()))
         if not keys:
             return number
-        objects.delete(keys)
-        number += len(keys)
+        number += len(deletion.delete(keys))
 
 
 def _list(connection: Connection, objects: ObjectStore) -> None:
