@@ -332,8 +332,14 @@ class _Lease:
         self.manifest, self._tag, self._beat_at = manifest, tag, time.monotonic()
 
     def end(self) -> None:
-        """Delete the manifest, if it is still what we stored."""
-        _, tag = self._store.get_tagged(self.manifest.key)
+        """Delete the manifest, if it is still what we stored.
+
+        It may be gone: two runs that clear one hour store the same bytes, and hold the same ETag.
+        """
+        try:
+            _, tag = self._store.get_tagged(self.manifest.key)
+        except ObjectMissingError:
+            return
         if tag == self._tag:
             self._store.delete([self.manifest.key])
 

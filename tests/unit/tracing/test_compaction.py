@@ -222,6 +222,23 @@ def test_a_run_that_was_thought_dead_and_wakes_up_changes_nothing(
     assert _counted(store) == before
 
 
+def test_two_runs_that_clear_one_hour_end_it_once(store: _MortalStore) -> None:
+    before = _fill(store, hours=2)
+    _compactor(store).run()
+    others: list[int] = []
+
+    def overtaken() -> None:
+        if not others and read_manifests(store)[0].state == "deleting":
+            others.append(0)
+            others.append(_compactor(store, kept_s=0).run().deleted)
+
+    store.seen = overtaken
+    assert _compactor(store, kept_s=0).run().deleted == 2, "the other has cleared the second hour"
+    assert others == [0, 4]
+    assert read_manifests(store) == ()
+    assert _counted(store) == before
+
+
 def test_an_hour_that_another_run_compacts_is_left_alone(store: _MortalStore) -> None:
     before = _fill(store)
     theirs = Manifest(NOON.path, "run-1", "writing", ()).beaten()
