@@ -8,7 +8,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from multiprocessing import forkserver
 from pathlib import Path
@@ -122,6 +123,31 @@ def test_two_compactions_at_once_do_the_work_once(shipped: S3Settings, query: Du
     assert [one.exitcode for one in both] == [0, 0]
     assert _seen(query) == before
     assert len(read_manifests(ObjectStore(shipped))) == 1
+
+
+def test_two_compactions_that_clear_one_hour_both_end(
+    shipped: S3Settings, query: DuckDbTraces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find it being cleared: what they store is the same, and so is its ETag."""
+    before = _seen(query)
+    Compactor(ObjectStore(shipped), after_s=-60, kept_s=600).run()
+    store = ObjectStore(shipped)
+    [done] = read_manifests(store)
+    store.put(done.key, replace(done, state="deleting").encode())
+    others: list[int] = []
+    delete = store.delete
+
+    def overtaken(keys: Sequence[str]) -> None:
+        delete(keys)
+        if not others:
+            other = Compactor(ObjectStore(shipped), after_s=-60, kept_s=0)
+            others.append(other.run().deleted)
+
+    monkeypatch.setattr(store, "delete", overtaken)
+    assert Compactor(store, after_s=-60, kept_s=0).run().deleted == 3
+    assert others == [3]
+    assert read_manifests(store) == ()
+    assert _seen(query) == before
 
 
 def test_a_look_up_reads_its_bucket_alone_once_all_is_compacted(

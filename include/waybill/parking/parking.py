@@ -635,6 +635,9 @@ class Parking:
             rewrite_below: what is parked in an object moves to another when it is less than this
                 share of the object's bytes; the object is deleted after one more grace.
             rewrite_from_bytes: of objects at least this large.
+
+        Raises:
+            NotDeletedError: the store did not delete some; all else is done.
         """
         return cleanup.clean_up(
             self._tracker,
@@ -668,6 +671,9 @@ class Parking:
         Staged objects go ``staged_kept_s`` after they were loaded.
 
         Cost: one listing of ``parked/`` and ``staged/``, one pass over segments.
+
+        Raises:
+            NotDeletedError: the store did not delete some; all else is done.
         """
         return refreshing.refresh(
             self._tracker, self._objects, grace_s=grace_s, staged_kept_s=staged_kept_s
