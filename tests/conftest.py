@@ -83,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     signal.signal(signal.SIGTERM, interrupt)
     if _starts_workers(config):
-        rewritten.rewrite(config, servers.CHECKOUT / "tests")
+        rewritten.rewrite(config, servers.CHECKOUT)
     with_servers = "not serves" not in config.option.markexpr
     if _starts_workers(config) and with_servers and _ARCHIVE is not None:
         _MAKING.extend(class_data.start_making(servers.JARS))
