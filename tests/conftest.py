@@ -82,8 +82,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    rewritten.leave_out("waybill")
     if _starts_workers(config):
-        rewritten.rewrite(config, servers.CHECKOUT)
+        rewritten.rewrite(config, servers.CHECKOUT / "tests")
     with_servers = "not serves" not in config.option.markexpr
     if _starts_workers(config) and with_servers and _ARCHIVE is not None:
         _MAKING.extend(class_data.start_making(servers.JARS))

@@ -1,8 +1,11 @@
 """Test files with pytest's asserts, compiled once before the workers start.
 
 Each worker would compile all of them, at the same time as the others: in a fresh checkout 12 s of CPU
-in every one of five. So it is with Waybill's own files, which have a plug-in of pytest among them;
-and two threads that compile at once break each other (a SystemError of Python 3.11's `ast`).
+in every one of five.
+
+Waybill has a plug-in of pytest in it, for which pytest would compile the whole of it anew as well, each
+file as it is imported; where two threads do so at once, Python 3.11 fails (SystemError, "AST
+constructor recursion depth mismatch"). The product's asserts need no rewriting.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,14 +21,22 @@ from _pytest.assertion import AssertionState
 from _pytest.assertion import rewrite as pytest_rewrite
 
 
-def rewrite(config: pytest.Config, checkout: Path) -> None:
-    """Compile what has changed of tests and product, on all cores, into pytest's own cache.
+def leave_out(package: str) -> None:
+    """Have a package's modules imported from here on as they are, not rewritten."""
+    for finder in sys.meta_path:
+        if isinstance(finder, pytest_rewrite.AssertionRewritingHook):
+            finder._must_rewrite.discard(package)
+            finder._marked_for_rewrite_cache.clear()
+
+
+def rewrite(config: pytest.Config, folder: Path) -> None:
+    """Compile what has changed below a folder, on all cores, into pytest's own cache.
 
     A file that cannot be compiled is left to the collection, which says where its mistake is.
     """
     if sys.dont_write_bytecode:
         return
-    stale = [path for path in _files(checkout) if not _is_fresh(path)]
+    stale = [path for path in _tests(folder) if not _is_fresh(path)]
     cores = min(os.cpu_count() or 1, len(stale))
     children = []
     for core in range(cores):
@@ -44,9 +56,8 @@ def rewrite(config: pytest.Config, checkout: Path) -> None:
     assert not any(ends), "test files could not be compiled before the workers start: see above"
 
 
-def _files(checkout: Path) -> list[Path]:
-    tests, product = checkout / "tests", checkout / "include" / "waybill"
-    return sorted({*tests.rglob("test_*.py"), *tests.rglob("conftest.py"), *product.rglob("*.py")})
+def _tests(folder: Path) -> list[Path]:
+    return sorted(chain(folder.rglob("test_*.py"), folder.rglob("conftest.py")))
 
 
 def _cached(path: Path) -> Path:
