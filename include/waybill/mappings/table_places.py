@@ -117,7 +117,8 @@ def _database(dsn: str) -> object:
         return _address(dsn)
     hosts = given.get("hostaddr") or given.get("host", "")
     database = given.get("dbname") or given.get("user", "")
-    return sorted(map(_host, hosts.split(","))), given.get("port", ""), database
+    service = given.get("service", "")  # names all of these in a file of libpq's
+    return sorted(map(_host, hosts.split(","))), given.get("port", ""), database, service
 
 
 def _host(host: str) -> str:

@@ -39,6 +39,11 @@ def test_a_database_is_one_place_whoever_logs_in_and_however_its_address_is_writ
     assert made.elsewhere("one") == ([] if is_one else ["other"])
 
 
+def test_two_services_of_libpq_are_two_places():
+    made = places(one="postgresql://?service=house", other="postgresql://?service=office")
+    assert made.elsewhere("one") == ["other"]
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "%2Ftmp%2Fsocket", "[::1]", ""])
 def test_all_ways_to_the_own_host_are_one(host):
     made = places(one="postgresql://localhost/house", other=f"postgresql://{host}/house")
