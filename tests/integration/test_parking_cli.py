@@ -151,7 +151,7 @@ def test_show_says_how_many_events_parked_again_as_their_source_was_read_again(r
     lot.park([read_again(n, 10 + n) for n in range(2)], 4)
     lot.park([read_again(2, 20)], 5)
     shown = flat(run("show", "flights", "-e", "ride"))
-    assert "copies: the 5 parked are 3 events, parked again as the source was read again" in shown
+    assert "copies: the 5 parked are 3 events: some came more than once" in shown
     assert "5 parked, 0 replaying" in shown
     [row] = run("show", "flights", "-e", "ride", "--json")
     assert row["distinct_of_newest"] == [3, 5]

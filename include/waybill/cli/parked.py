@@ -689,15 +689,18 @@ def _newest_json(newest: NewestEvents | None) -> dict[str, list[int] | None]:
 
 
 def _copies(partition: ParkedGroup, newest: NewestEvents | None) -> Iterator[tuple[str, Cell]]:
-    """Yield a fact where events that were parked last are copies of each other."""
+    """Yield a fact where events that were parked last are copies of each other.
+
+    Most often their source was read again; a producer that was killed may have sent some twice.
+    """
     if newest is None or not newest.copies:
         return
     which = "parked" if newest.events == partition.parked else "parked last"
     events = counted(newest.events - newest.copies, "event")
     yield (
         "copies",
-        f"the {newest.events:,} {which} are {events}, parked again as the source was read again; "
-        "a replay sends all, its table has each once",
+        f"the {newest.events:,} {which} are {events}: some came more than once, as when a source "
+        "is read again; a replay sends all, the table has each once",
     )
 
 

@@ -122,7 +122,7 @@ class NewestEvents:
     deletes: int
     """Of these are deletes."""
     copies: int
-    """Of these have the id of another one: their source was read again."""
+    """Of these have the id of another one: they came more than once."""
 
 
 def newest_events(parked: Sequence[ParkedEvent]) -> NewestEvents:
