@@ -20,7 +20,7 @@ from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
 from waybill.trails import queries as trace_queries
 from waybill.trails.queries import Beat, TooManyQuestionsError
-from waybill.trails.question import ask_for_ids
+from waybill.trails.question import ask_for_ids, ask_for_key
 from waybill.trails.runner import Runner
 from waybill.trails.service import TrailService
 from waybill.trails.trail import TrailBooks
@@ -146,6 +146,23 @@ def test_nobody_has_more_than_so_many_questions_open(tracker):
     trace_queries.ask(tracker, ONE, who="bob")
     trace_queries.cancel(tracker, last, who="anna")
     trace_queries.ask(tracker, ONE, who="anna")
+
+
+def test_two_who_ask_at_once_are_counted_one_after_the_other(tracker):
+    """Two web servers: each would else count what it sees, and let one more through."""
+    question = ask_for_key("pl-1", ["4711"])
+
+    def ask(_number):
+        try:
+            trace_queries.ask(tracker, question, who="anna", most_keys=3)
+        except TooManyQuestionsError:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(ask, range(16))) == 3
+    trace_queries.ask(tracker, question, who="bob", most_keys=3)
+    trace_queries.ask(tracker, ONE, who="anna", most_keys=None)
 
 
 def test_old_questions_are_removed_but_none_that_is_open(tracker):

@@ -153,19 +153,49 @@ def test_another_teams_partition_is_refused_by_every_route(web):
             continue
         for partition_id in (others, nobodys):
             answer = ask(web, "pia", method, path, partition_id)
-            assert answer.status_code == 403, (method, path)
+            assert answer.status_code == 404, (method, path)
         answer = ask(web, "otto", method, path, own)
-        assert answer.status_code == 403, (method, path)
+        assert answer.status_code == 404, (method, path)
         tried += 1
     assert tried >= 11
     assert web.lot.states() == {"parked": 5}
     assert web.audit() == []
 
 
+def test_what_is_another_teams_and_what_is_not_there_cannot_be_told_apart(web):
+    own, _, _ = web.two_teams()
+    foreign = {
+        "{partition_id}": own,
+        "{pipeline_id}": "pl-1",
+        "{breach_id}": breach_of(web, "pl-1"),
+        "{campaign_id}": campaign_of(web, "aviation"),
+    }
+    tried = 0
+    for method, path in routes():
+        for place, known in foreign.items():
+            if place not in path:
+                continue
+            said = []
+            for given in (str(known), "987654"):
+                body = BODIES.get(path, {} if method == "POST" else None)
+                answer = web.ask("otto", method, path.replace(place, given), json=body)
+                said.append((answer.status_code, answer.text.replace(given, "…")))
+            assert said[0] == said[1], (method, path)
+            assert said[0][0] == 404, (method, path)
+            tried += 1
+    for body in ({"partition_id": own, "why": "x"}, {"partition_id": 987654, "why": "x"}):
+        answer = web.ask("otto", "POST", "/api/discard", json=body)
+        assert answer.status_code == 404
+        assert "aviation" not in answer.text
+    assert tried >= 10
+
+
 def test_another_teams_run_is_refused(web):
     own, _, _ = web.two_teams()
     run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]
-    assert web.ask("otto", "GET", f"/api/runs/replay/{run_id}").status_code == 403
+    said = [web.ask("otto", "GET", f"/api/runs/replay/{one}") for one in (run_id, "nobody")]
+    assert [answer.status_code for answer in said] == [404, 404]
+    assert said[0].text.replace(run_id, "nobody") == said[1].text
     assert web.get("uma", f"/api/runs/replay/{run_id}")["state"] == "queued"
 
 

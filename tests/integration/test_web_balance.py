@@ -129,8 +129,8 @@ def test_event_names_with_a_breach_come_first_and_the_rest_are_counted(web):
     found = web.get("uma", path, params={"span": "1h", "limit": 3})
     assert [row["event_name"] for row in found["rows"]] == ["c", "", "a"]
     assert found["more"] == 1
-    assert web.ask("uma", "GET", "/api/balance/none/minutes").status_code == 403
-    assert web.ask("ann", "GET", "/api/balance/none/minutes").status_code == 404
+    for user in ("uma", "ann"):
+        assert web.ask(user, "GET", "/api/balance/none/minutes").status_code == 404
     assert web.ask("ann", "GET", f"{path}?limit=501").status_code == 422
     assert web.ask("ann", "GET", f"{path}?span=2h").status_code == 422
 
@@ -194,7 +194,7 @@ def test_everybody_sees_the_own_teams_balance_and_breaches(web):
         assert [one["pipeline_id"] for one in found] == sorted(seen, reverse=True)
         for pipeline, breach_id in ids.items():
             answer = web.ask(user, "GET", f"/api/breaches/{breach_id}")
-            assert answer.status_code == (200 if pipeline in seen else 403)
+            assert answer.status_code == (200 if pipeline in seen else 404)
     assert web.get("uma", "/api/breaches", params={"pipeline": "boxes"})["breaches"] == []
     [one] = web.get("ann", "/api/breaches", params={"pipeline": "boxes"})["breaches"]
     assert one["pipeline_id"] == "pl-2"
@@ -209,7 +209,7 @@ def test_a_breach_is_closed_by_name_with_the_reason_once(web):
     breach_id = breach_of(web, "pl-1")
     path = f"/api/breaches/{breach_id}/close"
     assert web.ask("vic", "POST", path, json={"why": "x"}).status_code == 403
-    assert web.ask("otto", "POST", path, json={"why": "x"}).status_code == 403
+    assert web.ask("otto", "POST", path, json={"why": "x"}).status_code == 404
     assert web.ask("uma", "POST", path, json={}).status_code == 422
     assert web.ask("uma", "POST", path, json={"why": ""}).status_code == 422
     closed = web.post("uma", path, {"why": "the shop moves house"})

@@ -230,15 +230,15 @@ def test_a_hold_is_shown_masked_and_released_once_with_a_reason(web, held):
 
 def test_a_hold_is_released_only_by_those_who_may_replay(web, held):
     path = "/api/pipelines/pl-1/release"
-    assert web.ask("otto", "POST", path, json={"why": "x"}).status_code == 403
+    assert web.ask("otto", "POST", path, json={"why": "x"}).status_code == 404
     web.grant([{"who": "uma", "teams": ["aviation"], "permissions": ["view", "discard"]}])
     assert web.ask("uma", "POST", path, json={"why": "x"}).status_code == 403
     assert web.get("uma", f"/api/partitions/{held}")["hold"]["released_by"] is None
 
 
-def test_a_pipeline_that_nobody_deployed_is_not_found_or_not_told(web, held):
+def test_a_pipeline_that_nobody_deployed_is_not_found(web, held):
     for pipeline in ("unheard", "%2e%2e", "flights"):
         path = f"/api/pipelines/{pipeline}/release"
-        assert web.ask("ann", "POST", path, json={"why": "x"}).status_code == 404
-        assert web.ask("uma", "POST", path, json={"why": "x"}).status_code == 403
+        for user in ("ann", "uma"):
+            assert web.ask(user, "POST", path, json={"why": "x"}).status_code == 404
     assert web.ask("ann", "POST", "/api/pipelines/a%00b/release", json={"why": "x"}).is_client_error

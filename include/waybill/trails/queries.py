@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, 
 from waybill.access import write_audit
 from waybill.errors import RetryError
 from waybill.events import rfc3339
-from waybill.storage import TrackerStore
+from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import json_value, text_value
 from waybill.storage.tracker import trace_queries as queries
 from waybill.trails.question import Question
@@ -29,6 +29,8 @@ STALE_S = 15.0
 MOST_TRIES = 3
 MOST_WAITING = 20
 """Questions of one person that are queued or running."""
+MOST_KEYS_A_MINUTE = 30
+"""Personal keys that one person may ask for, so that going through a list of them is slow."""
 MOST_LISTED = 200
 _DEEPEST = 32
 _MOST_ERROR = 1000
@@ -90,7 +92,13 @@ _FIELDS = tuple(queries.c[name] for name in Asked.__slots__ if name != "answer")
 
 
 def ask(
-    tracker: TrackerStore, question: Question, *, who: str, runner: str = "", masked: bool = False
+    tracker: TrackerStore,
+    question: Question,
+    *,
+    who: str,
+    runner: str = "",
+    masked: bool = False,
+    most_keys: int | None = None,
 ) -> UUID:
     """Write a question down, with its entry in the audit log; returns its id.
 
@@ -100,9 +108,11 @@ def ask(
         who: asks.
         runner: works on it from now on; empty: whichever takes it up.
         masked: the audit log does not quote the key, which is personal.
+        most_keys: questions for keys that this person may ask in a minute; None: any number.
 
     Raises:
-        TooManyQuestionsError: this person has ``MOST_WAITING`` questions open.
+        TooManyQuestionsError: this person has ``MOST_WAITING`` questions open, or has asked for
+            ``most_keys`` within a minute.
     """
     query_id = uuid4()
     values: dict[str, Any] = {"id": query_id, "asked_by": text_value(who), "state": "queued"}
@@ -112,12 +122,24 @@ def ask(
         values |= {"state": "running", "runner": runner, "tries": 1}
         values |= {"started_at": now, "seen_at": now}
     own = and_(queries.c.asked_by == values["asked_by"], queries.c.state.in_(_OPEN))
+    keys = and_(
+        queries.c.asked_by == values["asked_by"],
+        queries.c.asked_at > func.now() - timedelta(minutes=1),
+        func.jsonb_typeof(queries.c.question["key"]) == "object",
+    )
     with tracker.transaction() as connection:
+        AdvisoryLock.QUESTION.take(connection, values["asked_by"])
         waiting = connection.execute(select(func.count()).select_from(queries).where(own))
         if int(waiting.scalar_one()) >= MOST_WAITING:
             raise TooManyQuestionsError(
                 f"{who} has {MOST_WAITING} questions open; wait for them, or cancel some"
             )
+        if most_keys is not None:
+            asked = connection.execute(select(func.count()).select_from(queries).where(keys))
+            if int(asked.scalar_one()) >= most_keys:
+                raise TooManyQuestionsError(
+                    f"{who} has asked for {most_keys} keys within a minute; ask again in a minute"
+                )
         connection.execute(queries.insert().values(values))
         write_audit(
             connection,

@@ -64,11 +64,14 @@ class TrailService:
         """Ask, and wait for the answer for so long at most; the runner's threads find it.
 
         Raises:
-            TooManyQuestionsError: this person has too many open.
+            TooManyQuestionsError: this person has too many open, or asked for too many keys.
         """
         self._runner.start()
         masked = self._key_is_personal(question.key)
-        query_id = trace_queries.ask(self._tracker, question, who=who, masked=masked)
+        most_keys = trace_queries.MOST_KEYS_A_MINUTE if masked else None
+        query_id = trace_queries.ask(
+            self._tracker, question, who=who, masked=masked, most_keys=most_keys
+        )
         self._runner.wake()
         return self.wait(query_id, limit_s=limit_s)
 
@@ -150,6 +153,10 @@ class TrailService:
             "ways": [] if foreign else answer["ways"],
             "more": 0 if foreign else answer["more"],
         }
+
+    def is_personal(self, question: Question) -> bool:
+        """Tell whether a question is for a key that is personal."""
+        return self._key_is_personal(question.key)
 
     def _key_is_personal(self, key: KeyOf | None) -> bool:
         if key is None:

@@ -5,7 +5,8 @@ of the connection                   what it sets
 ==================================  ================================================================
 host, port, schema, login,          ``WAYBILL_TRACKER__DSN``; without a host the fields say nothing
 password
-extra, ``{"WAYBILL_…": value}``     the settings of these names, as docs/settings.md lists them
+extra, ``{"WAYBILL_…": value}``     the settings of these names, as docs/settings.md lists them, but
+                                    for ``WAYBILL_ACCESS``
 ==================================  ================================================================
 
 What the connection does not name comes from the process's own ``WAYBILL_*``. DAG files read those
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 DEFAULT_CONNECTION = "waybill_default"
 """The one that may be missing."""
 _DSN = "WAYBILL_TRACKER__DSN"
+_ACCESS = "WAYBILL_ACCESS"
+"""Of the environment alone: who edits connections would else give themselves any permission."""
 _TRACKER_FIELDS = "host, port, schema, login, password"
 _GIVEN: dict[str, str] = {}
 """Which field of which connection gave a setting, as last read in this process."""
@@ -209,8 +212,7 @@ def _variables(name: str, connection: Connection) -> Iterator[tuple[str, str]]:
         raise InputError(f"connection {name!r}: extra must be a JSON object of WAYBILL_… settings")
     given = {key.upper(): value for key, value in extra.items() if value not in (None, "")}
     for key, value in given.items():
-        if not key.startswith("WAYBILL_"):
-            raise InputError(f"connection {name!r}: extra: {key[:80]!r} is no setting of Waybill")
+        _check_name(name, key)
         yield key, value if isinstance(value, str) else json.dumps(value)
     if connection.host and _DSN in given:
         raise InputError(f"connection {name!r}: both its host and {_DSN} in its extra are set")
@@ -218,6 +220,19 @@ def _variables(name: str, connection: Connection) -> Iterator[tuple[str, str]]:
         yield _DSN, _dsn(connection)
     elif connection.login or connection.password:
         raise InputError(f"connection {name!r}: host is empty, but there is a login or password")
+
+
+def _check_name(connection: str, key: str) -> None:
+    """Refuse what is no setting, or not a connection's to say."""
+    from waybill.errors import InputError
+
+    if not key.startswith("WAYBILL_"):
+        raise InputError(f"connection {connection!r}: extra: {key[:80]!r} is no setting of Waybill")
+    if key.startswith(_ACCESS):
+        raise InputError(
+            f"connection {connection!r}: extra: {key[:80]!r} is read from the environment of the "
+            "web server alone: take it out here, and set it there"
+        )
 
 
 def _dsn(connection: Connection) -> str:

@@ -33,7 +33,14 @@ from waybill.reconciliation import (
     Verdict,
 )
 from waybill.settings import Permission
-from waybill_airflow.web.guard import Discarder, PipelineViewer, Viewer, require
+from waybill_airflow.web.guard import (
+    Discarder,
+    PipelineViewer,
+    Viewer,
+    absent,
+    require,
+    require_anywhere,
+)
 from waybill_airflow.web.models import Why, problems
 from waybill_airflow.web.services import parked_events
 
@@ -263,11 +270,13 @@ Balances = Annotated[BalanceService, Depends(_balances)]
 def _breach_access(
     access: Access, permission: Permission, balances: BalanceService, breach_id: int
 ) -> BreachAccess:
+    require_anywhere(access, permission)
+    what = f"breach {breach_id}"
     try:
         breach = balances.breach(breach_id)
     except InputError as error:
-        raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
-    require(access, permission, parked_events().team(breach.key.pipeline_id) or "")
+        raise absent(what) from error
+    require(access, permission, parked_events().team(breach.key.pipeline_id) or "", what=what)
     return BreachAccess(access, breach)
 
 

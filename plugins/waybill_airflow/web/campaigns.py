@@ -29,7 +29,7 @@ from waybill.replay import (
 )
 from waybill.settings import Permission
 from waybill_airflow.web import models
-from waybill_airflow.web.guard import AccessDep, Viewer, require, require_anywhere
+from waybill_airflow.web.guard import AccessDep, Viewer, absent, require, require_anywhere
 from waybill_airflow.web.services import parked_events
 
 router = APIRouter(prefix="/api", tags=["campaigns"])
@@ -154,12 +154,15 @@ def _at_campaign(permission: Permission) -> Callable[..., CampaignAccess]:
         campaign_id: Annotated[int, Path(ge=1, lt=2**63, description="The campaign's id.")],
     ) -> CampaignAccess:
         require_anywhere(access, permission)
+        what = f"campaign {campaign_id}"
         try:
             found = read_campaign(parked_events().tracker, campaign_id)
         except InputError as error:
-            raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
+            raise absent(what) from error
+        if not all(access.may("view", team) for team in found.teams):
+            raise absent(what)
         for team in found.teams:
-            require(access, permission, team)
+            require(access, permission, team, what=what)
         return CampaignAccess(access, found)
 
     return allowed

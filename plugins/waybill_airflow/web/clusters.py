@@ -299,7 +299,7 @@ def history(access: Viewer, span: SpanOf = "6h") -> ClusterHistory:
 def teams(access: Viewer, team: Teams, span: SpanOf = "6h") -> TeamHistory:
     """Return the lag of some teams in equal steps."""
     for name in team:
-        require(access, "view", name)
+        require(access, "view", name, what=f"team {name[:80]!r}")
     return TeamHistory(**team_history(parked_events().tracker, span, team).to_json())
 
 

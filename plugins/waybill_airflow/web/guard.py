@@ -88,6 +88,11 @@ def _access(user: UserDep) -> Access:
 AccessDep = Annotated[Access, Depends(_access)]
 
 
+def absent(what: str) -> HTTPException:
+    """Return the answer for what is not there, or not to be seen: the two are the same."""
+    return HTTPException(status.HTTP_404_NOT_FOUND, f"there is no {what} that you may see")
+
+
 def _refused(access: Access, permission: Permission, team: str | None = None) -> HTTPException:
     what = "" if team is None else f" of team {team!r}" if team else " of no team"
     return HTTPException(
@@ -97,13 +102,17 @@ def _refused(access: Access, permission: Permission, team: str | None = None) ->
     )
 
 
-def require(access: Access, permission: Permission, team: str) -> None:
-    """Refuse what a user may not do with a team's events.
+def require(access: Access, permission: Permission, team: str, *, what: str) -> None:
+    """Refuse what a user may not do with something of a team's.
 
-    :raises HTTPException: 403.
+    :param what: what it is, as ``absent`` takes it.
+    :raises HTTPException: 403: they may see it, and may not do this; 404: they may not see it.
     """
-    if not access.may(permission, team):
+    if access.may(permission, team):
+        return
+    if access.may("view", team):
         raise _refused(access, permission, team)
+    raise absent(what)
 
 
 def require_anywhere(access: Access, permission: Permission) -> None:
@@ -139,14 +148,16 @@ class PartitionAccess:
 def partition_access(access: Access, permission: Permission, partition_id: int) -> PartitionAccess:
     """Return a user's access to a partition.
 
-    :raises HTTPException: 403 without the permission; 404: there is no such partition.
+    :raises HTTPException: 403 without the permission; 404: there is no such partition, or it is of
+        a team whose partitions the user may not see.
     """
     require_anywhere(access, permission)
+    what = f"parked group {partition_id}"
     try:
         partition = parked_events().partition(partition_id)
     except InputError as error:
-        raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
-    require(access, permission, partition.team)
+        raise absent(what) from error
+    require(access, permission, partition.team, what=what)
     return PartitionAccess(access, partition)
 
 
@@ -159,6 +170,11 @@ class PipelineAccess:
     team: str
 
 
+def pipeline_named(given: str) -> str:
+    """Return what ``absent`` says of a pipeline."""
+    return f"pipeline {given[:80]!r} (/names gives their ids)"
+
+
 PipelineId = Annotated[str, Path(pattern=r"^[^\x00]{1,300}$", description="The pipeline's id.")]
 
 
@@ -166,12 +182,10 @@ def _at_pipeline(permission: Permission) -> Callable[..., PipelineAccess]:
     def allowed(access: AccessDep, pipeline_id: PipelineId) -> PipelineAccess:
         require_anywhere(access, permission)
         team = parked_events().team(pipeline_id)
-        require(access, permission, team or "")
+        what = pipeline_named(pipeline_id)
+        require(access, permission, team or "", what=what)
         if team is None:
-            raise HTTPException(
-                status.HTTP_404_NOT_FOUND,
-                f"there is no pipeline {pipeline_id[:80]!r}; /names gives the ids that there are",
-            )
+            raise absent(what)
         return PipelineAccess(access, pipeline_id, team)
 
     return allowed

@@ -29,7 +29,6 @@ from waybill_airflow.web.guard import (
     PartitionReplayer,
     PipelineViewer,
     Viewer,
-    require,
 )
 from waybill_airflow.web.services import parked_events
 
@@ -225,8 +224,8 @@ async def run(
             raise _no_run(dag_id, run_id)
         campaign = conf.get("campaign")
         of_campaign = await run_in_threadpool(_teams_of, campaign) if campaign else ()
-        for team in {partition.team, *of_campaign}:
-            require(access, "view", team)
+        if not all(access.may("view", team) for team in {partition.team, *of_campaign}):
+            raise _no_run(dag_id, run_id)
         report = None if campaign else await _left(client, path, "return_value")
         reason = await _left(client, path, REASON) if found["state"] == "failed" else None
         replay, became = await run_in_threadpool(parked_events().of_run, partition.id, run_id)

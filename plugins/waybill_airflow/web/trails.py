@@ -25,7 +25,7 @@ from waybill.trails import (
     ask_for_key,
 )
 from waybill_airflow.web import models
-from waybill_airflow.web.guard import Viewer, require
+from waybill_airflow.web.guard import Viewer, absent, pipeline_named, require
 from waybill_airflow.web.services import trails
 
 _Text = Annotated[str, Field(max_length=MOST_KEY_CHARS)]
@@ -302,19 +302,20 @@ def _question(access: Access, body: TrailBody) -> Question:
         question = ask_for_ids(body.ids, since=body.since, until=body.until)
         return question.for_teams(teams)
     found = trails().pipeline(body.pipeline or "")
-    require(access, "view", "" if found is None else found.team)
+    what = pipeline_named(body.pipeline or "")
+    require(access, "view", "" if found is None else found.team, what=what)
     if found is None:
-        raise HTTPException(
-            status.HTTP_404_NOT_FOUND,
-            f"there is no pipeline {(body.pipeline or '')[:80]!r}; /names gives those there are",
-        )
-    return ask_for_key(
+        raise absent(what)
+    question = ask_for_key(
         found.id,
         body.key or (),
         event_name=body.event_name,
         since=body.since,
         until=body.until,
     ).for_teams(teams)
+    if trails().is_personal(question):  # that there is an event of this key says it as well
+        require(access, "personal", found.team, what=what)
+    return question
 
 
 @router.get("/trails", summary="Past questions")
