@@ -295,7 +295,11 @@ def history(access: Viewer, span: SpanOf = "6h") -> ClusterHistory:
     return ClusterHistory(**found.to_json())
 
 
-@router.get("/team-history", summary="Teams over time")
+@router.get(
+    "/team-history",
+    responses=problems(_404="A team that you may not see."),
+    summary="Teams over time",
+)
 def teams(access: Viewer, team: Teams, span: SpanOf = "6h") -> TeamHistory:
     """Return the lag of some teams in equal steps."""
     for name in team:
