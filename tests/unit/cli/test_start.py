@@ -31,7 +31,7 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
         ),
         (CHECK, {"numpy", "pyarrow", "sqlalchemy"}),
         (ARRAY, {"numpy", "pandas"}),
-        (BALANCE, {"boto3", "botocore", "numpy", "pyarrow", "waybill.processing.results"}),
+        (BALANCE, {"boto3", "botocore", "numpy", "pyarrow", "yaml", "waybill.pipelines.form"}),
         (
             SERVICE,
             {
@@ -40,6 +40,8 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
                 "numpy",
                 "pyarrow",
                 "confluent_kafka",
+                "yaml",
+                "waybill.pipelines.form",
                 "waybill.producer.lossless",
             },
         ),
