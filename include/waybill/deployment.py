@@ -32,7 +32,6 @@ from waybill.nearest_name import hint, shown_name
 from waybill.notices import write_notice
 from waybill.pipelines import (
     PUSHED,
-    DeclarationError,
     EventDeclaration,
     Pipeline,
     PipelineHead,
@@ -40,7 +39,6 @@ from waybill.pipelines import (
     TableSpec,
     base_topic,
     brings_deletes,
-    load_pipeline,
     root_of,
     topic_name,
     topic_of,
@@ -218,6 +216,8 @@ def deploy(
         OtherVersionError: events would get their version from elsewhere, and that is not allowed.
         StaleFolderError: another version was deployed from elsewhere since, and it is not forced.
     """
+    from waybill.pipelines import load_pipeline
+
     pipeline = load_pipeline(directory, source_roots)
     if origin.version and pipeline.version != origin.version:
         raise InputError(f"{directory} changed while it was checked; run the command again")
@@ -242,6 +242,8 @@ def _importing(others: Mapping[str, Mapping[str, str]], directory: Path) -> tupl
     What another folder of pipelines has is not meant by its ``shared``. A pipeline is looked for in
     the folder of its name; one whose folder has mistakes is left to `waybill pipelines check`.
     """
+    from waybill.pipelines import DeclarationError, load_pipeline
+
     found = []
     for name, texts in others.items():
         try:

@@ -80,13 +80,13 @@ if TYPE_CHECKING:
     from waybill.pipelines.folder import read_inside as read_inside
     from waybill.pipelines.folder import root_of as root_of
     from waybill.pipelines.form import CONNECTORS as CONNECTORS
-    from waybill.pipelines.form import PUSHED as PUSHED
     from waybill.pipelines.form import UNKNOWN_PIPELINE as UNKNOWN_PIPELINE
     from waybill.pipelines.form import brought_connectors as brought_connectors
     from waybill.pipelines.index import SHARDS as SHARDS
     from waybill.pipelines.index import DeclarationIndex as DeclarationIndex
     from waybill.pipelines.index import DeclaredPipeline as DeclaredPipeline
     from waybill.pipelines.index import shard_of as shard_of
+    from waybill.pipelines.model import PUSHED as PUSHED
     from waybill.pipelines.model import ChildTable as ChildTable
     from waybill.pipelines.model import Column as Column
     from waybill.pipelines.model import EventDeclaration as EventDeclaration
@@ -141,12 +141,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "document": ["read_document", "yaml_text"],
         "folder": ["SHARED", "folder_names", "has_shared", "read_inside", "root_of"],
-        "form": ["CONNECTORS", "PUSHED", "UNKNOWN_PIPELINE", "brought_connectors"],
+        "form": ["CONNECTORS", "UNKNOWN_PIPELINE", "brought_connectors"],
         "index": ["SHARDS", "DeclarationIndex", "DeclaredPipeline", "shard_of"],
         "model": [
             "ChildTable",
             "Column",
             "EventDeclaration",
+            "PUSHED",
             "Pipeline",
             "PipelineHead",
             "Source",

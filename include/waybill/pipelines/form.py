@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 
 from waybill.nearest_name import hint, nearest
 from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType
+from waybill.pipelines.model import PUSHED
 from waybill.pipelines.problems import Path, shown
 
 PRESETS = (
@@ -83,8 +84,6 @@ CONNECTORS: Mapping[str, str] = {
     "postgres_cdc": "waybill.ingestion.connectors.postgres_cdc.connector:PostgresCdcConnector",
 }
 """Those that are part of Waybill, each with what opens one: imported when one is opened."""
-PUSHED = "http"
-"""The one whose source sends by itself."""
 OF_FILES = ("csv",)
 """Those of them that read a file: they have a path, all others have options."""
 ENTRY_POINTS = "waybill.connectors"

@@ -255,7 +255,7 @@ def _shared_state(directory: Path, shared: Sequence[Sequence[str]]) -> str | Non
 
 
 def _declared(examined: Examined) -> DeclaredPipeline:
-    from waybill.pipelines.form import PUSHED
+    from waybill.pipelines.model import PUSHED
 
     folder, pipeline = examined.directory.name, examined.pipeline
     if pipeline is None:

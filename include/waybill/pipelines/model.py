@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VERSION_DIGITS = 12
 CHILD_PREFIX = "_waybill_items_"
+PUSHED = "http"
+"""The connector whose source sends by itself."""
 
 
 class _Model(BaseModel):

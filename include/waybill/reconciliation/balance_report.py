@@ -11,13 +11,12 @@ from sqlalchemy import Connection, func, select, text
 
 from waybill.deployment import active_heads
 from waybill.ledger import BalanceRow, ParkedEvents, StageCounts, fold, read_books
-from waybill.processing import COUNT_NAMES
 from waybill.reconciliation.breaches import read_breaches
 from waybill.reconciliation.segment_sums import STAGES, check_segments
 from waybill.reconciliation.snapshot import InLog, Snapshot, take_snapshot
 from waybill.reconciliation.verdicts import Evidence, judge
 from waybill.storage import KafkaLog, TrackerStore
-from waybill.storage.tracker import parked_partitions, segments
+from waybill.storage.tracker import COUNT_COLUMNS, parked_partitions, segments
 
 _BESIDE = (
     "in_flight",
@@ -304,5 +303,5 @@ def _parked_states(connection: Connection, pipeline_id: str | None) -> Counter[s
 
 
 def _add(into: StageCounts, more: StageCounts) -> None:
-    for name in (*COUNT_NAMES, *_BESIDE):
+    for name in (*COUNT_COLUMNS, *_BESIDE):
         setattr(into, name, getattr(into, name) + getattr(more, name))

@@ -17,6 +17,7 @@ with pandas_left_out():
     pyarrow.table({"a": [""]}).to_pylist()
     duckdb.connect().execute("SELECT ?", [""]).to_arrow_table()
 """
+BALANCE = "import waybill.cli.balance, waybill.services; waybill.services.balance; from waybill.reconciliation import balance"
 SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; open_objects(S3Settings())"
 
 
@@ -30,6 +31,7 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
         ),
         (CHECK, {"numpy", "pyarrow", "sqlalchemy"}),
         (ARRAY, {"numpy", "pandas"}),
+        (BALANCE, {"boto3", "botocore", "numpy", "pyarrow", "yaml", "waybill.pipelines.form"}),
         (
             SERVICE,
             {
@@ -38,11 +40,13 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
                 "numpy",
                 "pyarrow",
                 "confluent_kafka",
+                "yaml",
+                "waybill.pipelines.form",
                 "waybill.producer.lossless",
             },
         ),
     ],
-    ids=["help", "pipelines new", "pipelines check", "trail", "parked list"],
+    ids=["help", "pipelines new", "pipelines check", "trail", "balance", "parked list"],
 )
 def test_a_command_does_not_load_what_it_does_not_use(code, unused):
     shown = f"import sys\n{code}\nprint(*sys.modules)"
