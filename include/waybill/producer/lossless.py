@@ -348,11 +348,16 @@ class LosslessProducer:
                         self._sync_one()
                     if began_ns:
                         self._latency.add(_clock_ns() - began_ns)
-                    if lsn < sender.step_lsn and on_delivery is None and not sender.held:
+                    if lsn < sender.step_lsn and not sender.held:
                         stamped: HeaderList = [(HEADER, pack_stamp(sender.prefix, lsn))]
                         if pairs:
                             stamped = pairs + stamped
-                        report = sender.report
+                        if on_delivery is None:
+                            report = sender.report
+                        elif (reporter := sender.reporter) and reporter.on_delivery is on_delivery:
+                            report = sender.reporter_of[lsn] = reporter
+                        else:
+                            report = sender.reporter_for(lsn, on_delivery)
                         # by position (callback twice: it has two names): by name costs 0.2 µs more
                         sender.produce(
                             topic, value, key, partition, report, report, timestamp_ms, stamped
