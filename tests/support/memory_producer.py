@@ -11,6 +11,17 @@ from waybill.producer.wal.memory_disk import MemoryDisk
 FOLDER = Path("/logs/p")
 
 
+class Page:
+    """Keeps the values of what was delivered."""
+
+    def __init__(self):
+        self.values = []
+
+    def delivered(self, error, message):
+        assert error is None
+        self.values.append(message.value())
+
+
 class Machine:
     """What the producer gave up is in ``taken``; librdkafka's queue has ``capacity`` places."""
 
@@ -38,6 +49,14 @@ class Machine:
     def transmit(self, *fates, place=("a", 0)):
         for fate in fates:
             self.world.client.transmit(place, 1, fate)
+
+    def arrive(self):
+        """Have Kafka take all that waits, and the producer know of it."""
+        for place in self.world.client.waiting:
+            self.world.client.transmit(place, 10_000, "ok")
+        while self.producer.poll():
+            pass
+        assert self.producer.flush(0) == 0
 
     def tick(self, times=1):
         for _ in range(times):

@@ -116,11 +116,9 @@ class Sender:
         """Say that the log has begun a new segment: the next record begins an epoch."""
         self.step_lsn = 0
 
-    def reporter_for(self, lsn: int, on_delivery: OnDelivery) -> Reporter:
-        """Return what counts the report of a record of the open epoch, noted as the record's."""
-        reporter = self._epoch.reporter(on_delivery, self._callbacks)
-        self.reporter_of[lsn] = reporter
-        self.reporter = reporter
+    def reporter_for(self, on_delivery: OnDelivery) -> Reporter:
+        """Return what counts reports of the open epoch's records with that ``on_delivery``."""
+        self.reporter = reporter = self._epoch.reporter(on_delivery, self._callbacks)
         return reporter
 
     def send_first(self, record: HandOver, on_delivery: OnDelivery | None = None) -> None:
@@ -133,7 +131,7 @@ class Sender:
             self.place(lsn, max(self._segment_id, self._log.segment_id))
             self.poller.poll()
         if on_delivery is not None:
-            self.reporter_for(lsn, on_delivery)
+            self.reporter_of[lsn] = self.reporter_for(on_delivery)
         if self.held and key is not None and (topic, key) in self.held:
             self._retry_queue.hold(lsn, self._epoch, topic, key)
             return

@@ -1,13 +1,10 @@
 """``on_delivery`` on the short way: each record's own callable, once, at the price of a look."""
 
-import itertools
 import sys
 
 import pytest
-from tests.support.interrupts import interrupted_at
-from tests.support.memory_producer import Machine
+from tests.support.memory_producer import Machine, Page
 
-from waybill.errors import StopError
 from waybill.producer import retry_queue, sender
 
 
@@ -16,23 +13,6 @@ def machine(monkeypatch):
     monkeypatch.setattr(sender, "EPOCH_RECORDS", 10)
     monkeypatch.setattr(sender, "_POLL_EVERY", 4)
     return Machine()
-
-
-def arrive(machine, producer):
-    for place in machine.world.client.waiting:
-        machine.world.client.transmit(place, 1000, "ok")
-    while producer.poll():
-        pass
-    assert producer.flush(0) == 0
-
-
-class Page:
-    def __init__(self):
-        self.values = []
-
-    def delivered(self, error, message):
-        assert error is None
-        self.values.append(message.value())
 
 
 class Unhashable(Page):
@@ -59,7 +39,7 @@ def test_each_record_is_reported_to_the_callable_it_was_given(machine):
     for n, number in enumerate(order * 4):
         producer.produce("a", b"%d" % n, on_delivery=callables[number](n))
         sent[number].append(b"%d" % n)
-    arrive(machine, producer)
+    machine.arrive()
     assert pages[0].values == sent[0]
     assert pages[1].values == sent[1]
     assert unhashable.values == sent[3]
@@ -109,59 +89,3 @@ def test_a_failure_is_reported_to_its_callable_once_it_is_given_up(machine, monk
     producer.poll()
     assert page.values == [b"0", b"2"]
     assert errors == [(b"1", "UNKNOWN_TOPIC_OR_PART")]
-
-
-def test_an_interrupt_at_any_line_of_produce_loses_nothing_and_doubles_nothing():
-    def act(producer, page):
-        return [producer.produce("a", b"interrupted", b"k", {"h": "1"}, page.delivered)]
-
-    check_interrupts(act)
-
-
-def check_interrupts(act):
-    """Interrupt ``act`` at each of its lines; then go on, be killed, and open again.
-
-    ``act`` produces and returns the lsns of what it produced, whose values are alike.
-    """
-    for line in itertools.count():
-        if not check_interrupt(act, line):
-            assert line > 10
-            return
-
-
-def check_interrupt(act, line):
-    machine = Machine()
-    producer = machine.open()
-    page, said = Page(), {}
-    for n in range(3):
-        said[producer.produce("a", b"before %d" % n, b"k", None, page.delivered)] = b"before %d" % n
-    lsns = []
-    raised = interrupted_at(line, lambda: lsns.extend(act(producer, page)))
-    said |= dict.fromkeys(lsns, b"interrupted")
-    try:
-        for n in range(3):
-            lsn = producer.produce("a", b"after %d" % n, b"k", None, page.delivered)
-            assert lsn not in said, line
-            said[lsn] = b"after %d" % n
-        reported = True
-    except StopError:
-        reported = False  # close it and open it again, it says
-    if reported:
-        arrive(machine, producer)
-        assert set(said.values()) - {b"interrupted"} <= set(page.values), line
-    machine.kill()
-    machine.open()
-    check_topic(machine, said, line)
-    return raised
-
-
-def check_topic(machine, said, line):
-    there = {}
-    for message in machine.kafka.messages:
-        stamp = message.header("waybill-wal")
-        assert stamp not in there, line
-        there[stamp] = message.value()
-    by_lsn = {int.from_bytes(stamp[-8:], "little"): value for stamp, value in there.items()}
-    assert len(by_lsn) == len(there), line
-    for lsn, value in said.items():
-        assert by_lsn.get(lsn) == value, (line, lsn)
