@@ -39,7 +39,7 @@ from waybill.producer.components import (
 from waybill.producer.delivery import OnDelivery
 from waybill.producer.forks import ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
-from waybill.producer.retry_queue import Report, WasTaken
+from waybill.producer.retry_queue import WasTaken
 from waybill.producer.sender import HandOver
 from waybill.producer.wal import (
     DATA,
@@ -536,10 +536,8 @@ class LosslessProducer:
         sender, writer = self._sender, self._writer
         topic, partition, (pairs, header_bytes) = run.topic, run.partition, run.headers
         timestamp_ms = run.timestamp if run.timestamp > 0 else _now_ns() // 1_000_000
-        report: Report = sender.report
-        reporter_of = None
-        if run.on_delivery is not None:
-            report, reporter_of = sender.reporter_for(run.on_delivery), sender.reporter_of
+        reporter = None if run.on_delivery is None else sender.reporter_for(run.on_delivery)
+        report, reporter_of = reporter or sender.report, sender.reporter_of
         pack_head, first, last = run_head(writer.tag, topic_bytes, partition, timestamp_ms)
         header_size, tail = len(header_bytes), header_bytes + TERMINATOR
         stamped: HeaderList = [*pairs, (HEADER, None)]
@@ -564,8 +562,8 @@ class LosslessProducer:
                     writer.next_lsn = lsn + 1
                     if began_ns:
                         self._latency.add(_clock_ns() - began_ns)
-                    if reporter_of is not None:
-                        reporter_of[lsn] = report
+                    if reporter is not None:
+                        reporter_of[lsn] = reporter
                     stamped[-1] = (HEADER, pack_stamp(prefix, lsn))
                     produce(topic, value, key, partition, report, report, timestamp_ms, stamped)
                 except BaseException as error:

@@ -75,20 +75,12 @@ def loaded(data):
     return state(segment)
 
 
-@pytest.fixture(
-    params=[(True, 1 << 20), (True, 200), (False, 1 << 20), (False, 200), (False, 60)],
-    ids=["columns", "columns, short", "loop", "loop, short", "loop, shorter"],
-)
-def way(request, monkeypatch):
-    columns, window_bytes = request.param
-    monkeypatch.setattr(frame_runs, "WINDOW_BYTES", window_bytes)
-    if columns:
-        step = frame_runs.column_step()
-        assert step is not None
-        monkeypatch.setattr(frame_runs, "frame_by_frame", step)
+@pytest.fixture(params=[1 << 20, 200, 60])
+def window(request, monkeypatch):
+    monkeypatch.setattr(frame_runs, "WINDOW_BYTES", request.param)
 
 
-def test_every_cut(way):
+def test_every_cut(window):
     data, end = written(values_of(12))
     for cut in range(end + 9):
         assert loaded(data[:cut]) == expected(data[:cut]), cut
@@ -96,7 +88,7 @@ def test_every_cut(way):
         assert loaded(rest) == expected(rest), cut
 
 
-def test_every_flipped_bit(way):
+def test_every_flipped_bit(window):
     data, end = written(values_of(9))
     data = data[: end + 8] + bytes(50)
     for bit in range(8 * (end + 20)):
@@ -106,7 +98,7 @@ def test_every_flipped_bit(way):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_runs_of_bytes_that_are_anything(way, seed):
+def test_runs_of_bytes_that_are_anything(window, seed):
     dice = random.Random(seed)
     data, end = written(values_of(150, seed))
     broken = bytearray(data[: end + 8] + bytes(200))
@@ -116,7 +108,7 @@ def test_runs_of_bytes_that_are_anything(way, seed):
     assert loaded(bytes(broken)) == expected(bytes(broken))
 
 
-def test_what_a_former_life_left(way):
+def test_what_a_former_life_left(window):
     old, _ = written(values_of(40, 3), tag=tag_of(WAL, 6))
     for count in range(12):
         new, end = written(values_of(count))
@@ -127,7 +119,7 @@ def test_what_a_former_life_left(way):
     assert loaded(old) == expected(old)
 
 
-def test_values_that_hold_frames_of_the_same_life(way):
+def test_values_that_hold_frames_of_the_same_life(window):
     inner, end = written(values_of(6))
     later, _ = written(values_of(6), lsn=FIRST_LSN + 3)
     data, _ = written([b"a", inner[:end], b"b", later, inner[: end - 3], b"c"])
@@ -138,40 +130,24 @@ def test_values_that_hold_frames_of_the_same_life(way):
         assert loaded(bytes(broken)) == expected(bytes(broken)), bit
 
 
-def test_lsns_that_come_again_or_are_left_out(way):
+def test_lsns_that_come_again_or_are_left_out(window):
     first, end = written(values_of(5))
     for lsn in (FIRST_LSN, FIRST_LSN + 4, FIRST_LSN + 5, FIRST_LSN + 6, FIRST_LSN + 90):
         more, _ = written(values_of(5, 2), lsn=lsn)
         assert loaded(first[:end] + more) == expected(first[:end] + more), lsn
 
 
-def test_frames_larger_than_a_window(way):
+def test_frames_larger_than_a_window(window):
     data, _ = written([b"x" * 5000, b"y", b"z" * 3000, None, b""])
     assert loaded(data) == expected(data)
 
 
-def test_many_frames_are_read_as_columns(monkeypatch):
-    steps = []
-    step = frame_runs.column_step()
-
-    def counted(window, tag, run):
-        before = run.next_lsn
-        step(window, tag, run)
-        steps.append(run.next_lsn - before)
-
-    monkeypatch.setattr(frame_runs, "column_step", lambda: counted)
-    data, _ = written([b"v"] * 40_000)
-    assert loaded(data) == expected(data)
-    assert sum(steps) > 10_000
-
-
-def test_without_numpy_it_goes_on_in_the_loop(monkeypatch):
-    monkeypatch.setattr(frame_runs, "column_step", lambda: None)
+def test_many_frames():
     data, _ = written([b"v"] * 15_000)
     assert loaded(data) == expected(data)
 
 
-def test_an_index_entry_names_its_frame(way):
+def test_an_index_entry_names_its_frame(window):
     data, _ = written(values_of(300))
     _, end_lsn, damage, _, lsns, positions = loaded(data)
     assert (end_lsn, damage) == (FIRST_LSN + 300, [])
