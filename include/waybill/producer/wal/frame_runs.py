@@ -30,9 +30,9 @@ from waybill.producer.wal.frame import (
 INDEX_EVERY = 64
 """Records between two entries of the index of a segment that is read."""
 WINDOW_BYTES = 256 * 1024
-_HEAD_BYTES = HEAD.size
-_unpack = struct.Struct("<IIIBxH4xiiIQ").unpack_from
-"""Prefix and head without partition and timestamp."""
+_U32 = 0xFFFFFFFF
+_unpack = struct.Struct("<IIQ4xiiIQ").unpack_from
+"""Prefix and head; tag, kind and the topic's size in one, without partition and timestamp."""
 
 
 @dataclass(slots=True)
@@ -78,14 +78,15 @@ def _read_window(window: bytes, tag: int, run: FrameRun) -> None:
     """Go on in the bytes that begin at the run's end, as far as all is as it should be."""
     base, at, lsn = run.end, 0, run.next_lsn
     size, last = len(window), len(window) - OVERHEAD_BYTES
+    known, kind, fixed = -1, 0, 0
     while at <= last:
-        crc, length, its_tag, kind, topic, key, value, headers, its_lsn = _unpack(window, at)
+        crc, length, shared, key, value, headers, its_lsn = _unpack(window, at)
         body = at + PREFIX_BYTES
         end = body + length
-        if its_tag != tag or its_lsn != lsn or end > size:
-            break
-        parts = topic + headers + (key if key > 0 else 0) + (value if value > 0 else 0)
-        if _HEAD_BYTES + parts != length:
+        if shared != known:  # as good as never from the first frame on
+            known, kind, fixed = shared, shared >> 32 & 0xFF, HEAD.size + (shared >> 48)
+        parts = headers + (key if key > 0 else 0) + (value if value > 0 else 0)
+        if its_lsn != lsn or end > size or fixed + parts != length or known & _U32 != tag:
             break
         if crc32(TERMINATOR, crc32(window[body:end], length)) != crc:
             break
