@@ -23,8 +23,12 @@ import pytest
 
 # How long an example takes says how busy the machine is, not whether the claim holds. Each commit
 # is tried with the same examples; `make campaigns` looks for new ones (HYPOTHESIS_PROFILE=search).
-hypothesis.settings.register_profile("commit", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
+_PATIENT: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [hypothesis.HealthCheck.too_slow],
+}
+hypothesis.settings.register_profile("commit", **_PATIENT, derandomize=True)
+hypothesis.settings.register_profile("search", **_PATIENT, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "commit"))
 
 # No test may read the developer's own settings, nor write to their state folder; and tests that
@@ -78,6 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    rewritten.leave_out("waybill")
     if _starts_workers(config):
         rewritten.rewrite(config, servers.CHECKOUT / "tests")
     with_servers = "not serves" not in config.option.markexpr
@@ -98,10 +103,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if _starts_workers(config):
         servers.sweep()
     while _MAKING:
-        made = _MAKING.pop()
-        if made.wait(180):
-            log = Path(made.args[-1]).with_suffix(".log").read_text(errors="replace")
-            print(f"a class-data archive could not be made:\n{log[-2000:]}")
+        if said := class_data.failure(_MAKING.pop()):
+            print(f"a class-data archive could not be made: {said}")
 
 
 @pytest.hookimpl(optionalhook=True)

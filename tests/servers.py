@@ -58,11 +58,13 @@ share.coordinator.threads=1
 """
 """No records of its own (two a second, each a commit of the metadata), and fewer threads that look
 for work several times a second: a session's broker mostly waits. 9 ms of CPU a second, not 19."""
+START_S = 300.0
+"""In which a server comes up or, where it runs, answers: other tests have the processors busy."""
 ROOM = 4 * 1024**3
 """What has to be free in memory for PostgreSQL to be there, and as much again for the tests."""
 
 
-def wait_for(ask: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def wait_for(ask: Callable[[], Any], timeout_s: float = 300.0) -> Any:
     """Ask until the answer is true, and return it; fail after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     while not (answer := ask()):
@@ -116,10 +118,17 @@ def random_ports() -> StackSettings:
     return ports.with_random_ports(StackSettings(kafka_heap_mb=384))
 
 
+def patient(service: Any) -> Any:
+    """Have a service wait for as long as a busy machine takes."""
+    service.start_timeout_s = max(service.start_timeout_s, START_S)
+    service.hanging_after_s = max(service.hanging_after_s, START_S)
+    return service
+
+
 def start_on_free_ports(make: Any) -> Any:
     """Start ``make(stack settings)``; another session may take a port first, so try three times."""
     for attempt in range(3):
-        service = make(random_ports())
+        service = patient(make(random_ports()))
         try:
             service.start()
         except WaybillError:
@@ -291,7 +300,7 @@ class S3Server(_Server):
 
 
 def start_postgres(home: Path) -> PostgresServer:
-    service = Postgres(home)
+    service = patient(Postgres(home))
     service.start()
     return PostgresServer(service)
 

@@ -14,7 +14,7 @@ from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, or_, select, text
+from sqlalchemy import Connection, TextClause, func, or_, select, text
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 
 from waybill.access import Decision, write_audit
@@ -22,12 +22,11 @@ from waybill.errors import InputError, NotFoundError
 from waybill.events import rfc3339
 from waybill.mappings import (
     InForce,
-    NameRules,
+    TablePlaces,
     keep_declared,
     numbers_in_force,
     read_marks,
     read_numbered,
-    rules_of,
 )
 from waybill.nearest_name import hint, shown_name
 from waybill.notices import write_notice
@@ -194,7 +193,7 @@ def deploy(
     directory: Path,
     *,
     who: str,
-    rules: NameRules | None = None,
+    places: TablePlaces | None = None,
     source_roots: Sequence[Path] = (),
     origin: DeployOrigin = _UNKNOWN_ORIGIN,
 ) -> DeployReport:
@@ -208,7 +207,7 @@ def deploy(
         tracker: where pipelines are kept.
         directory: with the declaration.
         who: deploys.
-        rules: for names, of the pipeline's destination; PostgreSQL's, where none are given.
+        places: of the destinations that are configured; None: none is known.
         source_roots: folders of the settings that its source may lie in.
         origin: where it comes from, and over what it may go.
 
@@ -230,7 +229,7 @@ def deploy(
             _refuse_stale(connection, pipeline, origin.place)
         detail = {"place": origin.place} if origin.place else {}
         change = _Change(who, "deploy", detail, version_ok=origin.version_ok)
-        report = _activated(connection, pipeline, active, change, rules or rules_of("postgres"))
+        report = _activated(connection, pipeline, active, change, places or TablePlaces({}))
         if origin.place and not report.changed:
             _note_agreement(connection, pipeline, report.number, change)
         others = other_shared_code(connection, pipeline)
@@ -259,7 +258,7 @@ def roll_back(
     name: str,
     version: str | None,
     decision: Decision,
-    check: Callable[[Pipeline], NameRules],
+    check: Callable[[Pipeline], TablePlaces],
     *,
     version_ok: bool = False,
 ) -> DeployReport:
@@ -271,7 +270,7 @@ def roll_back(
         version: its number, or the beginning of its digest; None: the last one that differs from
             the active one.
         decision: whose it is, and why.
-        check: looks at it as a deploy does, and returns the rules for names of its destination.
+        check: looks at it as a deploy does, and returns what is known of the destinations.
         version_ok: also where events of tables with rows get their version from elsewhere.
 
     Raises:
@@ -284,11 +283,11 @@ def roll_back(
         target = _earlier(name, versions) if version is None else pick_version(versions, version)
         active = _active_row(connection, target.pipeline_id)
         pipeline = _version_of(connection, target)
-        rules = check(pipeline)
+        places = check(pipeline)
         _register(connection, pipeline)
         detail = {"why": decision.why, **decision.beside_who()}
         change = _Change(decision.who, "rollback", detail, target.number, version_ok)
-        return _activated(connection, pipeline, active, change, rules)
+        return _activated(connection, pipeline, active, change, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +306,7 @@ def _activated(
     pipeline: Pipeline,
     active: Any,
     change: _Change,
-    rules: NameRules,
+    places: TablePlaces,
 ) -> DeployReport:
     """Make a version active, unless it is; returns what that did."""
     number, replaced, warnings = 0 if active is None else int(active.number), None, list[str]()
@@ -323,17 +322,17 @@ def _activated(
         warnings += _other_source(connection, before, pipeline)
         replaced = _history(connection, pipeline.id)[0]
     if changed:
-        _refuse_dropped_tables(connection, pipeline)
+        _refuse_dropped_tables(connection, pipeline, places)
         number += 1
         _write_version(connection, pipeline, number, change)
-        keep_declared(connection, pipeline, rules, change.who)
+        keep_declared(connection, pipeline, places.rules(pipeline.destination), change.who)
     return DeployReport(
         pipeline.name,
         pipeline.id,
         pipeline.version,
         number,
         changed=changed,
-        warnings=(*shared_tables(connection, pipeline), *warnings),
+        warnings=(*shared_tables(connection, pipeline, places), *warnings),
         replaced=replaced,
         rolled_back_to=change.rolled_back_to,
         is_pushed=pipeline.source.connector == PUSHED,
@@ -489,7 +488,11 @@ def hold_undeployment(
 
 
 def begin_drop(
-    connection: Connection, begun: Undeployment, pipeline: Pipeline, tables: Sequence[TableSpec]
+    connection: Connection,
+    begun: Undeployment,
+    pipeline: Pipeline,
+    tables: Sequence[TableSpec],
+    places: TablePlaces,
 ) -> None:
     """Note that a pipeline's tables may be gone from now on; until the end no deploy gets between.
 
@@ -498,11 +501,12 @@ def begin_drop(
         begun: it.
         pipeline: whose.
         tables: that are to be dropped.
+        places: of the destinations that are configured.
 
     Raises:
         InputError: another pipeline that writes one of its tables was deployed.
     """
-    if others := shared_tables(connection, pipeline, tables):
+    if others := shared_tables(connection, pipeline, places, tables):
         raise InputError(f"its tables are not dropped: {others[0]}")
     now = func.coalesce(undeployments.c.dropping_at, func.clock_timestamp())
     _change_undeployment(connection, begun, {"dropping_at": now})
@@ -762,30 +766,94 @@ def pick_version(versions: Sequence[DeployedVersion], given: str) -> DeployedVer
     raise error(f"{kind} {shown_name(given)!r}; by number and digest there are {known}")
 
 
-def shared_tables(
-    connection: Connection, pipeline: Pipeline, learned: Sequence[TableSpec] = ()
-) -> list[str]:
-    """Return a sentence for each table that another deployed pipeline writes too.
+class _SameTable(NamedTuple):
+    """A table of another pipeline that is one of a pipeline's own, or may be."""
 
-    Those that it learned from its events are among them. One that is undeployed writes none.
+    pipeline: str
+    """The other's name."""
+    own: str
+    """The table's name, as the pipeline has it."""
+    destination: str
+    """This, schema and table: as the other has them."""
+    schema: str
+    table: str
+
+
+def shared_tables(
+    connection: Connection,
+    pipeline: Pipeline,
+    places: TablePlaces,
+    learned: Sequence[TableSpec] = (),
+) -> list[str]:
+    """Return a sentence for each table that another deployed pipeline writes too, or may write.
+
+    Those that it learned from its events are among them. One that is undeployed writes none. Where
+    a destination is not configured nobody knows which other one is the same place: any may be.
 
     Args:
         connection: to the tracker.
         pipeline: the one.
+        places: of the destinations that are configured.
         learned: its tables with what was learned of them, besides those that it declares.
 
     Cost: one statement, which reads each active declaration, 75 KB of one of 100 event names, and
-    of pipelines of this destination and schema their mappings; they are compared where they lie.
+    of pipelines of this place and schema their mappings; they are compared where they lie, but for
+    names that are not ASCII.
     """
-    place = {"destination": pipeline.destination, "schema": pipeline.schema_name}
+    found = _same_tables(connection, _SHARED_TABLES, pipeline, places, learned)
+    return [_said_shared(pipeline, one, places) for one in found]
+
+
+def _said_shared(pipeline: Pipeline, other: _SameTable, places: TablePlaces) -> str:
+    own = f"{pipeline.schema_name}.{other.own} of {pipeline.destination!r}"
+    theirs = f"{other.schema}.{other.table} of {other.destination!r}"
+    table = own if own == theirs else f"{own} ({other.pipeline!r} calls it {theirs})"
+    names = f"pipelines {pipeline.name!r} and {other.pipeline!r}"
+    if _is_certain(pipeline, other, places):
+        return f"{names} both write table {table}: rows with equal keys replace each other"
+    known = places.is_known(pipeline.destination)
+    unknown = other.destination if known else pipeline.destination
+    return (
+        f"{names} may both write table {table}: destination {unknown!r} is not among the settings "
+        "here (WAYBILL_DESTINATIONS), so nobody can tell; name it there"
+    )
+
+
+def _is_certain(pipeline: Pipeline, other: _SameTable, places: TablePlaces) -> bool:
+    own = places.key(pipeline.destination, pipeline.schema_name, other.own)
+    return own == places.key(other.destination, other.schema, other.table)
+
+
+def _same_tables(
+    connection: Connection,
+    statement: TextClause,
+    pipeline: Pipeline,
+    places: TablePlaces,
+    learned: Sequence[TableSpec] = (),
+) -> list[_SameTable]:
+    """Return which of the tables that a statement finds are a pipeline's own, or may be."""
     names = _declared_tables(pipeline, learned)
-    given = {"id": pipeline.id, "names": names}
-    return [
-        f"pipelines {pipeline.name!r} and {other!r} both write table "
-        f"{pipeline.schema_name}.{table} of {pipeline.destination!r}: rows with equal keys "
-        "replace each other"
-        for other, table in connection.execute(_SHARED_TABLES, given | place)
-    ]
+    given = {
+        "id": pipeline.id,
+        "elsewhere": places.elsewhere(pipeline.destination),
+        "schemas": [pipeline.schema_name.casefold()],
+        "names": sorted({name.casefold() for name in names}),
+    }
+    rows = connection.execute(statement, given).all()
+    spellings = {
+        one: places.spelling(pipeline.destination, one) for one in {row.destination for row in rows}
+    }
+    own = {
+        one: {(same(pipeline.schema_name), same(name)): name for name in names}
+        for one, same in spellings.items()
+    }
+    found = []
+    for row in rows:
+        same = spellings[row.destination]
+        name = own[row.destination].get((same(row.schema), same(row.name)))
+        if name is not None:
+            found.append(_SameTable(row.pipeline, name, row.destination, row.schema, row.name))
+    return found
 
 
 def other_shared_code(connection: Connection, pipeline: Pipeline) -> dict[str, dict[str, str]]:
@@ -806,17 +874,19 @@ def other_shared_code(connection: Connection, pipeline: Pipeline) -> dict[str, d
     return found
 
 
-def _refuse_dropped_tables(connection: Connection, pipeline: Pipeline) -> None:
+def _refuse_dropped_tables(connection: Connection, pipeline: Pipeline, places: TablePlaces) -> None:
     """Refuse a pipeline that writes a table which is being dropped: its rows would go with it."""
-    given = {"id": pipeline.id, "names": _declared_tables(pipeline)}
-    place = {"destination": pipeline.destination, "schema": pipeline.schema_name}
-    if (found := connection.execute(_DROPPED_TABLES, given | place).first()) is not None:
-        raise InputError(
-            f"pipeline {pipeline.name!r} writes table {pipeline.schema_name}.{found.table_name} of "
-            f"{pipeline.destination!r}, which is being dropped with those of {found.pipeline!r}: "
-            f"finish that first (waybill pipelines undeploy {found.pipeline} --drop-tables; "
-            "--keep-tables keeps those that are left)"
-        )
+    found = _same_tables(connection, _DROPPED_TABLES, pipeline, places)
+    if not found:
+        return
+    other = found[0]
+    which = "is" if _is_certain(pipeline, other, places) else "may be one that is"
+    raise InputError(
+        f"pipeline {pipeline.name!r} writes table {pipeline.schema_name}.{other.own} of "
+        f"{pipeline.destination!r}, which {which} being dropped with those of {other.pipeline!r}: "
+        f"finish that first (waybill pipelines undeploy {other.pipeline} --drop-tables; "
+        "--keep-tables keeps those that are left)"
+    )
 
 
 def _declared_tables(pipeline: Pipeline, learned: Sequence[TableSpec] = ()) -> list[str]:
@@ -1267,15 +1337,27 @@ CROSS JOIN LATERAL (
 _NOT_UNDEPLOYED = """ AND NOT EXISTS (
   SELECT FROM undeployments AS gone
   WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)"""
+_TABLE = """SELECT DISTINCT pipelines.name AS pipeline,
+  active.declaration->>'destination' AS destination,
+  active.declaration->>'schema_name' AS schema, found.name AS name """
+_MAY_BE_ONE = """(lower({name} COLLATE "C") = ANY(CAST(:{folded} AS text[]))
+    OR octet_length({name}) > char_length({name}))"""
+"""Names that are ASCII are folded as Python does it; all others are compared by Python."""
+_MAY_BE_OURS = (
+    """ WHERE pipelines.id <> :id
+  AND active.declaration->>'destination' <> ALL(CAST(:elsewhere AS text[]))
+  AND """
+    + _MAY_BE_ONE.format(name="(active.declaration->>'schema_name')", folded="schemas")
+    + " AND "
+    + _MAY_BE_ONE.format(name="found.name", folded="names")
+)
 _SHARED_TABLES = text(
-    "SELECT DISTINCT pipelines.name, found.name "
+    _TABLE
     + _ACTIVE_ONES
     + _TABLES_THERE
-    + " WHERE pipelines.id <> :id AND active.declaration->>'destination' = :destination"
-    + " AND active.declaration->>'schema_name' = :schema"
-    + " AND found.name = ANY(CAST(:names AS text[]))"
+    + _MAY_BE_OURS
     + _NOT_UNDEPLOYED
-    + " ORDER BY 2, 1"
+    + " ORDER BY name, pipeline, destination, schema"
 )
 """What is declared, and what was learned of these event names: it is in the mapping in force. What
 cannot be read of another's declaration is not found in it."""
@@ -1309,12 +1391,13 @@ CROSS JOIN LATERAL (
   WHERE mapping_versions.pipeline_id = pipelines.id) AS spec (value)
 CROSS JOIN LATERAL (
   SELECT spec.value->>'name' UNION ALL SELECT child->>'name'
-  FROM jsonb_path_query(spec.value, '$.children[*]') AS child) AS found (name)
-WHERE pipelines.id <> :id AND active.declaration->>'destination' = :destination
-  AND active.declaration->>'schema_name' = :schema
-  AND found.name = ANY(CAST(:names AS text[])) ORDER BY 2, 1 LIMIT 1"""
+  FROM jsonb_path_query(spec.value, '$.children[*]') AS child) AS found (name)"""
 _DROPPED_TABLES = text(
-    "SELECT pipelines.name AS pipeline, found.name AS table_name " + _ACTIVE_ONES + _TABLES_DROPPED
+    _TABLE
+    + _ACTIVE_ONES
+    + _TABLES_DROPPED
+    + _MAY_BE_OURS
+    + " ORDER BY name, pipeline, destination, schema"
 )
 """Also those that were learned."""
 

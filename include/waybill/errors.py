@@ -4,6 +4,7 @@ WaybillError
   RetryError   call again later; nothing was lost
     AwayError  a server does not answer
     ThrottledError  a server asks for fewer requests
+    NotDeletedError  some objects could not be deleted; all else was done
   ParkError    this event cannot pass; park it under its code, go on
   StopError    going on could lose, double or reorder events; stop the process
     SettleError  until somebody settles by name what was found
@@ -12,6 +13,12 @@ WaybillError
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+
+_SHOWN = 3
+"""Objects that a sentence names."""
 
 
 class WaybillError(Exception):
@@ -46,6 +53,22 @@ class AwayError(RetryError):
 
 class ThrottledError(RetryError):
     """A server asks for fewer requests: slow down, then call again."""
+
+
+class NotDeletedError(RetryError):
+    """Some objects could not be deleted: denied, or held. All else that was asked for was done.
+
+    Args:
+        reasons: {key: why}.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        shown = ", ".join(f"{key!r} ({why})" for key, why in islice(reasons.items(), _SHOWN))
+        more = ", and others" if len(reasons) > _SHOWN else ""
+        super().__init__(
+            f"could not delete {shown}{more}: a policy of the bucket, or a lock, may keep them"
+        )
+        self.reasons = dict(reasons)
 
 
 class StopError(WaybillError):

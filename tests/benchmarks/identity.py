@@ -87,12 +87,12 @@ def _written(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> dict[st
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
     writer = None
-    rows = 0
+    rows = row_bytes = 0
     for batch in batches:
         if writer is None:
             writer = pa.ipc.new_stream(sink, batch.schema, options=options)
         writer.write_batch(batch)
-        rows += batch.num_rows
+        rows, row_bytes = rows + batch.num_rows, row_bytes + batch.nbytes
         partition, offsets = batch.column("partition"), batch.column("offset")
         span = seen.setdefault(partition[0].as_py(), [offsets[0].as_py(), 0, 0, 0, b""])
         span[1], span[2] = offsets[-1].as_py(), span[2] + batch.num_rows
@@ -103,7 +103,7 @@ def _written(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> dict[st
         body = sink.getvalue().to_pybytes()
         key = f"identity/{uuid.uuid4()}"
         objects.put_waiting(key, body, limit_s=_LIMIT_S)
-        staged = {"key": key, "rows": rows, "bytes": len(body)}
+        staged = {"key": key, "rows": rows, "bytes": len(body), "row_bytes": row_bytes}
     ranges = [[n, *span[:-1], digest_of(span[-1] or b"")] for n, span in sorted(seen.items())]
     nothing: dict[str, Any] = {"counts": [], "parked": None, "failures": [], "replayed": []}
     return {"ranges": ranges, "staged": staged, **nothing}

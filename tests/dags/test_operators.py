@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from waybill.errors import InputError
+from waybill.errors import InputError, NotDeletedError
 from waybill.replay import CanaryWait, ReplayRequest, replay_run_id
 from waybill_airflow.hooks.waybill import connection_text
 from waybill_airflow.operators.ingest import IngestOperator
@@ -130,6 +130,16 @@ def test_maintenance_passes_its_grace(calls, grace_s):
         ("refresh_tracker", {"grace_s": grace_s}),
         ("finish_drops", {}),
     ]
+
+
+def test_drops_are_finished_though_an_object_could_not_be_deleted(calls):
+    def fails():
+        raise NotDeletedError({"parked/x": "AccessDenied"})
+
+    calls.record("refresh_tracker", fails)
+    with pytest.raises(NotDeletedError, match="parked/x"):
+        RefreshTrackerOperator(task_id="t").execute(context())
+    assert [name for name, _, _ in calls.made] == ["refresh_tracker", "finish_drops"]
 
 
 def test_compacting_returns_its_report_and_fails_at_once_where_an_object_is_damaged(calls):

@@ -31,7 +31,8 @@ MOST_S = 1.0
 
 # In a fresh interpreter: import Airflow, then one forked child a file. No child sees another's
 # modules, and none may open a connection. Seconds are those of the clock without those in which
-# other processes had the cores: a file that sleeps is slow, one on a busy machine is not.
+# other processes had the cores: a file that sleeps is slow, one on a busy machine is not. How many
+# times slower than an idle one the machine is at the moment, a loop tells.
 PROBE = """
 import importlib.machinery, importlib.util, json, os, socket, sys, time
 import airflow.sdk, airflow.dag_processing.dagbag
@@ -47,7 +48,14 @@ def waited():
     except (OSError, IndexError, ValueError):
         return 0.0
 
+def slowness():
+    start = time.process_time()
+    for _ in range(1_000_000):
+        pass
+    return max(1.0, (time.process_time() - start) / 0.03)
+
 def probe(path, out):
+    slower = slowness()
     socket.socket.connect = refuse
     socket.getaddrinfo = refuse
     before = set(sys.modules)
@@ -57,7 +65,8 @@ def probe(path, out):
     loader.exec_module(importlib.util.module_from_spec(spec))
     seconds = time.perf_counter() - waited() - start
     new = sorted({name.split(".")[0] for name in set(sys.modules) - before})
-    os.write(out, json.dumps({"seconds": seconds, "new": new}).encode())
+    slower = max(slower, slowness())
+    os.write(out, json.dumps({"seconds": seconds, "new": new, "slower": slower}).encode())
 
 results = {}
 for path in sys.argv[1:]:
@@ -86,7 +95,7 @@ def _probe(paths: list[Path]) -> dict[str, dict]:
         check=False,
         cwd=ROOT,
         env={**_environment()},
-        timeout=120,
+        timeout=600,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS")]
     assert lines, done.stdout + done.stderr
@@ -119,10 +128,15 @@ def test_every_file_parses_in_under_a_second_offline_without_heavy_modules(probe
     for name, result in files.items():
         assert "error" not in result, (name, result)
         assert not FORBIDDEN & set(result["new"]), (name, FORBIDDEN & set(result["new"]))
-    slow = [name for name, result in files.items() if result["seconds"] >= MOST_S]
-    # Disks and caches are shared too: what was slow is measured once more.
-    again = _probe([ROOT / "dags" / name for name in slow]) if slow else {}
-    assert all(result["seconds"] < MOST_S for result in again.values()), again
+    slow = files
+    for _ in range(3):  # disks and caches are shared too: what was slow is measured again
+        slow = {name: slow[name] for name in slow if _is_slow(slow[name])}
+        slow = _probe([ROOT / "dags" / name for name in slow]) if slow else {}
+    assert not any(map(_is_slow, slow.values())), slow
+
+
+def _is_slow(result: dict) -> bool:
+    return result["seconds"] >= MOST_S * result["slower"]
 
 
 def test_the_probe_sees_what_it_forbids(probed):

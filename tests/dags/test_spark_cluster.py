@@ -20,7 +20,6 @@ pytestmark = [
     pytest.mark.serves,
     pytest.mark.slow,
     pytest.mark.campaign,
-    pytest.mark.timeout(900),
 ]
 ROWS = 200
 ANN = Decision("ann", "it is late")

@@ -71,9 +71,9 @@ KILLS = (
     "supervisor",
 )
 ENDED = ("success", "failed")
-_TASK_WITHIN_S = 300.0
+_TASK_WITHIN_S = 900.0
 """A fault for which there is no task for so long is missed."""
-_STALLED_S = 660.0
+_STALLED_S = 1_200.0
 """After so long without a launch or an end it is stuck: the longest wait for a retry is shorter."""
 _LATE_S = NOTICED_S + 15.0
 

@@ -71,8 +71,8 @@ from waybill.storage import open_tracker
 
 _AWAY = "away"
 _RUN_ENDED = ("success", "failed")
-_TASK_WITHIN_S = 240.0
-_ENDS_WITHIN_S = 420.0
+_TASK_WITHIN_S = 900.0
+_ENDS_WITHIN_S = 1_200.0
 _SENDERS = "abcd"
 _LOADED = 80
 """Events that a collector has answered before it is killed: all senders are at work."""
@@ -243,7 +243,7 @@ def collector(ground: Ground, tally: Tally) -> None:
             before = _answered(senders)
             for thread in threads:
                 thread.start()
-            loaded = _until(partial(_has_answered, senders, before + _LOADED), 60)
+            loaded = _until(partial(_has_answered, senders, before + _LOADED), 300)
             time.sleep(ground.chance.uniform(0, 2.0))
             tally.done["kills"] += loaded and running.process.poll() is None
             running.kill()
@@ -515,7 +515,7 @@ class _Nodes:
         done = subprocess.run(
             [sys.executable, "-c", _RESIZE, node, str(by)],
             env={**os.environ, "PYTHONPATH": path, "BROKER": self._airflow.broker},
-            capture_output=True, text=True, check=False, timeout=120,
+            capture_output=True, text=True, check=False, timeout=600,
         )  # fmt: skip
         if done.returncode:
             print(done.stderr[-2000:], file=sys.stderr)

@@ -67,6 +67,7 @@ from tests.faults.team_destinations import destination_of, loaded_numbers, with_
 from tests.support import children
 from tests.support.clustered import assignment_versions
 from tests.support.evolving import DECLARATION
+from tests.support.processes import freeze, wake
 
 from waybill import services
 from waybill.access import Decision
@@ -110,7 +111,7 @@ MEMORY_MB = 512
 """Of an executor, where Spark has any."""
 _LOOK_S = 1.0
 """Between two looks for a new generation, as a run of ingestion has them."""
-_WAIT_S = 300.0
+_WAIT_S = 900.0
 _LONGEST_MOVE_S = 20.0
 """What 19 of 20 moves are shorter than."""
 _MINUTE = 29_000_000
@@ -704,11 +705,12 @@ class Campaign:
         print(f"freeze {cluster}: {step}", file=sys.stderr, flush=True)
         frozen = self._processes(cluster)
         fenced = failpoints.noted(FENCED)
-        send_all(signal.SIGSTOP, frozen)
+        pids = [one.pid for one in frozen]
+        freeze(pids)
         try:
             self.move([team for team, at in self.at().items() if at == cluster], other(cluster))
         finally:
-            send_all(signal.SIGCONT, frozen)  # else what is asleep outlives the campaign
+            wake(pids)  # else what is asleep outlives the campaign
         if step in IN_TRANSACTION:  # before one, it may find its connections gone, and try nothing
             self._until(lambda: failpoints.noted(FENCED) > fenced, "a late commit is refused")
         self.tally.freezes += 1

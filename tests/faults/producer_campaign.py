@@ -143,7 +143,7 @@ class Campaign:
         with _watched(process):
             self._come_to(moment, process, order)
             process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=30)
+            process.communicate(timeout=600)
         assert process.returncode == -signal.SIGKILL, f"the child ended with {process.returncode}"
         self.moments[moment] += 1
         self.note_window()

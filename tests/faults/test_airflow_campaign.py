@@ -12,7 +12,7 @@ from tests.support.real_airflow import LOG_BUCKET
 
 from waybill.storage import ObjectStore
 
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = pytest.mark.timeout(5400)
 SEED = int(os.environ.get("AIRFLOW_SEED", "1"))
 
 

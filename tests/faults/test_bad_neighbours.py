@@ -7,7 +7,7 @@ from tests.support import orders, streams
 
 from waybill import services
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 ROWS = 2_000
 LOOPS, DIES, RAISES_WRONG, LOOPS_DEAF = 700, 1_200, 1_500, 1_700
 CODE = f"""

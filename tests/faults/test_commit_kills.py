@@ -13,7 +13,7 @@ from waybill.ledger import acquire_lease, commit_batch
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.serves]
 CONSUMER = "processing/events.t.w"
 COMMIT = """
 from tests.faults.processing_failpoints import in_processing
@@ -41,7 +41,7 @@ def test_a_driver_killed_amid_its_transaction_leaves_nothing_of_it(settings, fai
         failpoints.arm("driver", failpoint)
         child = children.start(settings, COMMIT.format(epoch=epoch))
         try:
-            pid = servers.wait_for(lambda: failpoints.caught("driver", failpoint), timeout_s=120)
+            pid = servers.wait_for(lambda: failpoints.caught("driver", failpoint))
             assert pid == child.pid
         finally:
             children.kill(child)

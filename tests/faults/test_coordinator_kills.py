@@ -16,7 +16,7 @@ from waybill.clusters import ClusterRequest, DryRunInfra, coordinate, create_clu
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.serves]
 ROUND = """
 from tests.faults import failpoints
 from tests.support.clustered import LogInMemory
@@ -47,7 +47,7 @@ def killed_at(settings, failpoint):
     failpoints.arm("coordinator", failpoint)
     child = children.start(settings, ROUND)
     try:
-        pid = servers.wait_for(lambda: failpoints.caught("coordinator", failpoint), timeout_s=120)
+        pid = servers.wait_for(lambda: failpoints.caught("coordinator", failpoint))
         assert pid == child.pid
     finally:
         children.kill(child)

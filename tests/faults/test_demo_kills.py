@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.serves,
     pytest.mark.slow,
     pytest.mark.campaign,
-    pytest.mark.timeout(1500),
 ]
 KILLS = 3
 EXPECTED = {

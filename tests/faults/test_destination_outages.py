@@ -16,7 +16,7 @@ from waybill.loading.states import all_waiting
 from waybill.settings import DestinationSettings, Settings, SparkSettings, TraceSettings
 from waybill.stack import jars
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 
 
 def declared(folder: Path, name: str, destination: str) -> Path:

@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.serves,
     pytest.mark.slow,
     pytest.mark.campaign,
-    pytest.mark.timeout(1800),
 ]
 PAGES = ("README.md", "docs/tour.md", "docs/first-rows.md")
 """In this order: each block that can run, of each, in one shell."""

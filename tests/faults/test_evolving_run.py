@@ -12,7 +12,7 @@ from waybill import services
 from waybill.mappings.versions import history
 from waybill.storage import open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 ROWS = 900
 WEIGHT, ITEMS, LARGE, LARGER = 250, 400, 550, 700
 """The first numbers with a new object, with an array, and with values that need a wider type."""

@@ -48,7 +48,7 @@ def stopped(failpoint: str) -> psutil.Process:
 
 def test_a_process_stops_at_the_failpoints_that_are_armed_for_its_role_once(armed):
     armed("other", "ended")
-    assert started().communicate(timeout=60)[0] == "begun\nover\n"
+    assert started().communicate(timeout=600)[0] == "begun\nover\n"
     assert failpoints.noted("ended") == 1
     armed("worker", "not begun")
     armed("worker", "ended")
@@ -58,8 +58,8 @@ def test_a_process_stops_at_the_failpoints_that_are_armed_for_its_role_once(arme
     assert stopped("ended").pid == child.pid
     assert failpoints.noted("ended") == 2
     child.kill()
-    assert child.communicate(timeout=60)[0] == "begun\n"
-    assert started().communicate(timeout=60)[0] == "begun\nover\n"
+    assert child.communicate(timeout=600)[0] == "begun\n"
+    assert started().communicate(timeout=600)[0] == "begun\nover\n"
 
 
 def version(number: int, places: dict[str, str], *moves: tuple[str, str | None, str]) -> Assignment:

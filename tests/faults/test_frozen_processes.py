@@ -22,7 +22,7 @@ from waybill.ledger import LoadCommit, acquire_lease, commit_batch, commit_load,
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 
-pytestmark = [pytest.mark.serves, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.serves]
 CONSUMER, LOADER = "processing/events.t.w", "loading/w"
 TAKEN_OVER_S = 60.0
 """Less than a minute, by the defaults; these tests end transactions after 5 s, the least."""
@@ -103,11 +103,11 @@ def frozen(settings, code):
 
     def awake() -> str:
         os.kill(child.pid, signal.SIGCONT)
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=600)
         return output.decode()
 
     try:
-        children.wait_until(lambda: _is_stopped(child.pid), limit_s=60, what="it has stopped")
+        children.wait_until(lambda: _is_stopped(child.pid), limit_s=600, what="it has stopped")
         yield awake
     finally:
         children.kill(child)

@@ -119,7 +119,7 @@ def test_a_replay_goes_on_in_the_next_generation_with_each_event_once_and_keys_i
         assert "(replay)" in writer
         assert writer.endswith(f", {2 * EVENTS:,} events/s")
         os.kill(child.pid, signal.SIGCONT)
-        output, _ = child.communicate(timeout=180)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert child.returncode == 0, output.decode()
@@ -147,7 +147,7 @@ def test_a_replay_that_wakes_up_after_its_generation_has_ended_marks_nothing(
         grow(settings)
         assert end_first(settings) == [topic_of(settings)]
         os.kill(child.pid, signal.SIGCONT)
-        output, _ = child.communicate(timeout=180)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert b"has ended since" in output, output.decode()

@@ -98,7 +98,7 @@ def test_a_page_killed_around_its_mark_has_each_trace_once(settings, after):
     dying = DIES_AROUND_THE_MARK.format(after=after, nth=1)
     child = children.start(settings, dying + INGEST)
     try:
-        output, _ = child.communicate(timeout=120)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert child.returncode == -signal.SIGKILL, output.decode()

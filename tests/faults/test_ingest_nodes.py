@@ -110,7 +110,7 @@ def dies(settings: Settings, patch: str) -> None:
     code = PATCHES.replace("{patch}", patch).replace("{signal}", "SIGKILL")
     child = children.start(settings, code)
     try:
-        output, _ = child.communicate(timeout=120)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert child.returncode == -signal.SIGKILL, output.decode()
@@ -189,7 +189,7 @@ def test_a_run_that_wakes_up_after_another_took_over_ends_and_its_copies_are_cou
         services.run_ingest(node(settings, "b"), "orders")
         assert_whole(settings)
         os.kill(child.pid, signal.SIGCONT)
-        output, _ = child.communicate(timeout=120)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert b"FencedError" in output, output.decode()
@@ -222,7 +222,7 @@ def test_a_run_that_wakes_up_at_its_end_does_not_close_the_minutes_of_the_newer_
             before = watermark(settings)
             assert before.open
             os.kill(ends.pid, signal.SIGCONT)
-            output, _ = ends.communicate(timeout=120)
+            output, _ = ends.communicate(timeout=600)
             assert watermark(settings) == before
             assert logs(settings) == [("a", "ended"), ("b", "open")]
         finally:
@@ -262,16 +262,16 @@ def test_a_run_beside_another_takes_over_and_one_of_them_goes_on(settings: Setti
     slow = (
         "import time\n"
         "real_page = module._Run._page\n"
-        "module._Run._page = lambda *given: (time.sleep(0.4), real_page(*given))[1]\n"
+        "module._Run._page = lambda *given: (time.sleep(1.0), real_page(*given))[1]\n"
     )
     code = PATCHES.replace("{patch}", slow).replace("{signal}", "SIGKILL")
     child = children.start(node(settings, "a"), code)
     try:
         children.wait_until(
-            lambda: logs(settings) == [("a", "open")], limit_s=60, what="a run has the source"
+            lambda: logs(settings) == [("a", "open")], limit_s=600, what="a run has the source"
         )
         ingest_as_a_task(node(settings, "b"))
-        output, _ = child.communicate(timeout=120)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert b"FencedError" in output, output.decode()
@@ -483,7 +483,7 @@ def test_a_run_that_failed_amid_a_page_keeps_the_source_for_the_next_one(
     code = PATCHES.replace("{patch}", patch).replace("{signal}", "SIGKILL")
     child = children.start(node(settings, "a"), code)
     try:
-        output, _ = child.communicate(timeout=120)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert b"the page is refused" in output, output.decode()

@@ -58,7 +58,7 @@ def test_what_is_not_in_kafka_and_what_is_there_twice_is_counted(request, stack_
     stranger = decode(first)
     stranger.id, stranger.data["id"] = "of nobody", 0
     producer.produce(topic.name, encode(stranger))
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     killed.grow()
     found = killed.judge()
     assert (found.lost, found.doubled, found.copies) == (killed.added, 2, 1)

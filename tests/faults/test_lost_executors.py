@@ -15,7 +15,7 @@ from waybill.clusters.records import read_clusters
 from waybill.services import applications
 from waybill.storage import open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.campaign, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.serves, pytest.mark.campaign]
 ROWS = 200
 
 

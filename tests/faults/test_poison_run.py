@@ -16,7 +16,7 @@ from waybill.parking import Parking
 from waybill.parking.reading import read_segment_events, segments_in_order
 from waybill.storage import open_objects, open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 GOOD = 300
 CODE = """
 def transform(event):
@@ -64,7 +64,7 @@ def send(settings, messages):
     topic = orders.topic_of(settings.pipelines_dir)
     for message in messages:
         producer.produce(topic, message)
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
 
 
 def parked_values(settings):

@@ -7,7 +7,7 @@ import os
 import pytest
 from tests.faults.processing_campaign import QUICK, SHORTEST, Size, run, show
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(5400)]
 SEED = int(os.environ.get("PROCESSING_SEED", "0"))
 
 

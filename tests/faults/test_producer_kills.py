@@ -47,7 +47,7 @@ def guarded():
 
 def kill(process):
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
 
 
 def assert_all_there_in_order(tally):
@@ -135,7 +135,7 @@ def test_a_kill_while_kafka_is_away_loses_nothing(kafka, campaign_of):
     assert last.poll() is None
     kafka.start()
     campaign.wait_ready(last)
-    last.communicate(timeout=120)
+    last.communicate(timeout=600)
     assert last.returncode == 0
     tally = campaign.tally(pages)
     assert_all_there_in_order(tally)

@@ -5,11 +5,11 @@ import os
 import subprocess
 import threading
 import time
-import uuid
 from collections import Counter
 
 import pytest
 from tests.servers import wait_for
+from tests.support import topics
 
 from waybill.errors import StopError
 from waybill.producer import LosslessProducer, WalFullError
@@ -20,12 +20,7 @@ pytestmark = [pytest.mark.serves, pytest.mark.slow]
 
 @pytest.fixture
 def topic(kafka):
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    name = f"outages-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(30)
-    return name
+    return topics.new_topic(kafka.bootstrap_servers, "outages", 2)
 
 
 def settings(path, **values):
@@ -44,22 +39,8 @@ def config(kafka, **values):
 
 def read_numbers(kafka, topic):
     """Return the numbers in a topic, in partition and offset order."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(config(kafka, **{"group.id": "x", "log_level": 0}))
-    numbers = []
-    for partition in (0, 1):
-        at = TopicPartition(topic, partition, 0)
-        _, high = consumer.get_watermark_offsets(at, 10)
-        consumer.assign([at])
-        last = -1
-        while last < high - 1:
-            for message in consumer.consume(1000, 0.1):
-                assert message.error() is None
-                numbers.append((message.key(), int(message.value().split(b" ")[0])))
-                last = message.offset()
-    consumer.close()
-    return numbers
+    found = topics.read_all(kafka.bootstrap_servers, topic)
+    return [(message.key(), int(message.value().split(b" ")[0])) for message in found]
 
 
 def test_a_broker_that_is_restarted_while_messages_flow_costs_nothing(kafka, topic, tmp_path):
@@ -83,8 +64,8 @@ def test_a_broker_that_is_restarted_while_messages_flow_costs_nothing(kafka, top
             kafka.start()
         time.sleep(0.5)
         done.set()
-        thread.join(30)
-        assert producer.flush(60) == 0
+        thread.join(300)
+        assert producer.flush(300) == 0
         assert producer.stats.delivered == producer.stats.appended == produced
     found = read_numbers(kafka, topic)
     assert sorted(n for _, n in found) == list(range(produced))
@@ -101,7 +82,7 @@ def test_kafka_may_be_away_at_the_start(kafka, topic, tmp_path):
         for n in range(100):
             producer.produce(topic, b"%d" % n)
         assert producer.flush(0.5) == 100
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
         assert producer.close(0.2) == 100
     kafka.start()
     with LosslessProducer(settings(tmp_path), config(kafka), name="p") as producer:
@@ -111,17 +92,18 @@ def test_kafka_may_be_away_at_the_start(kafka, topic, tmp_path):
 
 
 def test_messages_that_time_out_are_tried_again_and_arrive_once(kafka, topic, tmp_path):
-    # not less: a broker that was just started may answer so late that messages come twice
-    impatient = config(kafka, **{"message.timeout.ms": 3000, "socket.timeout.ms": 3000})
+    # not less: a broker that was just started, or has no processor, may answer so late that messages
+    # come twice
+    impatient = config(kafka, **{"message.timeout.ms": 15_000, "socket.timeout.ms": 15_000})
     with LosslessProducer(settings(tmp_path), impatient, name="p") as producer:
         for n in range(500):
             producer.produce(topic, b"%d" % n, b"%d" % (n % 5))
         kafka.stop()
         for n in range(500, 1000):
             producer.produce(topic, b"%d" % n, b"%d" % (n % 5))
-        wait_for(lambda: producer.stats.retrying, 60)
+        wait_for(lambda: producer.stats.retrying)
         kafka.start()
-        assert producer.flush(120) == 0
+        assert producer.flush(300) == 0
         assert producer.stats.retried > 0
         assert producer.stats.undeliverable == 0
     count = Counter(n for _, n in read_numbers(kafka, topic))
@@ -153,7 +135,7 @@ def test_five_outages_longer_than_the_message_timeout_lose_and_double_nothing(
             produce(100)
             kafka.start()  # takes seconds
             produce(100)
-            assert producer.flush(60) == 0
+            assert producer.flush(300) == 0
             assert producer.stats.retried > retried
         assert producer.stats.undeliverable == 0
         assert producer.stats.delivered == producer.stats.appended == number == 2000
@@ -188,10 +170,10 @@ def test_a_full_log_waits_for_kafka_or_says_so_as_asked(kafka, topic, tmp_path):
             thread.start()
             assert not arrived.wait(2)
             kafka.start()
-            assert arrived.wait(60)
+            assert arrived.wait(300)
             thread.join()
-            assert other.flush(60) == 0
-        assert producer.flush(60) == 0
+            assert other.flush(300) == 0
+        assert producer.flush(300) == 0
         producer.produce(topic, b"%d " % taken + bytes(1000))
     numbers = sorted(n for _, n in read_numbers(kafka, topic))
     assert numbers == [*range(taken + 1), *range(10_000, 13_000)]
@@ -220,7 +202,7 @@ def fill_and_drain(producer, topic, number):
         try:
             producer.produce(topic, b"%d " % number + os.urandom(20_000))
         except WalFullError:
-            assert producer.flush(60) == 0
+            assert producer.flush(300) == 0
             return number
         number += 1
 
@@ -275,7 +257,7 @@ def test_a_disk_that_a_neighbour_fills_to_the_last_block_stops_nothing_for_good(
 
     def produce_until_refused(producer):
         nonlocal number
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 300
         while time.monotonic() < limit:
             try:
                 producer.produce(topic, b"%d " % number + os.urandom(20_000))
@@ -302,6 +284,6 @@ def test_a_disk_that_a_neighbour_fills_to_the_last_block_stops_nothing_for_good(
             time.sleep(1)  # several checkpoints
             neighbour.unlink()
             wait_for(lambda: produces_again(producer))
-            assert producer.flush(60) == 0
+            assert producer.flush(300) == 0
     assert any("No space" in str(record.exc_info) for record in caplog.records)
     assert sorted(n for _, n in read_numbers(kafka, topic)) == list(range(number))

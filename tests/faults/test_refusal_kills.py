@@ -30,7 +30,7 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 def die_after(event):
-    assert event.wait(60)
+    assert event.wait(600)
     die()
 
 def before(owner, name, act):
@@ -79,7 +79,7 @@ def settings(stack_settings, tmp_path):
 def killed(settings, where, what):
     child = children.start(settings, PATCHES + where + what)
     try:
-        output, _ = child.communicate(timeout=120)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert child.returncode == -signal.SIGKILL, output.decode()

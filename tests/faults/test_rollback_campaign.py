@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.serves,
     pytest.mark.slow,
     pytest.mark.campaign,
-    pytest.mark.timeout(1500),
 ]
 
 

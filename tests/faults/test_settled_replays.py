@@ -98,12 +98,12 @@ def test_a_slow_replay_ends_at_its_next_mark_with_all_marked_that_it_sent(
     child = children.start(settings, REPLAY.replace("RATE", str(EVENTS)))
     try:
         children.wait_until(
-            lambda: replayed(settings) > 0, limit_s=60, what="some of the events are marked"
+            lambda: replayed(settings) > 0, limit_s=600, what="some of the events are marked"
         )
         [log] = logs(settings)
         assert (log.purpose, log.state) == ("replay", "open")
         services.settle_log(settings, log.wal_id, BY)
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert b"FencedError" in output, output.decode()
@@ -116,7 +116,7 @@ def test_a_slow_replay_ends_at_its_next_mark_with_all_marked_that_it_sent(
 def test_what_a_dead_replay_left_is_not_sent_from_a_settled_log(settings: Settings) -> None:
     child = children.start(settings, DIES_UNSENT + REPLAY.replace("RATE", "None"))
     try:
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=600)
     finally:
         children.kill(child)
     assert child.returncode == -signal.SIGKILL, output.decode()

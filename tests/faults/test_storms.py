@@ -14,7 +14,7 @@ from waybill import services
 from waybill.storage import open_objects, open_tracker
 from waybill.storage.tracker.tables import METADATA
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 ROWS = 3_000
 BREAKS = "def transform(event):\n    return {}[event.id]\n"
 DIES = """
@@ -186,7 +186,7 @@ def test_a_kill_at_any_line_between_the_storm_and_its_hold_leaves_only_garbage(s
 def end_of(child):
     """Wait until a driver has ended; take its JVM and workers down with it. Return its code."""
     try:
-        return child.wait(timeout=180)
+        return child.wait(timeout=600)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)

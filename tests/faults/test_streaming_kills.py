@@ -16,7 +16,7 @@ from tests.support.replays import run_replay
 from waybill import services
 from waybill.services import applications
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 SEED = 7
 ROWS = 4_000
 MANY_ROWS = 20_000

@@ -11,7 +11,6 @@ pytestmark = [
     pytest.mark.serves,
     pytest.mark.slow,
     pytest.mark.campaign,
-    pytest.mark.timeout(900),
 ]
 SEED = int(os.environ.get("TRACKER_SEED", "4711"))
 

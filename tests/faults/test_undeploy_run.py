@@ -12,7 +12,7 @@ from waybill.ledger import read_position
 from waybill.storage import open_tracker
 from waybill.undeployment import UndeployRequest
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 ROWS = 12_000
 PASSES = "def transform(event):\n    return event\n"
 SLOWLY = """
@@ -42,7 +42,7 @@ def test_what_was_read_arrives_and_the_rest_is_read_once_it_is_deployed_again(
         try:
             children.wait_until(lambda: taken(settings) > 0, limit_s=60, what="a page")
             report = undeploy(settings)
-            said, _ = child.communicate(timeout=60)
+            said, _ = child.communicate(timeout=600)
         finally:
             children.kill(child)
         assert said.decode().strip() == "ann"

@@ -13,7 +13,7 @@ from tests.support import children, orders, streams
 from waybill import services
 from waybill.services import applications
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 ROWS = 400
 DIES = {20: "os._exit(9)", 120: "ctypes.string_at(0)", 220: "os.kill(os.getpid(), signal.SIGKILL)"}
 DIES |= {number + 50: end for number, end in DIES.items()}

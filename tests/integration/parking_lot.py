@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 from tests.support import emptied
+from tests.support.books import sessions_ended
 from tests.support.children import forked, was_killed
 
 from waybill.parking import Packer, ParkedEvent, Parking, new_key
@@ -203,4 +204,5 @@ def run_and_kill(lot, work, kill_at):
         tracker.points = objects.points = points
         work(Parking(tracker, objects))
 
-    return was_killed(forked(mortal))
+    with sessions_ended(lot.tracker):
+        return was_killed(forked(mortal))

@@ -23,7 +23,7 @@ def test_an_alarm_of_a_missing_object_does_not_wait_for_a_round_of_the_auditor(p
     with open_books(postgres, "locks") as tracker, tracker.transaction() as turn:
         assert take_turn(turn)
         url = tracker.engine.url.set(drivername="postgresql")
-        impatient = url.update_query_dict({"options": "-c lock_timeout=3000"})
+        impatient = url.update_query_dict({"options": "-c lock_timeout=10000"})
         dsn = impatient.render_as_string(hide_password=False)
         with TrackerStore(TrackerSettings(dsn=dsn)) as other:
             raise_alarm(other, ["parked/2026/01/01/gone.jsonl.zst"])

@@ -7,6 +7,7 @@ import threading
 import pytest
 import uvicorn
 from pydantic import SecretStr
+from tests.servers import wait_for
 from tests.support import web_app
 from tests.support.books import open_books
 
@@ -37,6 +38,7 @@ def url(airflow_app):
     sock = server.config.bind_socket()
     thread = threading.Thread(target=server.run, args=([sock],))
     thread.start()
+    wait_for(lambda: server.started)  # until then the address refuses
     yield "http://{}:{}".format(*sock.getsockname())
     server.should_exit = True
     thread.join()

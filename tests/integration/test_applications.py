@@ -261,7 +261,7 @@ def test_what_an_application_serves_is_in_its_row_until_another_start(
         assert why_unserved(row(tracker)) == words
         sql(tracker, "UPDATE applications SET report = '{}'")  # it was restored
         children.wait_until(
-            lambda: row(tracker).serving == nothing_runs, limit_s=10, what="another report"
+            lambda: row(tracker).serving == nothing_runs, limit_s=120, what="another report"
         )
         heartbeat.beat(serving=one_runs)
         assert (row(tracker).serving, why_unserved(row(tracker))) == (one_runs, "")
@@ -281,7 +281,7 @@ def test_a_report_that_is_held_up_does_not_write_over_a_newer_one(
     def held_up(self: ApplicationLease, **said: Any) -> bool:
         if threading.current_thread().name == "heartbeat" and said["serving"] == old:
             on_its_way.set()
-            assert goes_on.wait(30)
+            assert goes_on.wait(120)
         done = renew(self, **said)
         written.append(said["serving"])
         return done
@@ -289,12 +289,12 @@ def test_a_report_that_is_held_up_does_not_write_over_a_newer_one(
     monkeypatch.setattr(ApplicationLease, "renew", held_up)
     with Heartbeat(lease(tracker, 1), every_s=0.05) as heartbeat:
         heartbeat.beat(serving=old)
-        assert on_its_way.wait(30)
+        assert on_its_way.wait(120)
         loop = threading.Thread(target=lambda: heartbeat.beat(serving=new))
         loop.start()
         loop.join(0.3)  # were it not held up as well, it would be over by now
         goes_on.set()
-        loop.join(30)
+        loop.join(120)
     assert old not in written[written.index(new) :]
 
 
@@ -354,8 +354,8 @@ def test_a_start_comes_before_a_takeover_by_the_older_application_or_after_it(
         with tracker.transaction() as connection:
             older.check(connection)  # and takes the consumer over next
             newer = pool.submit(lease, tracker)
-            children.wait_until(lambda: is_waiting(tracker), limit_s=30, what="a start that waits")
-        assert newer.result(30).epoch == older.epoch + 1
+            children.wait_until(lambda: is_waiting(tracker), limit_s=120, what="a start that waits")
+        assert newer.result(120).epoch == older.epoch + 1
 
 
 def test_an_epoch_that_a_restored_tracker_gives_out_again_is_of_one_application(
@@ -519,14 +519,14 @@ def test_wrong_input_is_raised_counted_and_tried_again(
 def test_each_death_is_told_once_and_waits_grow_in_the_row(
     tracker: TrackerStore, machine: Machine
 ) -> None:
-    slow = BackOff(60.0, 300.0)
+    slow = BackOff(3_600.0, 18_000.0)
     look(tracker, machine, slow)
     machine.alive.clear()
     first = look(tracker, machine, slow)
     assert (first.action, first.words, first.application.failures) == ("wait", "the end of 1", 1)
     again = look(tracker, machine, slow)
     assert (again.action, again.words, again.application.failures) == ("wait", "", 1)
-    assert 50 < again.application.waits_s(slow) <= 60
+    assert 3_000 < again.application.waits_s(slow) <= 3_600
     assert machine.starts == [1]
 
 
@@ -565,7 +565,7 @@ def test_a_stop_is_read_by_the_application_and_kept_until_it_is_to_run_again(
     with Heartbeat(own, ended.set, every_s=0.02):
         assert not ended.wait(0.2)
         assert stop_cluster(tracker, "default", ANN)
-        assert ended.wait(5), "its report tells it"
+        assert ended.wait(120), "its report tells it"
     assert not stop_cluster(tracker, "default", ANN)
     assert look(tracker, machine).action == "stop"
     assert [look(tracker, machine).action for _ in range(3)] == ["wait"] * 3
@@ -582,7 +582,7 @@ def test_one_that_is_fenced_while_its_loop_waits_ends(tracker: TrackerStore) -> 
     ended = threading.Event()
     with Heartbeat(older, ended.set, every_s=0.02):
         lease(tracker)
-        assert ended.wait(20), "its report is refused"
+        assert ended.wait(120), "its report is refused"
 
 
 def test_what_a_person_stopped_is_not_the_variables_to_start(tracker: TrackerStore) -> None:

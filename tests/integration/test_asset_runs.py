@@ -96,7 +96,7 @@ def kill(component: AirflowComponent) -> None:
     for process in [first, *first.children(recursive=True)]:
         os.kill(process.pid, signal.SIGKILL)
     assert component.child is not None
-    component.child.wait(30)
+    component.child.wait(240)
 
 
 def test_every_load_is_covered_by_a_run_that_starts_after_it_and_no_run_has_nothing_new(

@@ -553,7 +553,7 @@ def test_its_task_is_woken_by_its_trigger_until_all_have_ended(
             await asyncio.sleep(0.01)
         for run_id in airflow.unfinished():
             airflow.end(run_id)
-        return (await asyncio.wait_for(ended, 30)).payload
+        return (await asyncio.wait_for(ended, 240)).payload
 
     waits = seen = 0
     report: Any = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -283,8 +284,9 @@ def test_without_a_fresh_measurement_nothing_changes(tracker):
     waits(tracker, 60, arrival=1.0)
     sql(tracker, "UPDATE task_waits SET at = at - interval '6 minutes'")
     [reason] = scaled(tracker, nodes).decisions["ingestion"].reasons
-    assert reason.startswith("the last measurement is 36")
-    assert reason.endswith(" s old: nothing changes")
+    age = re.fullmatch(r"the last measurement is (\d+) s old: nothing changes", reason)
+    assert age is not None, reason
+    assert 360 <= int(age[1]) < 600
 
 
 def test_spark_nodes_follow_the_cores_that_the_processing_coordinator_asks_for(tracker):
@@ -305,12 +307,12 @@ def test_new_nodes_are_announced_and_applications_acknowledge_the_version(tracke
     with CapacityWatcher(tracker, "loader") as watcher:
         assert not watcher.read()
         came: list[bool] = []
-        listener = threading.Thread(target=lambda: came.append(watcher.wait(30)))
+        listener = threading.Thread(target=lambda: came.append(watcher.wait(300)))
         listener.start()
         time.sleep(0.5)
         reports(tracker, IDLE, "a")
         version = scaled(tracker, Nodes("a")).version
-        listener.join(30)
+        listener.join(120)
         assert came == [True]
         assert watcher.read()
         assert watcher.nodes == {"a": {"kind": "ingestion", "state": "active", "units": 4}}
@@ -471,8 +473,8 @@ def test_a_change_in_consul_ends_the_wait_for_it(consul):
     assert store.read() == {"ingestion": {"max_nodes": 3}}
     threading.Timer(0.5, lambda: consul.put("{}")).start()
     began = time.monotonic()
-    assert store.read(30) == {}
-    assert time.monotonic() - began < 20
+    assert store.read(300) == {}
+    assert time.monotonic() - began < 120
     began = time.monotonic()
     assert store.read(1) == {}, "nothing new: the same after the wait"
     assert time.monotonic() - began >= 0.9
@@ -483,10 +485,10 @@ def test_an_index_that_goes_back_is_begun_anew(consul):
     consul.put('{"spark": {}}', index=900)
     store.read()
     consul.put('{"ingestion": {}}', index=5)  # a new cluster of servers, from a snapshot
-    assert store.read(30) == {"ingestion": {}}
+    assert store.read(300) == {"ingestion": {}}
     began = time.monotonic()
-    assert store.read(30) == {"ingestion": {}}, "without an index it does not wait"
-    assert time.monotonic() - began < 20
+    assert store.read(300) == {"ingestion": {}}, "without an index it does not wait"
+    assert time.monotonic() - began < 120
 
 
 def test_consul_that_refuses_or_is_away_or_has_no_json_says_so(consul):

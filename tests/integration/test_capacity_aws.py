@@ -45,7 +45,7 @@ def address(tmp_path_factory: Any) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         log.close()
 
 
@@ -56,14 +56,14 @@ def client(address: str) -> Any:
         region_name="us-east-1",
         aws_access_key_id="a",
         aws_secret_access_key="b",
-        config=Config(retries={"max_attempts": 1}, connect_timeout=5, read_timeout=60),
+        config=Config(retries={"max_attempts": 1}, connect_timeout=60, read_timeout=240),
     )
 
 
 @pytest.fixture
 def group(address: str) -> AutoScalingNodes:
     """A group of two instances, and at most five."""
-    httpx.post(f"{address}/moto-api/reset", timeout=60).raise_for_status()
+    httpx.post(f"{address}/moto-api/reset", timeout=240).raise_for_status()
     scaling = client(address)
     scaling.create_launch_configuration(
         LaunchConfigurationName="node", ImageId=IMAGE, InstanceType="t3.micro"

@@ -136,7 +136,7 @@ def test_a_worker_grows_shrinks_no_further_than_its_tasks_and_drains(environment
             )
         finally:
             worker.terminate()
-            worker.wait(60)
+            worker.wait(240)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["first"] == [2, 0]

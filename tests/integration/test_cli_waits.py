@@ -12,7 +12,7 @@ from tests.support import children
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 
-pytestmark = [pytest.mark.serves, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.serves
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_command_waits_for_a_tracker_that_is_restarted_and_says_so(settings, p
         assert said.startswith("waiting up to 60 s: tracker did not answer"), said
         assert command.poll() is None
         postgres.start()
-        output, more = command.communicate(timeout=90)
+        output, more = command.communicate(timeout=300)
     finally:
         postgres.start()
         command.kill()
@@ -56,7 +56,7 @@ def test_it_is_not_waited_for_when_asked_not_to(settings, postgres):
     postgres.stop()
     try:
         command = start(settings, "--wait", "0", "pipelines", "holds", "--json")
-        output, said = command.communicate(timeout=90)
+        output, said = command.communicate(timeout=300)
     finally:
         postgres.start()
     assert (command.returncode, output) == (4, "")

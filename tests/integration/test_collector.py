@@ -27,7 +27,7 @@ from waybill.events import decode
 from waybill.ledger import note_partitions
 from waybill.pipelines import topic_name
 from waybill.settings import Settings
-from waybill.stack import Stack, credentials, environment, state_folder
+from waybill.stack import Stack, credentials, environment, free_port, state_folder
 from waybill.storage import open_log, open_tracker
 from waybill.topics import GrowRequest
 
@@ -57,7 +57,7 @@ def test_what_is_answered_is_in_kafka_counted_and_traced_once(
         def counted() -> bool:
             return services.balance(settings).ingested == 59
 
-        wait_until(counted, limit_s=60, what="its pages are committed while it runs")
+        wait_until(counted, limit_s=240, what="its pages are committed while it runs")
         [log] = services.write_ahead_logs(settings)
         assert (log.state, log.unsettled, log.rereadable) == ("open", 0, False)
         assert services.audit_round(settings).number > 0
@@ -215,7 +215,7 @@ def test_while_kafka_stands_still_the_disk_is_enough_and_two_workers_settle_all_
             assert running.post(events[-1]).status_code == 202
             return len(services.write_ahead_logs(settings)) == 2
 
-        wait_until(both_take_events, limit_s=60, what=running.words())
+        wait_until(both_take_events, limit_s=240, what=running.words())
         processes.freeze([kafka.pid])
         try:
             for batch in batches:
@@ -247,7 +247,7 @@ def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_
     with collectors.collector(settings, tmp_path) as running:
         assert running.post({"number": 0}).status_code == 202
         wait_until(
-            lambda: services.balance(settings).ingested == 1, limit_s=60, what=running.words()
+            lambda: services.balance(settings).ingested == 1, limit_s=240, what=running.words()
         )
         processes.freeze([kafka.pid])
         try:
@@ -257,16 +257,16 @@ def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_
             with collectors.collector(hasty, tmp_path, ready=False) as next_one:
                 wait_until(
                     lambda: next_one.words().count("is not recovered") > 2,
-                    limit_s=120,
+                    limit_s=360,
                     what="it tries again",
                 )
-                ready = httpx.get(next_one.url + "/readyz", timeout=30)
+                ready = httpx.get(next_one.url + "/readyz", timeout=120)
                 assert ready.status_code == 503, next_one.words()
                 processes.wake([kafka.pid])
                 next_one.wait_until_ready()
                 wait_until(
                     lambda: services.balance(settings).ingested == 30,
-                    limit_s=60,
+                    limit_s=240,
                     what="what was answered is counted without a request",
                 )
         finally:
@@ -293,7 +293,7 @@ def test_intake_versions_rise_over_the_workers_of_a_host_whatever_its_clock_does
         settings.model_copy(
             update={
                 "collector": settings.collector.model_copy(
-                    update={"workers": 2, "port": collectors.free_port()}
+                    update={"workers": 2, "port": free_port()}
                 )
             }
         )
@@ -339,7 +339,7 @@ def test_what_was_answered_is_sent_though_a_restored_tracker_does_not_know_its_l
         assert connection.execute(text("DELETE FROM write_ahead_logs")).rowcount == 1
     with collectors.collector(settings, tmp_path) as running:
         wait_until(
-            lambda: services.balance(settings).ingested == 30, limit_s=60, what=running.words()
+            lambda: services.balance(settings).ingested == 30, limit_s=240, what=running.words()
         )
         assert running.stop() == 0, running.words()
     log = open_log(settings.kafka)
@@ -383,7 +383,7 @@ def test_the_stack_starts_its_collector_and_ends_it(
         def takes_events() -> bool:
             return running.post({"number": 1}).status_code == 202
 
-        wait_until(takes_events, limit_s=60, what=running.words())
+        wait_until(takes_events, limit_s=240, what=running.words())
     finally:
         service.stop()
     assert not service.healthy()

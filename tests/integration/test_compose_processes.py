@@ -88,12 +88,12 @@ def test_the_shipper_of_compose_empties_the_spool_into_the_store(
     log = tmp_path / "shipper.log"
     with running([sys.executable, *words], values, log) as shipper:
         wait_for(
-            lambda: shipper.poll() is not None or list(ObjectStore(bucket).list("traces/")), 90
+            lambda: shipper.poll() is not None or list(ObjectStore(bucket).list("traces/")), 240
         )
-        wait_for(lambda: shipper.poll() is not None or not list(spool.rglob("*.parquet")), 90)
+        wait_for(lambda: shipper.poll() is not None or not list(spool.rglob("*.parquet")), 240)
         assert shipper.poll() is None, log.read_text()
         shipper.send_signal(signal.SIGTERM)
-        assert shipper.wait(60) == 0, log.read_text()
+        assert shipper.wait(240) == 0, log.read_text()
 
 
 @pytest.mark.campaign
@@ -136,7 +136,7 @@ def test_processing_and_loading_run_side_by_side_on_the_workers_of_compose(tmp_p
             program = [sys.executable, "-c", _APPLICATION.format(kind=kind)]
             log = tmp_path / kind
             child = stack.enter_context(running(program, values, log))
-            wait_for(lambda: child.poll() is not None or "ANSWER 6" in log.read_text(), 150)  # noqa: B023
+            wait_for(lambda: child.poll() is not None or "ANSWER 6" in log.read_text(), 450)  # noqa: B023
             assert child.poll() is None, log.read_text()[-3000:]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.servers import wait_for
 
 from waybill.cli.demo_sources import ROUNDS, Fleet, changes_of, difference, planes
 
@@ -55,9 +56,7 @@ def test_a_slot_is_dropped_once_nobody_reads_it_and_a_missing_one_is_no_error(
         )
         assert not fleet.drop_slot(name)
         reader.finish()
-        for _ in range(100):
-            if fleet.drop_slot(name):
-                break
+        wait_for(lambda: fleet.drop_slot(name))
         assert fleet.drop_slot(name)
         for table in ("pg_replication_slots WHERE slot_name", "pg_publication WHERE pubname"):
             found = connection.execute(f"SELECT count(*) FROM {table} = %s", [name]).fetchone()

@@ -48,7 +48,7 @@ class Copies:
         with psycopg.connect(self._server, autocommit=True) as connection:
             for name in (source, target):
                 connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+                    "SELECT pg_terminate_backend(pid, 120000) FROM pg_stat_activity WHERE datname = %s",
                     [name],
                 )
             names = {"source": sql.Identifier(source), "target": sql.Identifier(target)}
@@ -247,6 +247,29 @@ def test_what_could_not_be_loaded_again_is_told_though_the_loader_is_killed_befo
         [found] = rewinds.open_rewinds(connection)["warehouse"]
     assert found.lost == ((2, 2),)
     assert "waybill destination settle" in found.words
+
+
+@pytest.mark.parametrize("warehouse", ["postgres", "delta"], indirect=True)
+def test_what_is_to_be_loaded_again_is_kept_while_the_destination_is_away(
+    loads, warehouse, copies, monkeypatch
+):
+    """The copy is 5 days old; the destination goes away once it was compared, for 3 days."""
+    loader = loads.loader(opening=warehouse.open)
+    load_all(loads, loader, loads.stage(some(1, 2)))
+    copies.take()
+    load_all(loads, loader, loads.stage(some(3, 2)))
+    copies.put_back()
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("waybill.loading.reload.Reload._load_part", killed)
+        load_all(loads, loader, loads.stage(some(5, 1)))
+    loads.sql("UPDATE staged_objects SET loaded_at = loaded_at - interval '8 days'")
+    parking = Parking(loads.tracker, loads.objects)
+    assert parking.refresh(grace_s=0).staged_deleted == 1, "the copy has the first commit"
+    load_all(loads, loads.loader(opening=warehouse.open), loads.position + 1)
+    assert set(held(warehouse)) == {1, 2, 3, 4, 5}
+    with loads.tracker.transaction() as connection:
+        assert rewinds.open_rewinds(connection) == {}
+    assert parking.refresh(grace_s=0).staged_deleted == 1, "it was loaded again"
 
 
 def killed(*_given, **_more):

@@ -165,7 +165,7 @@ def world(stack_settings: Settings, tmp_path: Any) -> Iterator[World]:
     settings = stack_settings.model_copy(
         update={
             "pipelines_dir": folder,
-            "spark": stack_settings.spark.model_copy(update={"event_timeout_s": 0.5}),
+            "spark": stack_settings.spark.model_copy(update={"event_timeout_s": 2.0}),
         }
     )
     services.migrate(settings)

@@ -99,7 +99,7 @@ def test_two_drivers_that_meet_a_new_field_at_once_add_one_column(settings, trac
         assert task.stdin is not None
         task.stdin.write("go\n")
         task.stdin.flush()
-    told = [json.loads(task.communicate(timeout=120)[0]) for task in both]
+    told = [json.loads(task.communicate(timeout=300)[0]) for task in both]
     assert versions(tracker) == [
         (1, "ann", "deployed"),
         (2, "processing/events", "new column weight"),

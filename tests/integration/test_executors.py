@@ -13,7 +13,7 @@ from waybill.mappings.versions import history
 from waybill.services import applications
 from waybill.storage import open_objects, open_tracker
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(2400), pytest.mark.campaign]
 ROWS = 300
 CODE = "from shared.notes import transform\n"
 SHARED = """

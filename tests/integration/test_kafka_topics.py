@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from pydantic import SecretStr
 from tests.servers import wait_for
@@ -41,28 +41,41 @@ class Topics:
 
     def make(self, partitions=3):
         made = self.admin.create_topics([NewTopic(self.name, partitions, 1)])
-        made[self.name].result(30)
+        made[self.name].result(60)
         wait_for(lambda: self.has_leaders(partitions))
 
     def has_leaders(self, partitions):
         places = [TopicPartition(self.name, number) for number in range(partitions)]
         fresh = AdminClient({"bootstrap.servers": self.servers})  # it knows no fewer partitions
         asked = fresh.list_offsets(dict.fromkeys(places, OffsetSpec.latest()))
-        return not any(future.exception(30) for future in asked.values())
+        return not any(future.exception(60) for future in asked.values())
+
+    def ended(self):
+        """Wait until all transactions have: one's commit is answered before its end is written."""
+        wait_for(lambda: self.ends(IsolationLevel.READ_COMMITTED) == self.ends())
+
+    def ends(self, isolation=IsolationLevel.READ_UNCOMMITTED):
+        places = [TopicPartition(self.name, number) for number in range(3)]
+        latest = dict.fromkeys(places, OffsetSpec.latest())
+        asked = self.admin.list_offsets(latest, isolation_level=isolation)
+        return [future.result(60).offset for future in asked.values()]
 
     def delete(self):
-        self.admin.delete_topics([self.name])[self.name].result(30)
+        """Delete it; the broker does not know it any more."""
+        self.admin.delete_topics([self.name])[self.name].result(60)
+        fresh = AdminClient({"bootstrap.servers": self.servers})
+        wait_for(lambda: self.name not in fresh.list_topics(timeout=60).topics)
 
     def send(self, *messages, **config):
         """Send (partition, key, value) each; values become JSON unless they are bytes or None."""
         producer = Producer({"bootstrap.servers": self.servers} | config)
         if "transactional.id" in config:
-            producer.init_transactions(30)
+            producer.init_transactions(120)  # the broker makes a topic for the first one
             producer.begin_transaction()
         for partition, key, value in messages:
             text = value if value is None or isinstance(value, bytes) else json.dumps(value)
             producer.produce(self.name, text, key, partition)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         return producer
 
     def connector(self, *, page_rows=1000, servers=None, **options):
@@ -130,7 +143,7 @@ def test_messages_from_a_time_on_are_read_again_and_none_that_was_not_read_is_le
             value = json.dumps({"id": 10 * n + partition})
             at_ms = int((begin + timedelta(minutes=n)).timestamp() * 1000)
             producer.produce(topics.name, value, str(n), partition, timestamp=at_ms)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     _, cursor = topics.read()
     topics.send((0, "9", {"id": 90}))
     source = topics.connector()
@@ -152,7 +165,7 @@ def test_messages_between_two_times_are_read_again_and_the_cursor_stays_where_it
             value = json.dumps({"id": 10 * n + partition})
             at_ms = int((begin + timedelta(minutes=n)).timestamp() * 1000)
             producer.produce(topics.name, value, str(n), partition, timestamp=at_ms)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     source = topics.connector()
     with pytest.raises(InputError, match="^to: no topic was read yet"):
         source.reread_between(times[1], times[2], None)
@@ -187,7 +200,7 @@ def test_messages_that_were_deleted_since_they_were_asked_for_again_are_left_out
     _, stood = topics.read()
     asked = topics.connector().reread_between("2001-01-01", "2100-01-01", stood)
     place = TopicPartition(topics.name, 0, 4)
-    topics.admin.delete_records([place])[place].result(30)
+    topics.admin.delete_records([place])[place].result(60)
     assert ids(topics.read({**stood, "rereads": [asked]})[0]) == [4, 5]
 
 
@@ -204,13 +217,15 @@ def test_a_page_that_is_read_again_is_the_same_whatever_came_meanwhile(topics):
 
 def test_only_what_transactions_committed_is_read(topics):
     topics.send(*orders(0, 3))
-    topics.send(*orders(3, 6), **{"transactional.id": "a"}).commit_transaction(30)
-    topics.send(*orders(6, 9), **{"transactional.id": "b"}).abort_transaction(30)
+    topics.send(*orders(3, 6), **{"transactional.id": "a"}).commit_transaction(120)
+    topics.send(*orders(6, 9), **{"transactional.id": "b"}).abort_transaction(120)
+    topics.ended()
     open_one = topics.send(*orders(9, 12), **{"transactional.id": "c"})
     topics.send(*orders(12, 15))
     pages, cursor = topics.read()
     assert sorted(ids(pages)) == list(range(6)), "what stands behind an open one waits"
-    open_one.commit_transaction(30)
+    open_one.commit_transaction(120)
+    topics.ended()
     assert sorted(ids(topics.read(cursor)[0])) == list(range(9, 15))
 
 
@@ -256,7 +271,7 @@ def test_changes_of_debezium_come_with_the_position_of_the_sources_log(topics):
 def test_partitions_that_are_added_are_read_from_their_beginning(topics):
     topics.send(*orders(0, 30))
     _, cursor = topics.read()
-    topics.admin.create_partitions([NewPartitions(topics.name, 5)])[topics.name].result(30)
+    topics.admin.create_partitions([NewPartitions(topics.name, 5)])[topics.name].result(60)
     wait_for(lambda: topics.has_leaders(5))
     moved = topics.connector().cursor_at("2100-01-01", cursor)
     stands = cursor["topics"][topics.name]["offsets"]
@@ -271,7 +286,7 @@ def test_messages_that_were_deleted_before_they_were_read_are_told(topics):
     _, cursor = topics.read()
     topics.send(*orders(30, 60))
     place = TopicPartition(topics.name, 1, 15)
-    topics.admin.delete_records([place])[place].result(30)
+    topics.admin.delete_records([place])[place].result(60)
     with pytest.raises(InputError, match=r"partition 1: the messages 10 to 14 were deleted"):
         topics.read(cursor)
     assert sorted(ids(topics.read()[0])) == sorted({*range(60)} - {*range(1, 46, 3)})

@@ -87,7 +87,7 @@ def test_processes_that_migrate_at_once_do_not_disturb_each_other(postgres: Any)
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    errors = [process.communicate(timeout=60)[1] for process in processes]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], errors
     with TrackerStore(TrackerSettings(dsn=dsn)) as tracker:
         assert differences(tracker) == []
@@ -153,7 +153,7 @@ def test_a_backend_that_is_killed_in_a_transaction_is_a_retry_and_the_pool_recov
             connection.execute(text("INSERT INTO load_positions VALUES ('w', 1)"))
             pid = connection.execute(text("SELECT pg_backend_pid()")).scalar()
             with tracker.transaction() as other:
-                other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+                other.execute(text("SELECT pg_terminate_backend(:pid, 120000)"), {"pid": pid})
             connection.execute(text("SELECT 1"))
         with tracker.transaction() as connection:
             assert connection.execute(text("SELECT count(*) FROM load_positions")).scalar() == 0

@@ -178,6 +178,6 @@ def test_two_runs_of_a_connector_at_once_commit_a_page_once(tracker: TrackerStor
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert sorted(results) == [False, False, False, True]
     assert read_position(tracker, "p").rows_read == 10

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.serves,
     pytest.mark.slow,
     pytest.mark.campaign,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(2400),
 ]
 ROWS = 9_000
 ELSEWHERE = "spark.hadoop.fs.defaultFS=hdfs://127.0.0.1:1"

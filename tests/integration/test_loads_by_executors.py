@@ -279,7 +279,7 @@ def test_a_destination_that_hangs_is_told_while_spark_waits(loads, executed, mon
         wait_for_backend(lock)
         children.wait_until(
             lambda: f"a load of commits {last} to {last} (5 rows) has been going on" in caplog.text,
-            limit_s=30, what="a warning",
+            limit_s=180, what="a warning",
         )  # fmt: skip
         let_go(lock)
         running.end()
@@ -351,7 +351,7 @@ def test_a_task_that_loads_reads_no_settings_and_cannot_reach_the_books(loads, t
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.load_child", str(tmp_path / "task")],
         env={**os.environ, **given, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True, text=True, check=False, timeout=120,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -95,7 +95,7 @@ def test_a_kill_while_parking_leaves_garbage_or_all(loads, moment):
     start_server()
     child = PROCESSES.Process(target=park_and_die, args=(loads.parts, last, moment))
     child.start()
-    child.join(120)
+    child.join(300)
     assert child.exitcode == -signal.SIGKILL
     loads.deliver(loads.patience(park_after_s=0.001), last)
     assert loads.counts() == {"in_first": 4, "parked": 4}

@@ -99,7 +99,7 @@ def test_threads_that_meet_a_field_at_once_add_it_once(tracker, crowd):
     barrier, found = threading.Barrier(crowd), []
 
     def learn(number: int) -> None:
-        barrier.wait(timeout=60)
+        barrier.wait(timeout=240)
         rows = [{"id": 1, "userId": 1, f"own{number}": 1}]
         found.append(learn_payloads(tracker, "p1", declared(), rows, RULES, f"t{number}"))
 
@@ -107,7 +107,7 @@ def test_threads_that_meet_a_field_at_once_add_it_once(tracker, crowd):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(240)
     assert sorted(version.number for version in found) == list(range(2, crowd + 2))
     sources = [column.source for column in force(tracker).declaration.table.columns]
     assert sorted(sources) == sorted({"id", "userId", *(f"own{n}" for n in range(crowd))})
@@ -131,7 +131,7 @@ def test_processes_that_meet_a_field_at_once_add_it_once(tracker):
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    said = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
+    said = [json.loads(process.communicate(timeout=240)[0]) for process in processes]
     assert said == [[2, {"id": "id", "userId": "user_id"}]] * 2
     assert [version.number for version in history(tracker, "p1", "order")] == [2, 1]
 
@@ -147,7 +147,7 @@ def test_a_task_killed_before_its_commit_leaves_nothing_and_its_lock_goes_with_i
         process.stdin.flush()
         wait_until_it_inserts(tracker)
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert force(tracker).number == 1
     version = learn_payloads(tracker, "p1", declared(), [{"id": 1, "userId": 1}], RULES, "next")
     assert (version.number, version.author) == (2, "next")
@@ -159,7 +159,7 @@ def wait_until_it_inserts(tracker: TrackerStore) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
         "AND query LIKE 'INSERT INTO mapping_versions%' AND datname = current_database()"
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while time.monotonic() < until:
         with tracker.transaction() as connection:
             if connection.execute(query).scalar():

@@ -215,7 +215,7 @@ def test_two_deploys_of_one_pipeline_at_once_number_their_versions(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(240)
     assert errors == []
     assert query(tracker, "SELECT number FROM pipeline_versions ORDER BY 1") == [
         (1,),
@@ -247,7 +247,7 @@ def test_two_pipelines_that_want_one_name_at_once_get_one_and_an_error(
         thread.start()
         thread.join(0.5)
         assert results == [], "it did not wait"
-    thread.join(30)
+    thread.join(240)
     assert isinstance(results[0], InputError)
 
 

@@ -133,6 +133,40 @@ def test_show_says_that_events_are_deletes(run, flights, lot):
     assert "is a delete" not in run("show", "flights", "-e", "flight")
 
 
+def read_again(number, intake_version, **changes):
+    """Return an event as it parked at mapping when its source was read."""
+    event = Event(
+        id=f"e{number}", pipeline_id="pl-1", team="aviation", name="ride", key='["7"]',
+        source_version=1, intake_version=intake_version, intake_minute=1,
+        time="2026-01-01T00:00:00Z", data={"n": number},
+    )  # fmt: skip
+    return make_event(
+        number, name="ride", stage="mapping", code="type_mismatch", value=encode(event), **changes
+    )
+
+
+def test_show_says_how_many_events_parked_again_as_their_source_was_read_again(run, flights, lot):
+    lot.park([read_again(n, n) for n in range(2)], 3)
+    assert "copies" not in run("show", "flights", "-e", "ride")
+    lot.park([read_again(n, 10 + n) for n in range(2)], 4)
+    lot.park([read_again(2, 20)], 5)
+    shown = flat(run("show", "flights", "-e", "ride"))
+    assert "copies: the 5 parked are 3 events: some came more than once" in shown
+    assert "5 parked, 0 replaying" in shown
+    [row] = run("show", "flights", "-e", "ride", "--json")
+    assert row["distinct_of_newest"] == [3, 5]
+
+
+def test_copies_are_looked_for_among_the_newest_events_of_a_large_group(run, flights, lot):
+    for number in range(10):
+        lot.park([read_again(number % 6, number)], 3 + number)
+    shown = flat(run("show", "flights", "-e", "ride"))
+    assert "copies: the 8 parked last are 6 events" in shown
+    assert "10 parked, 0 replaying" in shown
+    run("discard", "flights", "-e", "ride", "--why", "test", "--yes")
+    assert "copies" not in run("show", "flights", "-e", "ride")
+
+
 def flat(shown):
     return " ".join(shown.split())
 
@@ -526,7 +560,7 @@ def test_a_terminal_gets_a_payload_a_line_a_field(flights, run, lot):
     given = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     subprocess.run(
         [sys.executable, "-c", code, "sample", "flights", "-e", "noted"],
-        stdout=theirs, stdin=theirs, env={**given, "NO_COLOR": "1"}, timeout=120, check=True,
+        stdout=theirs, stdin=theirs, env={**given, "NO_COLOR": "1"}, timeout=300, check=True,
     )  # fmt: skip
     os.close(theirs)
     said = os.read(ours, 65_536).decode()

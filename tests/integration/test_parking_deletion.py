@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
+from tests.support.denied_deletes import denied
 
 from waybill.access import Decision
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, NotDeletedError, RetryError
 from waybill.parking import ParkedGroupFilter, Parking
 
 pytestmark = pytest.mark.serves
@@ -192,13 +193,13 @@ def test_an_undo_that_holds_an_object_keeps_the_clean_up_off(lot, monkeypatch):
     def slow(*args, **kwargs):
         moved = move(*args, **kwargs)
         held.set()
-        assert go.wait(10)
+        assert go.wait(120)
         return moved
 
     monkeypatch.setattr("waybill.parking.discards.move", slow)
     thread = threading.Thread(target=lambda: lot.parking.undo_discard(FLIGHTS, BY))
     thread.start()
-    assert held.wait(10)
+    assert held.wait(120)
     assert lot.parking.clean_up(grace_s=0).objects == 0
     go.set()
     thread.join()
@@ -220,6 +221,25 @@ def test_an_object_that_a_clean_up_claimed_is_not_brought_back(lot, monkeypatch)
     assert (report.events, report.left_segments, report.left_events) == (0, 1, 1)
     monkeypatch.undo()
     assert lot.parking.clean_up(grace_s=1e9).objects == 1
+
+
+def test_an_object_that_the_store_keeps_holds_no_other_up(lot, monkeypatch):
+    monkeypatch.setattr("waybill.parking.cleanup.BATCH", 2)
+    keys = sorted(lot.park([make_event(n)], n) for n in range(5))
+    lot.parking.discard(FLIGHTS, BY)
+    with denied(lot.objects, keys[0], keys[3]):
+        with pytest.raises(NotDeletedError, match="could not delete 'parked/") as caught:
+            lot.parking.clean_up(grace_s=0)
+        assert caught.value.reasons.keys() == {keys[0], keys[3]}
+        assert lot.keys() == {keys[0], keys[3]}
+        assert lot.states() == {"deleted": 3, "discarded": 2}
+        later = lot.park([make_event(9)], 9)
+        lot.parking.discard(FLIGHTS, BY)
+        with pytest.raises(NotDeletedError):
+            lot.parking.clean_up(grace_s=0)
+        assert later not in lot.keys(), "those that are left come first"
+    assert lot.parking.clean_up(grace_s=0).objects == 2
+    assert lot.keys() == set()
 
 
 @parking_lot.KILL_STEPS

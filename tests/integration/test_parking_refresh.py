@@ -1,12 +1,24 @@
 """Refresh: tracker and bucket compared both ways; only what is decided is deleted."""
 
+import json
+import struct
+
 import pytest
+import zstandard
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 from tests.support.books import batch, nothing_parked
+from tests.support.denied_deletes import denied
 
-from waybill.ledger import acquire_lease, commit_batch
-from waybill.parking import new_refused_key
+from waybill.errors import NotDeletedError
+from waybill.ledger import (
+    acquire_lease,
+    commit_batch,
+    end_generation,
+    flip_generation,
+    lock_generations,
+)
+from waybill.parking import new_key, new_refused_key
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -46,6 +58,40 @@ def test_an_object_that_a_log_or_a_destination_may_still_name_is_kept(lot):
     report = lot.parking.refresh(grace_s=0)
     assert (report.garbage_deleted, report.garbage_kept_undecided) == (0, 4)
     assert {page, load} < lot.keys()
+
+
+def test_objects_with_hostile_keys_or_directories_are_kept_and_hold_nothing_up(lot):
+    wal, end, large = "ab" * 16, f"{'0' * 32}.jsonl.zst", 2**63
+    keys = [
+        f"parked/unloaded/abc/1/{end}",
+        f"parked/unloaded/ff/1/{end}",
+        f"parked/unloaded/770078/1/{end}",
+        f"parked/unloaded/77/{large}/{end}",
+        f"parked/refused/{wal}/{large}/{end}",
+        f"parked/cut/{large}/{end}",
+        f"parked/rewritten/{large}/{end}",
+    ]
+    for key in keys:
+        lot.objects.put(key, b"no parked object")
+    garbage, packed = lot.put([make_event(7)])
+    ledger_at(lot, 8)
+    places = [(["a"], 0, 1), ("a\0b", 0, 1), ("\ud800", 0, 1), ("a", "0", 1), ("a", 2**31, 1)]
+    for topic, partition, offset in [*places, ("a", 0, None)]:
+        place = {"topic": topic, "kafka_partition": partition, "first_offset": offset}
+        keys.append(put_directory(lot, [packed.segments[0].to_json() | place]))
+    keys.append(put_directory(lot, [1]))
+    report = lot.parking.refresh(grace_s=0)
+    assert (report.garbage_deleted, report.garbage_kept_undecided) == (1, len(keys))
+    assert lot.keys() == set(keys)
+    assert garbage not in keys
+
+
+def put_directory(lot, listed):
+    """Store an object that is nothing but a directory, of whatever it is to list."""
+    listing = zstandard.compress(json.dumps({"version": 1, "segments": listed}).encode())
+    key = new_key()
+    lot.objects.put(key, listing + struct.pack("<I", len(listing)) + b"WBP1")
+    return key
 
 
 def test_an_object_of_a_refused_message_is_garbage_once_another_holds_the_message(lot):
@@ -89,6 +135,28 @@ def test_staged_garbage_is_deleted_once_every_consumer_went_past_it(lot):
     assert lot.parking.refresh(grace_s=0).garbage_deleted == 1
     assert lot.objects.exists("elsewhere/y")
     lot.objects.delete(["elsewhere/y"])
+
+
+def test_the_consumer_of_an_ended_generation_keeps_no_staged_garbage(lot):
+    """Nobody takes that lease again; while the generation drains, its consumer may still commit."""
+    topic, place = "events.t.w", ("c", "t")
+    acquire_lease(lot.tracker, f"processing/{topic}", holder="h")
+    with lot.tracker.transaction() as connection:
+        generations = lock_generations(connection, topic, alone=True)
+        second = flip_generation(connection, generations, partitions=4)
+    lot.objects.put("staged/2026/01/01/x.wbs", b"rows")
+    acquire_lease(lot.tracker, f"processing/{second.name}", holder="h")
+    lot.sql(
+        "UPDATE consumers SET seen_at = now() + CASE name WHEN :second THEN interval '2 s' "
+        "ELSE interval '-1 hour' END",
+        second=f"processing/{second.name}",
+    )
+    assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
+    with lot.tracker.transaction() as connection:
+        [first, _] = lock_generations(connection, topic, alone=True)
+        assert end_generation(connection, first, place=place, ends={})
+    assert lot.parking.refresh(grace_s=0).garbage_deleted == 1
+    assert lot.keys() == set()
 
 
 def test_a_row_whose_object_is_gone_is_an_alarm_and_stays(lot, caplog):
@@ -135,12 +203,39 @@ def test_wrong_aggregates_are_reported_and_corrected(lot):
     assert detail["parked"] == [7, 1]
 
 
-def stage(lot, key, state, loaded_s_ago=None):
+def test_objects_that_the_store_keeps_hold_nothing_else_up(lot, monkeypatch):
+    monkeypatch.setattr("waybill.parking.refreshing._BATCH", 2)
+    ledger_at(lot, 100)
+    strays = sorted(lot.put([make_event(n)])[0] for n in range(5))
+    gone = lot.park([make_event(50)], 1)
+    lot.objects.delete([gone])
+    for number in range(3):
+        stage(lot, f"staged/{number}", "loaded", 7200)
+    lot.sql("UPDATE parked_partitions SET parked = 7")
+    kept = {strays[0], strays[3], "staged/0"}
+    with (
+        denied(lot.objects, *kept),
+        pytest.raises(NotDeletedError, match=r"AccessDenied Access Denied\.") as caught,
+    ):
+        lot.parking.refresh(grace_s=0, staged_kept_s=0)
+    assert caught.value.reasons.keys() == kept
+    assert lot.keys() == kept
+    assert lot.sql("SELECT DISTINCT state FROM staged_objects") == [("deleted",)]
+    done = lot.sql("SELECT action FROM audit_log WHERE who = 'refresh_tracker' ORDER BY id")
+    assert done == [("object_missing",), ("correct_aggregates",)]
+    report = lot.parking.refresh(grace_s=0, staged_kept_s=0)
+    assert (report.garbage_deleted, report.missing) == (3, (gone,))
+    lot.sql("DELETE FROM segments")
+    lot.sql("DELETE FROM parked_partitions")
+
+
+def stage(lot, key, state, loaded_s_ago=None, number=1):
     lot.objects.put(key, b"rows")
     lot.sql(
         "INSERT INTO staged_objects (key, destination, commit_number, rows, bytes, state, "
-        "loaded_at) VALUES (:key, 'w', 1, 1, 4, :state, now() - make_interval(secs => :ago))",
+        "loaded_at) VALUES (:key, 'w', :number, 1, 4, :state, now() - make_interval(secs => :ago))",
         key=key,
+        number=number,
         state=state,
         ago=loaded_s_ago,
     )
@@ -153,6 +248,36 @@ def test_staged_objects_are_deleted_a_grace_after_they_were_loaded(lot):
     report = lot.parking.refresh(grace_s=3600, staged_kept_s=3600)
     assert (report.staged_deleted, report.missing) == (1, ())
     assert lot.keys() == {"staged/new", "staged/waiting"}
+
+
+def test_what_an_open_rewind_is_to_load_again_stays_until_no_pipeline_goes_there(lot):
+    for number in range(1, 6):
+        stage(lot, f"staged/{number}", "loaded", 7200, number)
+    for name in ("orders", "flights"):
+        lot.sql("INSERT INTO pipelines (id, name, team) VALUES (:name, :name, 'a')", name=name)
+        lot.sql(
+            "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, "
+            "deployed_by) VALUES (:name, 1, 'v', '{\"destination\": \"w\"}', 'ann')",
+            name=name,
+        )
+    lot.sql(
+        "INSERT INTO destination_rewinds (destination, commits, done_to, reloaded_at) VALUES "
+        "('w', '[[1, 1]]', 0, now()), ('other', '[[1, 9]]', 0, NULL), "
+        "('w', '[[2, 3], [5, 5]]', 2, NULL)"
+    )
+
+    def refreshed():
+        report = lot.parking.refresh(grace_s=0, staged_kept_s=3600)
+        return report.staged_deleted, lot.keys()
+
+    assert refreshed() == (3, {"staged/3", "staged/5"})
+    for name, left in (("orders", {"staged/3", "staged/5"}), ("flights", set())):
+        lot.sql(
+            "INSERT INTO undeployments (pipeline_id, asked_by, drop_tables, done_at) "
+            "VALUES (:name, 'ann', true, now())",
+            name=name,
+        )
+        assert refreshed()[1] == left
 
 
 @parking_lot.KILL_STEPS

@@ -74,7 +74,7 @@ def test_every_event_is_as_likely_as_any_other_of_its_cause(lot):
         events, _ = drawn(lot, n=10, seed=seed)
         seen.update(event.kafka_offset for _, event in events)
     assert set(seen) == set(range(41))
-    assert 10 <= min(seen.values()) <= max(seen.values()) <= 55  # 29 expected, 4.7 deviation
+    assert 5 <= min(seen.values()) <= max(seen.values()) <= 60  # 29 expected, 4.7 deviation
 
 
 def test_a_sample_reads_no_more_segments_than_it_has_events(lot, monkeypatch):

@@ -392,7 +392,7 @@ def test_a_transaction_that_was_open_when_the_slot_was_made_is_waited_for(dsn, s
         thread.join(2)
         assert thread.is_alive(), "what the open transaction wrote would be in neither"
         writer.commit()
-    thread.join(30)
+    thread.join(240)
     assert not thread.is_alive()
     merged = cdc.Merged()
     merged.take(cdc.records(found["pages"]))
@@ -490,11 +490,11 @@ def test_a_server_that_restarts_ends_the_run_and_loses_nothing(
     thread.start()
     wait_for(lambda: slot(shop).active_pid)
     time.sleep(1)
-    monkeypatch.setattr(server, "stop_grace_s", 120.0)
+    monkeypatch.setattr(server, "stop_grace_s", 480.0)
     began = time.monotonic()
     server.stop()
-    assert time.monotonic() - began < 60, "a reader that confirms nothing holds no server up"
-    thread.join(60)
+    assert time.monotonic() - began < 240, "a reader that confirms nothing holds no server up"
+    thread.join(240)
     assert errors, "the run ends, to be tried again"
     with pytest.raises(RetryError):
         list(long.read(cursor))

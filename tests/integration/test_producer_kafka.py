@@ -1,10 +1,10 @@
 """The lossless producer against a real broker: what it promises, and what it does with refusals."""
 
 import os
-import time
-import uuid
+from functools import partial
 
 import pytest
+from tests.support.topics import new_topic, read_all, until
 
 from waybill.errors import InputError, StopError
 from waybill.producer import LosslessProducer, ProducerBusyError, WalFullError
@@ -21,45 +21,15 @@ def config(kafka):
 
 @pytest.fixture
 def make_topic(kafka):
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-
     def make(partitions=2, **settings):
-        name = f"producer-{uuid.uuid4().hex[:12]}"
-        settings = {key.replace("_", "."): str(value) for key, value in settings.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
-        return name
+        return new_topic(kafka.bootstrap_servers, "producer", partitions, **settings)
 
     return make
 
 
 @pytest.fixture
 def read(kafka):
-    from confluent_kafka import Consumer, TopicPartition
-
-    def read_all(topic):
-        """Return all messages of a topic, in partition and offset order."""
-        consumer = Consumer(
-            {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "log_level": 0}
-        )
-        try:
-            found = []
-            for partition in consumer.list_topics(topic, 10).topics[topic].partitions:
-                at = TopicPartition(topic, partition, 0)
-                _, high = consumer.get_watermark_offsets(at, 10)
-                consumer.assign([at])
-                last = -1
-                while last < high - 1:
-                    for message in consumer.consume(1000, 0.1):
-                        assert message.error() is None
-                        found.append(message)
-                        last = message.offset()
-            return found
-        finally:
-            consumer.close()
-
-    return read_all
+    return partial(read_all, kafka.bootstrap_servers)
 
 
 def settings(path, **values):
@@ -74,13 +44,6 @@ def settings(path, **values):
 
 def values_of(messages):
     return sorted(message.value() for message in messages)
-
-
-def until(condition, limit_s=60.0):
-    limit = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < limit, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_messages_arrive_once_in_order_per_key_with_their_stamps(

@@ -28,7 +28,7 @@ def raise_limit(kafka, topic, limit):
     )
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def test_without_a_taker_an_undeliverable_message_is_parked_until_it_is_sent_again(

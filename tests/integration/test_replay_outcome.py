@@ -251,6 +251,37 @@ def test_the_exit_code_is_0_only_where_all_passed(
     assert done.exit_code == code, done.output
 
 
+@pytest.mark.parametrize(
+    ("parked_children", "code", "said"),
+    [
+        ((), 0, "10 passed, 0 parked again, 0 in flight rows at the destination: 12 delivered"),
+        (
+            (1, 2),
+            2,
+            "9 passed, 1 parked again, 0 in flight rows at the destination: 10 delivered "
+            "1 parked again: mapping/not_null_violation",
+        ),
+    ],
+)
+def test_an_event_that_was_split_counts_once_and_its_rows_each(
+    run: Any, books: Books, monkeypatch: pytest.MonkeyPatch,
+    parked_children: tuple[int, ...], code: int, said: str,
+) -> None:  # fmt: skip
+    def trigger(_self: Any, _dag_id: str, run_id: str, _conf: Any) -> None:
+        done = run_replay(books.settings, **NAMES, who="ann", run_id=run_id)
+        split = min(books.sent(), key=lambda event: event.id)
+        children = [decode(encode(split)) for _ in parked_children]
+        for number, child in zip(parked_children, children, strict=True):
+            child.id += f"/{number}"
+        books.process(children)
+        books.load({done.replay_id: {"delivered": 12 - len(children)}})
+
+    monkeypatch.setattr(Airflow, "trigger", trigger)
+    done = run(*WORDS, "--wait", "9")
+    assert f"10 of 10 events sent back: {said} " in " ".join(done.stdout.split())
+    assert done.exit_code == code, done.output
+
+
 @pytest.mark.parametrize("wait", ["0", "9"])
 def test_a_run_that_had_nothing_left_to_send_ends_with_2(
     run: Any, books: Books, monkeypatch: pytest.MonkeyPatch, wait: str

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.audited import PIPELINE, Way
-from tests.support.books import open_books
+from tests.support.books import open_books, sessions_ended
 from tests.support.children import forked, was_killed
 from tests.support.many_batches import ManyBatches, fill
 
@@ -144,7 +144,8 @@ def killed_at(way: Way, point: int) -> bool:
         tracker.left = point
         trim_rows(tracker, kept_s=KEPT_S)
 
-    return was_killed(forked(trim))
+    with sessions_ended(way.tracker):
+        return was_killed(forked(trim))
 
 
 def test_a_kill_between_any_two_transactions_changes_no_book(

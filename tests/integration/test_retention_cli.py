@@ -39,6 +39,8 @@ def test_what_is_shown_asked_and_trimmed(settings: Any, tmp_path: Path) -> None:
     rules = json.loads(shown.output)
     assert rules["tables"].keys() == METADATA.tables.keys()
     assert rules["settings"]["log_days"] == 7
+    assert all(one["bytes"] > 0 for one in rules["tables"].values())
+    assert rules["problem"] is None
     words = runner.invoke(app, ["retention", "show"]).output
     assert "rows of the tracker: 90 days (WAYBILL_RETENTION__BOOKS_DAYS)" in words
     refused = runner.invoke(app, ["retention", "run"], input="n\n")
@@ -53,6 +55,44 @@ def test_what_is_shown_asked_and_trimmed(settings: Any, tmp_path: Path) -> None:
     assert set(report["rows"].values()) == {0}
     assert report["source_keys"] == {"deleted": 0, "bytes": 0, "kept": {}}
     assert runner.invoke(app, ["retention", "run", "--yes"]).exit_code == 0
+
+
+def test_tables_are_shown_with_their_sizes_the_largest_first(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO audit_log (who, action, target) SELECT 'ann', 'test', "
+                "repeat(md5(n::text), 9) FROM generate_series(1, 3000) n"
+            )
+        )
+    shown = CliRunner().invoke(app, ["retention", "show"])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    assert len(lines) < 90
+    assert max(map(len, lines)) <= 80
+    head = next(number for number, line in enumerate(lines) if line.startswith("table "))
+    name, size, unit, *_ = lines[head + 2].split()
+    assert (name, unit) == ("audit_log", "MiB")
+    assert float(size) > 1
+    rest = " ".join(shown.stdout.split()).partition("tables more do not grow with events")[2]
+    assert "upkeep_jobs" in rest
+    assert "KiB together" in rest
+
+
+def test_without_a_tracker_rules_are_shown_and_sizes_are_not(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://nobody:x@127.0.0.1:1/none")
+    shown = CliRunner().invoke(app, ["retention", "show"])
+    assert shown.exit_code == 0, shown.output
+    assert "sizes are not known: " in " ".join(shown.stderr.split())
+    assert "audit_log" in shown.stdout
+    assert "together" not in shown.stdout
+    [line] = CliRunner().invoke(app, ["retention", "show", "--json"]).stdout.splitlines()
+    assert json.loads(line)["tables"]["audit_log"]["bytes"] is None
 
 
 def test_the_command_names_a_log_that_keeps_records(settings: Any, tmp_path: Path) -> None:

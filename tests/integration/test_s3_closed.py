@@ -28,7 +28,7 @@ def parked(s3: servers.S3Server) -> str:
 
 
 def asked(port: int, method: str, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     content = b"overwritten" if method in ("PUT", "POST") else None
     connection.request(method, path, body=content)
     answer = connection.getresponse()
@@ -67,7 +67,7 @@ def test_nobody_gets_at_an_object_by_http(s3: servers.S3Server, parked: str, met
 
 
 def call(channel: grpc.Channel, method: str, request: bytes) -> Any:
-    return channel.unary_unary(method)(request, timeout=20)
+    return channel.unary_unary(method)(request, timeout=120)
 
 
 def text(number: int, value: str) -> bytes:

@@ -64,7 +64,7 @@ def test_no_process_is_started_with_a_secret(stack_settings: Settings) -> None:
         return False
 
     try:
-        servers.wait_for(java, 120.0)
+        servers.wait_for(java, 300.0)
     finally:
         services.stop_application(settings, "processing", "default")
     assert any("kafka.Kafka" in line for line in seen)

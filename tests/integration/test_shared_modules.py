@@ -219,7 +219,7 @@ def test_held_events_go_on_with_the_modules_of_the_version_that_is_active_then(l
 
 @pytest.mark.slow
 @pytest.mark.campaign
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2400)
 def test_a_running_stream_takes_shared_modules_with_their_versions(stack_settings, tmp_path):
     settings = streams.with_orders(stack_settings, tmp_path, rows=1)
     root = settings.pipelines_dir

@@ -141,7 +141,7 @@ def shop(stack_settings, tmp_path):
     return Shop(settings)
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_what_is_read_again_has_the_same_ids_and_the_cursor_is_audited_kept_and_put_back(shop):
     assert shop.run("run-1").read == ROWS
     first, stood = shop.sent(), shop.cursor()
@@ -179,7 +179,7 @@ def test_what_is_read_again_has_the_same_ids_and_the_cursor_is_audited_kept_and_
     assert ingest_progress(shop.settings, pipeline).unsettled == 0
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_a_run_that_begins_elsewhere_leaves_the_reading_that_was_asked_for_before_to_the_next(shop):
     shop.run("run-1")
     with open_tracker(shop.settings.tracker) as tracker, tracker.transaction() as connection:
@@ -189,7 +189,7 @@ def test_a_run_that_begins_elsewhere_leaves_the_reading_that_was_asked_for_befor
     assert shop.run("run-4").read == 0
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_what_lies_between_two_values_is_read_again_and_the_cursor_stays_where_it_is(shop):
     with pytest.raises(InputError, match="to: nothing of table 'orders' was read yet"):
         shop.run("run-0", **{"from": "110", "to": "124", "why": "x"})
@@ -216,7 +216,7 @@ def test_what_lies_between_two_values_is_read_again_and_the_cursor_stays_where_i
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_a_range_that_is_read_again_by_runs_that_are_killed_is_sent_once_more_and_no_row_else(shop):
     """Killed with pages in the log that are not committed; then amid the range."""
     shop.run("run-1")
@@ -234,7 +234,7 @@ def test_a_range_that_is_read_again_by_runs_that_are_killed_is_sent_once_more_an
     assert shop.run("run-5").read == 0
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_what_cannot_be_done_is_said_and_changes_nothing(shop):
     with pytest.raises(InputError, match="no reset of this source's cursor"):
         shop.run("run-1", put_back=True, why="x")
@@ -255,7 +255,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(shop):
         shop.run("run-5", **{"from": "3", "to": "4", "why": "x"})
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_a_run_that_is_killed_after_it_moved_the_cursor_goes_on_from_there_when_it_is_tried_again(
     shop,
 ):
@@ -270,7 +270,7 @@ def test_a_run_that_is_killed_after_it_moved_the_cursor_goes_on_from_there_when_
     assert shop.sql("SELECT count(*) FROM cursor_resets") == [(1,)]
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_a_run_from_a_value_that_died_after_its_first_page_reads_what_is_left_when_it_is_tried_again(
     shop,
 ):
@@ -289,7 +289,7 @@ def test_a_run_from_a_value_that_died_after_its_first_page_reads_what_is_left_wh
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_a_range_that_is_not_read_to_its_end_stays_when_the_source_is_read_again_from_a_value(shop):
     shop.run("run-1")
     first, stood = shop.sent(), shop.cursor()
@@ -306,7 +306,7 @@ def test_a_range_that_is_not_read_to_its_end_stays_when_the_source_is_read_again
 
 
 @pytest.mark.campaign
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("does", ["pass", "begin(*given)"], ids=["before", "after"])
 def test_a_cursor_is_put_back_once_whenever_the_run_that_does_it_is_killed(shop, does):
     shop.run("run-1")

@@ -50,7 +50,7 @@ real = CsvConnector.read
 def slowly(self, cursor):
     for page in real(self, cursor):
         yield page
-        time.sleep(0.3)
+        time.sleep(1.0)  # half a minute in all, in which it is looked at, stopped or killed
 CsvConnector.read = slowly
 """
 RUN = (
@@ -98,7 +98,7 @@ def line(tracker: TrackerStore) -> SourceLine:
     return found
 
 
-def wait_until(tracker: TrackerStore, holds: Any, limit_s: float = 60) -> SourceLine:
+def wait_until(tracker: TrackerStore, holds: Any, limit_s: float = 180) -> SourceLine:
     end = time.monotonic() + limit_s
     while not holds(found := line(tracker)):
         assert time.monotonic() < end, found
@@ -154,7 +154,7 @@ def test_a_run_is_seen_while_it_goes_is_stopped_at_a_page_and_the_next_one_reads
         ask_stop(tracker, ID, Decision("mia", "the source is too slow"))
         with pytest.raises(InputError, match="asked before"):
             ask_stop(tracker, ID, Decision("mia", "again"))
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=180)
     finally:
         children.kill(child)
     assert child.returncode == 0, output
@@ -203,7 +203,7 @@ def test_a_task_that_gets_airflows_signal_stops_at_a_page(
     try:
         wait_until(tracker, lambda one: one.figures.read > 0)
         os.kill(child.pid, signal.SIGTERM)
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=180)
     finally:
         children.kill(child)
     assert child.returncode == 0, output
@@ -221,7 +221,7 @@ def test_a_killed_run_is_silent_after_a_minute_and_the_next_one_takes_the_row(
     try:
         wait_until(tracker, lambda one: one.figures.read > 0)
         os.killpg(child.pid, signal.SIGKILL)
-        child.wait(30)
+        child.wait(120)
     finally:
         children.kill(child)
     assert line(tracker).state == "running"
@@ -264,7 +264,7 @@ def test_a_second_try_that_finds_the_log_open_leaves_the_first_one_seen_and_stop
             services.run_ingest(settings, NAME)
         assert (line(tracker).state, line(tracker).error) == ("running", "")
         ask_stop(tracker, ID, Decision("mia", "twice"))
-        output, _ = child.communicate(timeout=60)
+        output, _ = child.communicate(timeout=180)
     finally:
         children.kill(child)
     assert child.returncode == 0, output

@@ -56,20 +56,27 @@ def test_without_a_user_for_airflow_or_a_run_no_slots_are_shared(settings: Setti
     assert services.share_slots(settings.model_copy(update={"airflow": airflow})) == {}
 
 
+class Pace:
+    """How long a source waits behind each page: half a minute for all, so that tests can act."""
+
+    page_s = 1.0
+
+
 @pytest.fixture
-def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = CsvConnector.read
+def slowly(monkeypatch: pytest.MonkeyPatch) -> Pace:
+    real, pace = CsvConnector.read, Pace()
 
     def read(self: Any, cursor: Any) -> Iterator[Any]:
         for page in real(self, cursor):
             yield page
-            time.sleep(0.1)
+            time.sleep(pace.page_s)
 
     monkeypatch.setattr(CsvConnector, "read", read)
+    return pace
 
 
 def test_a_run_that_is_asked_gives_its_slot_back_at_a_page_and_goes_on_as_the_same_run(
-    settings: Settings, tracker: TrackerStore, slowly: None
+    settings: Settings, tracker: TrackerStore, slowly: Pace
 ) -> None:
     assert not any_run(tracker)
     found: list[Any] = []
@@ -80,7 +87,8 @@ def test_a_run_that_is_asked_gives_its_slot_back_at_a_page_and_goes_on_as_the_sa
     ask_leave(tracker, [ID])
     user = read_slot_users(tracker, [NAME, "no such"])[NAME]
     assert (user.pipeline_id, user.team) == (ID, orders.team_of(settings.pipelines_dir))
-    thread.join(60)
+    thread.join(180)
+    slowly.page_s = 0.0
     [first] = found
     assert isinstance(first, RunSoFar)
     waits = line(tracker)
@@ -173,7 +181,7 @@ def test_a_run_without_a_slot_is_not_moved_by_being_asked(
 
 
 def test_a_run_that_waits_can_be_stopped_and_ends_at_its_next_page(
-    settings: Settings, tracker: TrackerStore, slowly: None, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tracker: TrackerStore, slowly: Pace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as asked:
         asked.setattr(RunProgress, "leave_asked", lambda _self: True)
@@ -249,8 +257,9 @@ def frozen(kafka: Any) -> Iterator[Any]:
 
 @pytest.mark.campaign
 def test_a_kafka_that_takes_nothing_is_waited_for_without_a_slot_and_the_run_ends_exact(
-    settings: Settings, tracker: TrackerStore, slowly: None, frozen: Any
+    settings: Settings, tracker: TrackerStore, slowly: Pace, frozen: Any
 ) -> None:
+    slowly.page_s = 0.1
     rows = 60 * PAGE_ROWS  # more pages than may be on their way at once
     orders.write_orders(settings.pipelines_dir, rows=rows, page_rows=PAGE_ROWS)
     found: list[Any] = []

@@ -155,7 +155,7 @@ def test_the_stack_comes_up_survives_kills_and_goes_down(
     processes.register(home / "run", "spark-processing-x", stray.pid)
     assert "spark-processing-x" in pids(waybill)
     _down_ends_the_workers_of_a_killed_scheduler(waybill, second["airflow-scheduler"])
-    assert stray.wait(10) == -signal.SIGTERM
+    assert stray.wait(120) == -signal.SIGTERM
     assert foreign.poll() is None
     _nothing_is_left(home)
     _is_wiped(home, waybill)

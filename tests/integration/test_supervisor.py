@@ -20,10 +20,10 @@ from waybill.settings import Settings, SparkSettings
 from waybill.stack import credentials, jars, processes, supervisor
 from waybill.stack.embedded import Stack
 
-pytestmark = [pytest.mark.serves, pytest.mark.timeout(300), pytest.mark.campaign]
+pytestmark = [pytest.mark.serves, pytest.mark.timeout(1800), pytest.mark.campaign]
 WATCHED = ("postgres", "kafka", "s3", "trace-shipper")
 """Without Airflow: its components are in ``test_stack_up``."""
-BACK_S = 120
+BACK_S = 400
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def run(stack: Stack, *words: str) -> subprocess.CompletedProcess[str]:
         env={**kept, "WAYBILL_HOME": str(stack.home)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
 

@@ -30,7 +30,7 @@ def log(kafka: Any) -> KafkaLog:
         missing = records - made.watermarks(topic)[0][1]
         for _ in range(missing):
             producer.produce(name, b"{}", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     return made
 
 
@@ -43,12 +43,16 @@ def test_all_topics_at_once_say_what_each_says_alone(log: KafkaLog) -> None:
         assert (span.topic, span.marks) == (topic, log.watermarks(topic))
 
 
-def test_first_records_of_many_partitions_come_at_once(log: KafkaLog) -> None:
+def test_first_records_of_many_partitions_come_at_once(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_ANSWER_S", "_STUCK_S"):
+        monkeypatch.setattr(storage_log, name, 240.0)
     began = time.monotonic()
     found = log.first_times({NAMES[1]: {0: 0, 1: 0}, NAMES[2]: {0: 1}})
     assert found[NAMES[1]] == {0: log.first(NAMES[1], {0: 0})[0][0], 1: None}
     assert found[NAMES[2]] == {0: log.first(NAMES[2], {0: 1})[0][0]}
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 120
 
 
 def test_a_partition_that_is_not_there_is_left_out_and_holds_up_no_other(log: KafkaLog) -> None:
@@ -74,6 +78,9 @@ def frozen(kafka: Any) -> Iterator[Callable[[], None]]:
 def test_of_a_broker_that_freezes_amid_the_question_all_topics_are_named_in_time(
     log: KafkaLog, frozen: Callable[[], None], monkeypatch: pytest.MonkeyPatch, amid: str
 ) -> None:
+    config = {**storage_log.client_config(log._settings), "socket.timeout.ms": 120_000}
+    monkeypatch.setattr(storage_log, "client_config", lambda _settings: config)
+    log._forget_admin()
     assert sorted(log.spans(NAMES)) == NAMES  # it is connected before it has little time
     monkeypatch.setattr(storage_log, "_SOON_S", 1.0)
     monkeypatch.setattr(storage_log, "_SPANS_S", 4.0)
@@ -86,7 +93,7 @@ def test_of_a_broker_that_freezes_amid_the_question_all_topics_are_named_in_time
     monkeypatch.setattr(log, amid, freeze_first)
     began = time.monotonic()
     found = log.spans(NAMES)
-    assert time.monotonic() - began < 8  # the client by itself takes 10
+    assert time.monotonic() - began < 60  # the client by itself takes 120
     assert sorted(found) == NAMES
     for name, error in found.items():
         assert isinstance(error, AwayError)

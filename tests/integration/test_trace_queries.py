@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
+from tests.servers import wait_for
 from tests.support.children import forked
 from tests.support.memory_traces import MemoryTraces, made
 
@@ -27,7 +28,7 @@ from waybill.trails.trail import TrailBooks
 pytestmark = pytest.mark.serves
 
 ONE = ask_for_ids(["e"])
-WAIT_S = 10.0
+WAIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -224,15 +225,13 @@ def test_while_it_runs_it_says_how_far_it_is_and_by_which_execution(tracker, mak
     traces.waits = True
     desk = TrailService(tracker, make_runner(traces))
     asked = desk.ask(ONE, who="anna", limit_s=0.0)
-    told = threading.Event()
-    for _ in range(200):
+
+    def is_told():
         found = read(tracker, asked.id)
         told_of = (found.objects, found.external_id, found.backend, found.state)
-        if told_of == (3, "execution-1", "duckdb", "running"):
-            break
-        told.wait(0.05)
-    else:
-        pytest.fail(f"never told: {found}")
+        return told_of == (3, "execution-1", "duckdb", "running")
+
+    wait_for(is_told, WAIT_S)
     traces.waits = False
     assert desk.wait(asked.id, limit_s=WAIT_S).state == "done"
 
@@ -327,7 +326,7 @@ def kill_while_it_looks(tracker):
             books = TrailBooks(own, lambda batches: batches, lambda _: None)
             desk = TrailService(own, Runner(books, lambda: slow, shipped_after_s=5.0))
             desk.ask(ONE, who="anna", limit_s=0.0)
-            slow.began.wait(WAIT_S)
+            assert slow.began.wait(WAIT_S)
             os.write(writing, b"!")
             signal.pause()
 
@@ -343,7 +342,7 @@ def test_a_question_whose_process_is_killed_is_answered_by_another(
     tracker, make_runner, monkeypatch
 ):
     """A real process that is killed while it looks; how long it is waited for is shortened."""
-    monkeypatch.setattr(trace_queries, "STALE_S", 1.0)
+    monkeypatch.setattr(trace_queries, "STALE_S", 3.0)
     tracker.engine.dispose()
     kill_while_it_looks(tracker)
     [asked] = trace_queries.newest(tracker, asked_by="anna", limit=5)

@@ -8,7 +8,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from multiprocessing import forkserver
 from pathlib import Path
@@ -83,7 +84,7 @@ def _seen(query: DuckDbTraces) -> tuple[Counter[str], dict[str, int]]:
 def _compact(s3: S3Settings, point: tuple[str, int, str] | None, kept_s: float) -> int | None:
     process = PROCESSES.Process(target=tracing_child.compact, args=(s3, point, kept_s))
     process.start()
-    process.join(90)
+    process.join(240)
     return process.exitcode
 
 
@@ -112,16 +113,41 @@ def test_a_compaction_that_is_killed_changes_no_answer_and_the_next_one_ends_it(
 def test_two_compactions_at_once_do_the_work_once(shipped: S3Settings, query: DuckDbTraces) -> None:
     before = _seen(query)
     both = [
-        PROCESSES.Process(target=tracing_child.compact, args=(shipped, None, 600.0, 60.0))
+        PROCESSES.Process(target=tracing_child.compact, args=(shipped, None, 600.0, 300.0))
         for _ in range(2)
     ]
     for one in both:
         one.start()
     for one in both:
-        one.join(90)
+        one.join(240)
     assert [one.exitcode for one in both] == [0, 0]
     assert _seen(query) == before
     assert len(read_manifests(ObjectStore(shipped))) == 1
+
+
+def test_two_compactions_that_clear_one_hour_both_end(
+    shipped: S3Settings, query: DuckDbTraces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find it being cleared: what they store is the same, and so is its ETag."""
+    before = _seen(query)
+    Compactor(ObjectStore(shipped), after_s=-60, kept_s=600).run()
+    store = ObjectStore(shipped)
+    [done] = read_manifests(store)
+    store.put(done.key, replace(done, state="deleting").encode())
+    others: list[int] = []
+    delete = store.delete
+
+    def overtaken(keys: Sequence[str]) -> None:
+        delete(keys)
+        if not others:
+            other = Compactor(ObjectStore(shipped), after_s=-60, kept_s=0)
+            others.append(other.run().deleted)
+
+    monkeypatch.setattr(store, "delete", overtaken)
+    assert Compactor(store, after_s=-60, kept_s=0).run().deleted == 3
+    assert others == [3]
+    assert read_manifests(store) == ()
+    assert _seen(query) == before
 
 
 def test_a_look_up_reads_its_bucket_alone_once_all_is_compacted(

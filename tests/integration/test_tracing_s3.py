@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pydantic import SecretStr
-from tests.servers import CHECKOUT, PostgresServer, S3Server
+from tests.servers import CHECKOUT, PostgresServer, S3Server, wait_for
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
 from waybill import services
@@ -235,14 +235,14 @@ def test_a_store_that_is_away_is_waited_out_and_nothing_is_lost(
     s3.start()
     _wait_until_empty(settings.spool_dir)
     done.set()
-    shipper.join(30)
+    shipper.join(240)
     assert [report.records for report in reports] == [200]
     for seed in ("before", "during"):
         assert len(query.trail(ids(1, seed)[0])) == 1
 
 
 def _wait_until_empty(spool_dir: Path) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300
     while trace_spool(spool_dir).files():
         assert time.monotonic() < deadline, "the spool was not shipped"
         time.sleep(0.1)
@@ -294,14 +294,12 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
     )
     try:
         _wait_until_empty(settings.spool_dir)
-        time.sleep(0.5)
-        listing = subprocess.run(
-            [*command, "files", "list", "--json", "--state", "shipped"],
-            env=environment,
-            capture_output=True,
-            check=True,
+        listed = [*command, "files", "list", "--json", "--state", "shipped"]
+        (record,) = wait_for(
+            lambda: json.loads(
+                subprocess.run(listed, env=environment, capture_output=True, check=True).stdout
+            )
         )
-        (record,) = json.loads(listing.stdout)
         assert record["state"] == "shipped"
         assert len(record["shipment"]["keys"]) == 1
         table = subprocess.run(
@@ -310,7 +308,7 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
         assert b"shipped 1" in table.stdout
         recorder.write([batch(ids(100, "last"))])
         ship.send_signal(signal.SIGTERM)
-        out, log = ship.communicate(timeout=60)
+        out, log = ship.communicate(timeout=240)
     finally:
         ship.kill()
     assert ship.returncode == 0, log.decode()

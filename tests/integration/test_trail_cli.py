@@ -533,6 +533,23 @@ def test_of_a_key_that_was_not_found_the_nearest_is_said(lot, run, spool, flight
     assert "nearest" in run(*of, "nothing", "--json", exit_code=3)["missing"][0]
 
 
+def test_of_a_key_that_was_not_found_it_is_said_that_records_parked_at_ingestion(
+    lot, run, spool, flights
+):
+    told.way(lot, spool, [ONE])
+    of = ("trail", "--pipeline", "flights", "--key", "4712")
+    lot.park([make_event(3, stage="ingestion", code="delivery_failed")], 1)
+    assert "parked at ingestion" not in flat(run(*of, exit_code=3)), "these are events"
+    raw = make_event(4, stage="ingestion", code="source_version_invalid", value=b'{"id": 4712}')
+    lot.park([raw], 2)
+    shown = flat(run(*of, exit_code=3))
+    assert "one record of this pipeline parked at ingestion and never became an event" in shown
+    assert "`waybill parked sample pl-1 --stage ingestion` shows some" in shown
+    assert "4712" in run("parked", "sample", "pl-1", "--stage", "ingestion")
+    [missing] = run(*of, "--json", exit_code=3)["missing"]
+    assert "parked at ingestion" in missing["nearest"][0]
+
+
 def test_children_of_a_split_event_are_shown_below_it(lot, run, spool, flights):
     told.way(lot, spool, [ONE], staged=False)
     for index in (0, 10, 9):

@@ -8,6 +8,7 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import duckdb
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -24,8 +25,10 @@ from waybill.deployment import (
     hold_undeployment,
     refuse_replays,
 )
+from waybill.destinations import open_destination
 from waybill.destinations.transactional.destination import SqlDestination
 from waybill.errors import InputError, RetryError
+from waybill.pipelines import load_pipeline
 from waybill.services import undeployment as service
 from waybill.services.ingestion import run_ingest
 from waybill.settings import Settings
@@ -173,7 +176,7 @@ def test_what_a_dead_run_left_in_its_log_is_brought_to_kafka_and_nothing_more_is
     write(tmp_path, rows=600)
     deploy(folder)
     child = children.start(Settings(), HALF_A_PAGE)
-    child.communicate(timeout=90)
+    child.communicate(timeout=300)
     assert child.returncode == -signal.SIGKILL
     assert tracked("SELECT state FROM write_ahead_logs") == [("open",)]
     tracked("UPDATE source_runs SET told_at = told_at - interval '2 minutes' RETURNING 1")
@@ -209,14 +212,7 @@ def test_an_open_replay_is_a_reason_not_to(folder, tmp_path):
 
 def make_table():
     """Make the table of orders with a row, as loads do, and its books."""
-    from waybill.destinations import open_destination
-    from waybill.pipelines import load_pipeline
-
-    settings = Settings()
-    spec = load_pipeline(settings.pipelines_dir / "orders").events["order"].table
-    with open_destination("warehouse", settings.destinations["warehouse"], settings.s3) as found:
-        found.ensure_table(spec)
-        found.held(0, [])
+    make_bare_table()
     warehouse(
         "INSERT INTO shop.orders (number, note, _waybill_id, _waybill_source_version, "
         "_waybill_intake_version, _waybill_loaded_at) VALUES (1, 'a', 'x', 0, 0, now())"
@@ -278,6 +274,158 @@ def test_a_table_that_another_pipeline_learned_is_not_dropped(folder, tmp_path):
     assert deploy(other)["warnings"] == [], "an event name that is not declared writes no table"
 
 
+@pytest.fixture
+def places(folder, tmp_path, monkeypatch):
+    """Name a PostgreSQL or a file `warehouse` and, by another address, `second`; `third` is empty.
+
+    Returns what makes the settings; called with no kind, `warehouse` is all there is.
+    """
+    dsn = Settings().destinations["warehouse"].dsn.get_secret_value()
+    file = tmp_path / "warehouse.duckdb"
+    (tmp_path / "link").symlink_to(tmp_path)
+    dsns = {
+        "postgres": (dsn, make_conninfo(dsn, application_name="second")),
+        "duckdb": (str(file), str(tmp_path / "link" / file.name)),
+    }
+
+    def configure(kind, *names):
+        known = dict(zip(("warehouse", "second"), dsns[kind], strict=True))
+        made = {name: {"kind": kind, "dsn": known[name]} for name in names if name in known}
+        if "third" in names:
+            made["third"] = {"kind": "duckdb", "dsn": str(tmp_path / "third.duckdb")}
+        monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(made))
+
+    return configure
+
+
+def make_bare_table():
+    """Make the table of orders where its destination is; no row is in it."""
+    settings = Settings()
+    spec = load_pipeline(settings.pipelines_dir / "orders").events["order"].table
+    with open_destination("warehouse", settings.destinations["warehouse"], settings.s3) as found:
+        found.ensure_table(spec)
+        found.held(0, [])
+
+
+def tables_there():
+    """Return the names of the tables of schema `shop` of `warehouse`."""
+    settings = Settings().destinations["warehouse"]
+    if settings.kind == "postgres":
+        return [name for (name,) in warehouse(TABLES)]
+    with duckdb.connect(settings.dsn.get_secret_value()) as connection:
+        return [name for (name,) in connection.execute(TABLES).fetchall()]
+
+
+def half_dropped():
+    """Have the tables of `orders` be dropped, by somebody who died before they were."""
+    tracked(
+        "INSERT INTO undeployments (pipeline_id, asked_by, why, drop_tables, dropping_at) "
+        "VALUES ('test-orders', 'ann', 'gone', true, now()) RETURNING 1"
+    )
+
+
+ONE_TABLE = pytest.mark.parametrize(
+    ("kind", "table", "destination"),
+    [
+        ("duckdb", "Orders", "warehouse"),
+        ("duckdb", "ORDERS", "second"),
+        ("postgres", "orders", "second"),
+    ],
+)
+"""What another pipeline calls shop.orders of `warehouse`."""
+
+
+@ONE_TABLE
+def test_a_table_that_another_pipeline_writes_by_another_name_is_not_dropped(
+    folder, tmp_path, places, kind, table, destination
+):
+    places(kind, "warehouse", "second", "third")
+    deploy(folder)
+    make_bare_table()
+    [warning] = deploy(others_of(folder, tmp_path, table, destination))["warnings"]
+    both = f"'others' and 'orders' both write table shop.{table} of {destination!r} ('orders' calls"
+    assert f"{both} it shop.orders of 'warehouse'): rows with equal keys" in warning
+    refused = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+    assert "its tables are not dropped: pipelines 'orders' and 'others' both write" in refused
+    assert f"('others' calls it shop.{table} of {destination!r})" in refused
+    assert tables_there() == ["orders"]
+    assert tracked("SELECT count(*) FROM undeployments") == [(0,)]
+
+
+@ONE_TABLE
+def test_nobody_deploys_by_another_name_onto_a_table_that_is_being_dropped(
+    folder, tmp_path, places, kind, table, destination
+):
+    places(kind, "warehouse", "second", "third")
+    deploy(folder)
+    make_bare_table()
+    half_dropped()
+    other = others_of(folder, tmp_path, table, destination)
+    refused = flat(run("deploy", other, "--no-deep", code=1).stderr)
+    assert f"writes table shop.{table} of {destination!r}, which is being dropped with" in refused
+    undeploy("--drop-tables", "--confirm", "orders")
+    assert tables_there() == []
+    assert deploy(other)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "destination"),
+    [
+        ("postgres", "Orders", "second"),
+        ("duckdb", "orders", "third"),
+        ("postgres", "orders", "third"),
+        ("duckdb", "ordérs", "warehouse"),
+    ],
+)
+def test_another_table_of_another_pipeline_is_no_reason_to_keep_one(
+    folder, tmp_path, places, kind, table, destination
+):
+    places(kind, "warehouse", "second", "third")
+    deploy(folder)
+    make_bare_table()
+    assert deploy(others_of(folder, tmp_path, table, destination))["warnings"] == []
+    undeploy("--drop-tables", "--confirm", "orders")
+    assert tables_there() == []
+
+
+def test_a_table_of_a_destination_that_is_not_configured_may_be_the_one_that_is_dropped(
+    folder, tmp_path, places
+):
+    places("postgres", "warehouse", "second")
+    deploy(folder)
+    make_table()
+    deploy(others_of(folder, tmp_path, "Orders", "second"))
+    places("postgres", "warehouse")
+    refused = flat(undeploy("--drop-tables", "--confirm", "orders", code=1).stderr)
+    assert "'orders' and 'others' may both write table shop.orders of 'warehouse'" in refused
+    assert "destination 'second' is not among the settings here" in refused
+    places("postgres", "warehouse", "second")
+    assert undeploy("--drop-tables", "--confirm", "orders")
+    assert warehouse(TABLES) == []
+
+
+@pytest.mark.parametrize(("names", "said"), [(("second",), "both"), ((), "may both")])
+def test_a_table_that_another_pipeline_writes_since_settings_changed_is_not_dropped_by_the_dag(
+    folder, tmp_path, places, names, said
+):
+    deploy(folder)
+    make_table()
+    places("postgres", "warehouse", "third")
+    deploy(others_of(folder, tmp_path, "orders", "third"))
+    tracked(
+        "UPDATE pipeline_versions SET declaration = jsonb_set(declaration, '{destination}', "
+        "'\"second\"') WHERE pipeline_id = 'test-others' RETURNING 1"
+    )
+    half_dropped()
+    places("postgres", "warehouse", *names)
+    [report] = services.finish_drops(Settings())
+    assert f"'orders' and 'others' {said} write table shop.orders" in report.waits_for[0]
+    assert warehouse(TABLES) == [("orders",)]
+    assert "write table shop.orders" in flat(run("list").stdout)
+    assert "tables stay" in flat(undeploy("--keep-tables", "--yes").stdout)
+    assert services.finish_drops(Settings()) == []
+
+
 def learn(children):
     """Have children's tables learned of the events of `orders`."""
     tracked(
@@ -317,7 +465,7 @@ def test_whoever_is_killed_at_any_step_is_finished_by_the_same_command(
     run_ingest_of_nothing(folder)
     make_table()
     child = children.start(Settings(), DIES.format(place=place))
-    output, _ = child.communicate(timeout=90)
+    output, _ = child.communicate(timeout=300)
     assert child.returncode == -signal.SIGKILL, output
     assert (warehouse(TABLES) == []) is is_dropped
     if not can_deploy:
@@ -344,13 +492,14 @@ def run_ingest_of_nothing(folder):
     )
 
 
-def others_of(folder, tmp_path, table="orders"):
+def others_of(folder, tmp_path, table="orders", destination="warehouse"):
     """Return the folder of another pipeline that writes a table of the same schema."""
     other = tmp_path / "others"
     shutil.copytree(folder, other)
     text = (other / "pipeline.yaml").read_text()
     text = text.replace("id: test-orders", "id: test-others")
     text = text.replace("table: orders", f"table: {table}")
+    text = text.replace("name: warehouse", f"name: {destination}")
     (other / "pipeline.yaml").write_text(text.replace("name: orders", "name: others"))
     return other
 
@@ -380,7 +529,7 @@ def test_a_table_that_another_pipeline_got_meanwhile_is_not_dropped(folder, tmp_
 def test_nothing_is_replayed_into_tables_that_are_being_dropped(folder):
     deploy(folder)
     child = children.start(Settings(), DIES.format(place="undeployment.drop_tables"))
-    output, _ = child.communicate(timeout=90)
+    output, _ = child.communicate(timeout=300)
     assert child.returncode == -signal.SIGKILL, output
     with (
         open_tracker(Settings().tracker) as tracker,
@@ -475,7 +624,7 @@ def test_tables_stay_where_the_tracker_ended_the_hold_on_the_undeployment(folder
     def cut_off(self, specs, confirm):
         def confirmed():
             ended = tracked(
-                "SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_database AS own "
+                "SELECT pg_terminate_backend(pid, 120000) FROM pg_locks JOIN pg_database AS own "
                 "ON own.oid = database WHERE locktype = 'advisory' AND own.datname = "
                 "current_database()"
             )
@@ -536,7 +685,7 @@ def test_a_replay_that_begins_as_an_undeployment_ends_waits_for_its_end(folder):
                 asked.result(timeout=1)
             end_undeployment(connection, begun, decision, [])
         with pytest.raises(InputError, match="deploy it before its parked events are replayed"):
-            asked.result(timeout=20)
+            asked.result(timeout=240)
 
 
 def test_a_drop_that_is_refused_is_told_and_tried_again_by_the_dag(folder):

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 from tests.integration.parking_lot import Points, TrackerWithPoints
 from tests.support.audited import wait_for
-from tests.support.books import open_books
+from tests.support.books import open_books, sessions_ended
 from tests.support.children import forked, was_killed
 from typer.testing import CliRunner
 
@@ -86,7 +86,7 @@ class Held:
 
     def __call__(self) -> Mapping[str, Any]:
         self.begun.release()
-        assert self.let_go.wait(30)
+        assert self.let_go.wait(120)
         return {"held": 1}
 
 
@@ -120,7 +120,7 @@ def test_a_shift_runs_each_job_that_is_due_once_and_writes_down_what_came_of_it(
         assert (one.state, one.holder, one.failures, one.late) == ("ok", "ann", 0, False)
         assert one.outcome == {"looked_at": 7, "moving": 0}
         assert one.due_in_s is not None
-        assert job.interval_s - 10 < one.due_in_s <= job.interval_s
+        assert job.interval_s - 50 < one.due_in_s <= job.interval_s
     is_due(tracker)
     assert Shift(tracker, {"audit": lambda: {}}, holder="bob").run(0.01) == {"audit": 1}
 
@@ -147,11 +147,11 @@ def test_two_shifts_never_run_a_job_at_the_same_time(
 
     def run(holder: str) -> Mapping[str, int]:
         one = Shift(tracker, {"audit": partial(work, holder)}, holder=holder)
-        return one.run(60, is_stopped=both_have_run)
+        return one.run(240, is_stopped=both_have_run)
 
     shifts = {holder: in_thread(partial(run, holder)) for holder in "ab"}
     for thread, _ in shifts.values():
-        thread.join(90)
+        thread.join(300)
     assert {holder: found for holder, (_, found) in shifts.items()} == {
         holder: [{"audit": runs[holder]}] for holder in "ab"
     }
@@ -171,10 +171,10 @@ def test_a_long_job_delays_no_other_and_outlasts_the_shift(tracker: TrackerStore
         lambda: Shift(tracker, {"watch": held, "audit": audit}, holder="x").run(0.01)
     )
     for _ in range(4):
-        assert ran.acquire(timeout=30)
+        assert ran.acquire(timeout=120)
     assert record(tracker, "watch").running
     held.let_go.set()
-    thread.join(30)
+    thread.join(120)
     assert found[0]["watch"] >= 1
 
 
@@ -213,7 +213,7 @@ def test_what_fails_is_tried_again_soon_and_later_at_its_interval(tracker: Track
             one.run_now(find_job("audit"), wait_s=0)
         due = record(tracker).due_in_s
         assert due is not None
-        assert wait - 5 < due <= wait
+        assert wait - 9 < due <= wait
 
 
 def test_a_kill_at_any_write_leaves_the_job_to_the_next_shift_once_its_lease_ended(
@@ -257,7 +257,8 @@ def _killed_shift(tracker: TrackerStore, kill_at: int) -> bool:
 
         Shift(own, {"audit": work}, holder="child").run(0.001)
 
-    return was_killed(forked(run))
+    with sessions_ended(tracker):
+        return was_killed(forked(run))
 
 
 def test_a_shift_that_was_frozen_ends_when_it_wakes_and_changes_nothing(
@@ -267,7 +268,7 @@ def test_a_shift_that_was_frozen_ends_when_it_wakes_and_changes_nothing(
     held = Held()
     frozen = TrackerWithGate(TrackerSettings(dsn=tracker.dsn))
     thread, found = in_thread(lambda: Shift(frozen, {"audit": held}, holder="a").run(60))
-    assert held.begun.acquire(timeout=30)
+    assert held.begun.acquire(timeout=120)
     frozen.gate.clear()  # its main thread stops at its next statement
     wait_for(lambda: frozen.stopped)
     lease_ends(tracker)
@@ -276,7 +277,7 @@ def test_a_shift_that_was_frozen_ends_when_it_wakes_and_changes_nothing(
     assert Shift(tracker, work, holder="b").run(0.01) == {"audit": 1}
     before = record(tracker)
     frozen.gate.set()
-    thread.join(30)
+    thread.join(120)
     [error] = found
     assert isinstance(error, StopError)
     assert "another process has audit: this one was frozen" in str(error)
@@ -295,19 +296,19 @@ class TrackerWithGate(TrackerStore):
 
     def transaction(self, **limits: Any) -> Any:
         self.stopped = not self.gate.is_set()
-        assert self.gate.wait(30)
+        assert self.gate.wait(120)
         return super().transaction(**limits)
 
 
 def test_work_that_ends_after_its_lease_was_lost_is_not_written_down(tracker: TrackerStore) -> None:
     held = Held()
     thread, found = in_thread(lambda: Shift(tracker, {"audit": held}, holder="a").run(60))
-    assert held.begun.acquire(timeout=30)
+    assert held.begun.acquire(timeout=120)
     lease_ends(tracker)
     lease = take_lease(tracker, find_job("audit"), holder="b", asked=True)
     assert lease is not None
     held.let_go.set()
-    thread.join(30)
+    thread.join(120)
     assert isinstance(found[0], StopError)
     assert record(tracker).running
     assert record(tracker).holder == "b"
@@ -339,10 +340,10 @@ def test_a_tracker_that_was_restored_ends_the_shift_and_stops_no_job(
 ) -> None:
     held = Held()
     thread, found = in_thread(lambda: Shift(tracker, {"audit": held}, holder="a").run(60))
-    assert held.begun.acquire(timeout=30)
+    assert held.begun.acquire(timeout=120)
     sql(tracker, restored)
     held.let_go.set()
-    thread.join(30)
+    thread.join(120)
     assert isinstance(found[0], StopError)
     lease_ends(tracker)
     is_due(tracker)
@@ -391,14 +392,14 @@ def test_a_job_by_hand_waits_for_the_one_that_runs_and_needs_not_be_due(
 ) -> None:
     held = Held()
     thread, _ = in_thread(lambda: Shift(tracker, {"audit": held}, holder="shift 1").run(0.01))
-    assert held.begun.acquire(timeout=30)
+    assert held.begun.acquire(timeout=120)
     by_hand = Shift(tracker, {"audit": lambda: {"by": "hand"}}, holder="ann")
     with pytest.raises(RetryError, match="audit is run by shift 1 since"):
         by_hand.run_now(find_job("audit"), wait_s=0)
     waiting, found = in_thread(lambda: by_hand.run_now(find_job("audit"), wait_s=60))
     held.let_go.set()
-    thread.join(30)
-    waiting.join(30)
+    thread.join(120)
+    waiting.join(120)
     assert found == [{"by": "hand"}]
     assert record(tracker).holder == "ann"
     with pytest.raises(InputError, match="no job 'audits'; jobs: audit, watch"):
@@ -487,14 +488,15 @@ def test_a_shift_whose_dag_is_paused_ends_once_nothing_runs(
 
     one = Shift(tracker, {"watch": held, "audit": audit}, holder="a")
     thread, found = in_thread(lambda: one.run(60, is_stopped=is_stopped))
-    assert held.begun.acquire(timeout=30)
+    assert held.begun.acquire(timeout=120)
     paused.set()
-    assert asked.acquire(timeout=30)
-    assert asked.acquire(timeout=30)
+    assert asked.acquire(timeout=120)
+    assert asked.acquire(timeout=120)
+    wait_for(lambda: not record(tracker).running)  # one that was started before may be on its way
     before = ran
-    assert asked.acquire(timeout=30)
+    assert asked.acquire(timeout=120)
     assert thread.is_alive(), "a run is not cut off"
     assert ran == before, "nothing more is started"
     held.let_go.set()
-    thread.join(30)
+    thread.join(120)
     assert found == [{"watch": 1, "audit": ran}]

@@ -248,7 +248,7 @@ def test_the_oldest_event_in_the_log_is_late_beyond_its_objective(tracker, kafka
     deploy(tracker, pipeline)
     log = KafkaLog(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
     topic = log.ensure_topic(topic_of(pipeline))
-    soon, later = (datetime.now(UTC) + timedelta(minutes=m) for m in (9, 11))
+    soon, later = (datetime.now(UTC) + timedelta(minutes=m) for m in (9, 15))
     assert looked(tracker, later, log) == []
     send(kafka.bootstrap_servers, topic.name, "e-1", "e-2")
     assert looked(tracker, soon, log) == []

@@ -48,7 +48,7 @@ def cells(found):
 def test_minutes_are_put_together_and_the_worst_of_them_is_shown(web):
     web.two_teams()
     until = web.get("uma", "/api/balance")["until"]
-    begin = int(web_app_time(until) // 60) - 60 * 6
+    begin = int(web_app_time(until) // 60) - 60 * 6 + 15
     for offset in (0, 1, 7, 11):
         count(web, begin + offset, in_first=10, passed=9, out=9, parked=1)
         count(web, begin + offset, "transformation", in_first=9, passed=8, out=8, filtered=1)
@@ -58,8 +58,11 @@ def test_minutes_are_put_together_and_the_worst_of_them_is_shown(web):
     assert (row["id"], row["name"], row["team"], row["state"]) == (
         "pl-1", "flights", "aviation", "breach",
     )  # fmt: skip
-    assert cells(row) == {0: ("breach", 2), 1: ("moving", 0), 2: ("balanced", 0)}
     first = row["cells"][0]
+    assert first["place"] in (2, 3), "five minutes may have ended meanwhile"
+    assert {place - first["place"]: cell for place, cell in cells(row).items()} == {
+        0: ("breach", 2), 1: ("moving", 0), 2: ("balanced", 0),
+    }  # fmt: skip
     assert first["why"] == ["mapping: 2 too many"]
     assert first["stages"]["ingestion"] == [20, 0, 18, 18, 2, 0, 0, 0]
     assert first["stages"]["transformation"] == [18, 0, 16, 16, 0, 2, 0, 0]

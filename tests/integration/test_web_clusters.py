@@ -105,13 +105,29 @@ def test_a_cluster_that_there_is_not_is_404_and_a_name_that_is_none_422(clusters
     assert clusters.ask("ann", "GET", "/api/clusters/a%20b").status_code == 422
 
 
-def test_clusters_and_teams_over_time_come_in_equal_steps_with_gaps(clusters):
+@pytest.fixture
+def half_past(clusters, monkeypatch):
+    """The time at which the clusters are looked at: amid a minute, as steps are whole minutes."""
+    [(now_s,)] = clusters.lot.sql(
+        "SELECT extract(epoch FROM date_trunc('minute', now()))::float8 + 30"
+    )
+    monkeypatch.setattr("waybill.clusters.history.now_s", lambda _connection: now_s)
+    clusters.lot.sql(
+        "UPDATE team_loads SET at = at + (to_timestamp(:now_s) - (SELECT max(at) FROM team_loads))",
+        now_s=now_s,
+    )
+    return now_s
+
+
+def test_clusters_and_teams_over_time_come_in_equal_steps_with_gaps(clusters, half_past):
     others = [{**HOT, "partition": number} for number in range(50, 60)]
     clusters.lot.sql(
         "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores, lag_s, "
-        "arrival_per_s, hot) SELECT 'second', now() - make_interval(mins => n), 1, 3, n, 2 * n, "
+        "arrival_per_s, hot) SELECT 'second', to_timestamp(:now_s) - make_interval(mins => n), "
+        "1, 3, n, 2 * n, "
         "nullif(n, 1) * 10, CASE WHEN n < 2 THEN CAST(:hot AS jsonb) ELSE '[]' END "
         "FROM generate_series(0, 30) AS n",
+        now_s=half_past,
         hot=json.dumps(
             [HOT, *others, {**HOT, "team": "shipping", "topic": None, "partition": None}]
         ),

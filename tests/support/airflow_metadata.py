@@ -19,7 +19,7 @@ from tests.support.fresh_checkout import psql_folder
 ROOT = Path(__file__).parents[2]
 DAGS = ("replay", "replay_parked_partitions")
 """That are in it, without a DAG processor."""
-_TIMEOUT_S = 300
+_TIMEOUT_S = 900
 _MAKE = """
 import fcntl, os, subprocess, sys
 from pathlib import Path

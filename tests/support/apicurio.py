@@ -25,7 +25,7 @@ from waybill.stack.java import find_java
 FOLDER = CHECKOUT / ".waybill" / "apicurio"
 _LOCK = Path(__file__).with_name("apicurio.lock")
 _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m")
-_WAIT_S = 300.0
+_WAIT_S = 900.0
 
 
 def why_not() -> str | None:
@@ -85,7 +85,7 @@ class Apicurio:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=10):
+            with urllib.request.urlopen(f"{self.url}/subjects", timeout=60):
                 return True
         except (urllib.error.URLError, TimeoutError, ConnectionError):
             return False

@@ -62,7 +62,7 @@ class Way:
         producer = Producer({"bootstrap.servers": self._servers})
         for event in events:
             producer.produce(self.topic.name, encode(event), partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
 
     def begin(self, minute: int = 0) -> None:
         with self.tracker.transaction() as connection:
@@ -160,7 +160,7 @@ class Way:
             return [tuple(row) for row in found] if found.returns_rows else []
 
 
-def wait_for(true: Any, *, limit_s: float = 30.0) -> None:
+def wait_for(true: Any, *, limit_s: float = 300.0) -> None:
     deadline = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < deadline

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import text
+from tests.servers import wait_for
 
 from waybill.ledger import BatchCommit, OffsetRange
 from waybill.ledger.commit import PackedCounts, StagedObject
@@ -25,6 +28,27 @@ def open_books(postgres: Any, name: str, *, pool_size: int = 4) -> TrackerStore:
     tracker = TrackerStore(TrackerSettings(dsn=postgres.tracker(name), pool_size=pool_size))
     tracker.migrate()
     return tracker
+
+
+@contextmanager
+def sessions_ended(tracker: TrackerStore) -> Iterator[None]:
+    """Wait, behind the block, until the server has ended all sessions that began in it.
+
+    That of a process that was killed holds its rows for a moment, and what takes the rows that
+    are free would leave them to the next time.
+    """
+    before = _sessions(tracker)
+    yield
+    wait_for(lambda: _sessions(tracker) <= before)
+
+
+def _sessions(tracker: TrackerStore) -> set[int]:
+    asked = text(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+        "AND backend_type = 'client backend'"
+    )
+    with TrackerStore.transaction(tracker) as connection:
+        return set(connection.execute(asked).scalars())
 
 
 def counts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support import orders
@@ -21,6 +21,7 @@ from waybill.ledger import (
 )
 from waybill.parking import Identity, Packer, ParkedEvent, Parking, identify, new_key
 from waybill.storage import open_log, open_objects, open_tracker
+from waybill.storage.tracker import add_outcomes
 
 
 class Books:
@@ -83,12 +84,15 @@ class Books:
         bad = [parked(event, stage="mapping", code="not_null_violation") for event in parked_again]
         commit_batch(self.tracker, done, self.record(bad) if bad else nothing_parked)
 
-    def load(self) -> None:
+    def load(self, became: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        """Load all that is processed; ``became``: replay id to what became of its rows."""
         epoch = acquire_lease(self.tracker, "loading/warehouse", holder="test")
         after = load_position(self.tracker, "warehouse")
         until = last_commit_number(self.tracker, "warehouse")
         commit = LoadCommit("loading/warehouse", epoch, "warehouse", after, until, {})
         commit_load(self.tracker, commit, nothing_parked)
+        with self.tracker.transaction() as connection:
+            add_outcomes(connection, became or {})
 
 
 def _who(one: ParkedEvent) -> Identity | None:

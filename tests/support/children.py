@@ -30,7 +30,7 @@ def start(settings: Settings, code: str) -> subprocess.Popen[bytes]:
     return WarmPopen(text, environment(settings))
 
 
-def run(settings: Settings, code: str, *, limit_s: float = 120.0) -> str:
+def run(settings: Settings, code: str, *, limit_s: float = 600.0) -> str:
     """Run code to its end and return what it printed; an error fails the test with its words."""
     child = start(settings, code)
     try:
@@ -115,7 +115,7 @@ def _dying(point: Point, work: Callable[[], Any]) -> Callable[[], Any]:
     def dying(*given: Any, **more: Any) -> Any:
         if next(calls) == at:
             if name in {"produce", "mark"}:
-                given[0].flush(10)  # what was sent before is in the log
+                given[0].flush(120)  # what was sent before is in the log
             os.kill(os.getpid(), signal.SIGKILL)
         return real(*given, **more)
 

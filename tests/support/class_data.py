@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 OPTION = "-XX:SharedArchiveFile="
+_STEP_S, _LIMIT_S = 900.0, 1_800.0
+"""Of a step, and of all. They are made beside a session that has the processors busy, at a
+checkout's first run; a limit ends what hangs, and nothing that is slow."""
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """An archive that does not fit is said on standard output otherwise, where tests read answers."""
 
@@ -86,6 +90,23 @@ def _start_making(path: Path) -> subprocess.Popen[bytes]:
         )
 
 
+def failure(making: subprocess.Popen[bytes]) -> str:
+    """Wait for an archive that `start_making` began; say why there is none, or nothing."""
+    path = Path(str(making.args[-1]))  # type: ignore[index]
+    try:
+        code = making.wait(_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(making.pid, signal.SIGKILL)  # it leads a session, in which Spark's Java is
+        making.wait()
+        return f"{path.name} could not be made within {_LIMIT_S:.0f} s"
+    if not code:
+        return ""
+    log = path.with_suffix(".log").read_text(errors="replace")
+    trace = log.rfind("Traceback (most recent call last)")  # Java says thousands of lines behind it
+    said = f"{log[trace:][:2000]}\n[…]\n{log[-1000:]}" if trace >= 0 else log[-3000:]
+    return f"{path.name} could not be made (exit code {code}):\n{said}"
+
+
 def _make(path: Path) -> None:
     """Run what applications, or a broker, run, and keep the classes that it needed."""
     program = path.name.partition("-")[0]
@@ -106,7 +127,8 @@ def _run_kafka(option: str, _scratch: Path) -> None:
     from waybill.stack import jars
 
     class Archived(servers.QuietKafka):
-        stop_grace_s = 120.0  # the archive is written as Java ends
+        start_timeout_s = _STEP_S
+        stop_grace_s = _STEP_S  # the archive is written as Java ends
 
         def command(self) -> list[str]:
             java, *words = super().command()
@@ -120,7 +142,7 @@ def _run_kafka(option: str, _scratch: Path) -> None:
         topic = topics.new_topic(broker.bootstrap_servers, "archived")
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
         producer.produce(topic, b"a message")
-        producer.flush(60)
+        assert not producer.flush(_STEP_S), "the broker took no message"
         del producer
         topics.read_all(broker.bootstrap_servers, topic)
         broker.stop()
@@ -148,12 +170,12 @@ def _run_spark(option: str, scratch: Path) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    stream.awaitTermination(60)
+    assert stream.awaitTermination(_STEP_S), "the stream did not come to its end"
     java = SparkContext._gateway.proc  # the archive is written as Java ends
     spark.stop()
     SparkContext._gateway.shutdown()
     java.stdin.close()
-    java.wait(120)
+    java.wait(_STEP_S)
 
 
 if __name__ == "__main__":

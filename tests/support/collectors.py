@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from waybill import services
 from waybill.events import decode
 from waybill.pipelines import topic_name
 from waybill.settings import Settings
+from waybill.stack import free_port
 from waybill.storage import open_log
 
 BEARER = "a-token-of-tests"
@@ -101,13 +101,6 @@ def deployed_with_ids(settings: Settings, folder: Path) -> Settings:
     return made.model_copy(update={"collector": own})
 
 
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass
 class RunningCollector:
     """A collector in a process of its own."""
@@ -126,7 +119,7 @@ class RunningCollector:
         sent = {"authorization": f"Bearer {BEARER}", "content-type": "application/json"}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         given = {"content": content} if isinstance(content, bytes) else {"json": content}
-        return httpx.post(self.url + path, headers=sent, timeout=90, **given)
+        return httpx.post(self.url + path, headers=sent, timeout=300, **given)
 
     def words(self) -> str:
         """Return what it logged."""
@@ -138,10 +131,10 @@ class RunningCollector:
         def ready() -> bool:
             assert self.process.poll() is None, self.words()
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(self.url + "/readyz", timeout=5).status_code == 200
+                return httpx.get(self.url + "/readyz", timeout=30).status_code == 200
             return False
 
-        children.wait_until(ready, limit_s=120, what=f"the collector is ready: {self.words()}")
+        children.wait_until(ready, limit_s=600, what=f"the collector is ready: {self.words()}")
 
     def kill(self) -> None:
         """SIGKILL it with its workers."""
@@ -150,7 +143,7 @@ class RunningCollector:
     def stop(self) -> int:
         """End it with SIGTERM; return its exit code."""
         os.kill(self.process.pid, signal.SIGTERM)
-        return self.process.wait(120)
+        return self.process.wait(600)
 
 
 @contextlib.contextmanager

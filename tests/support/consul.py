@@ -24,7 +24,7 @@ from waybill.stack import free_port
 FOLDER = CHECKOUT / ".waybill" / "consul"
 VERSION = "1.14.11"
 _MODULE = Path(__file__).with_name("consul_module")
-_WAIT_S = 120.0
+_WAIT_S = 600.0
 
 
 def why_not() -> str | None:
@@ -111,7 +111,7 @@ class Consul:
     def ask(self, method: str, key: str, text: str = "") -> httpx.Response:
         """Put or delete a key."""
         headers = {"X-Consul-Token": self.token}
-        with httpx.Client(headers=headers, timeout=10, trust_env=False) as client:
+        with httpx.Client(headers=headers, timeout=60, trust_env=False) as client:
             return client.request(method, f"{self.url}/v1/kv/{key}", content=text)
 
 

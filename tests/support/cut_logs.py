@@ -111,7 +111,7 @@ def make_anew(servers: str, log: Any, topic: str) -> None:
     from tests.servers import wait_for
 
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
-    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(300)
     wait_for(lambda: topic not in log.topics())
     log.ensure_topic(topic)
 
@@ -123,7 +123,7 @@ def delete_records(servers: str, topic: str, partition: int, before: int) -> Non
 
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
     place = TopicPartition(topic, partition, before)
-    admin.delete_records([place])[place].result(30)
+    admin.delete_records([place])[place].result(300)
 
 
 def compact(servers: str, log: Any, topic: str, *, key: bytes) -> None:
@@ -140,4 +140,4 @@ def compact(servers: str, log: Any, topic: str, *, key: bytes) -> None:
         send_one_by_one(servers, topic, [b"later"], key=key)  # only a record rolls a segment
         return bool(log.missing(topic, 0, end - 1, end))
 
-    wait_for(compacted, 90.0)  # the cleaner looks every 15 s
+    wait_for(compacted)  # the cleaner looks every 15 s

@@ -22,7 +22,7 @@ from tests.support.airflow_metadata import ROOT, options
 from waybill.settings import Settings
 
 AS_TRIGGERED = "as triggered"
-_TIMEOUT_S = 400
+_TIMEOUT_S = 1200
 _ENDS_AT_ONCE = """
 CREATE OR REPLACE FUNCTION end_at_once() RETURNS trigger LANGUAGE plpgsql AS
   'BEGIN NEW.state := ''success''; RETURN NEW; END';

@@ -63,7 +63,7 @@ def _end_gateway() -> None:
         gateway.shutdown()
         process = gateway.proc
         process.stdin.close()  # it lives until then
-        process.wait(timeout=30)
+        process.wait(timeout=600)
         SparkContext._gateway = SparkContext._jvm = None
 
 
@@ -164,7 +164,7 @@ def waiting_backends(connection: psycopg.Connection, event: str = "advisory") ->
 def wait_for_backend(connection: psycopg.Connection, event: str = "advisory") -> int:
     """Wait until one of the server's processes waits for a lock; return its pid."""
     children.wait_until(
-        lambda: bool(waiting_backends(connection, event)), limit_s=240, what=f"a wait for {event}"
+        lambda: bool(waiting_backends(connection, event)), limit_s=900, what=f"a wait for {event}"
     )
     return waiting_backends(connection, event)[0]
 
@@ -184,7 +184,7 @@ class Delivered:
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
-    def end(self, limit_s: float = 240.0) -> None:
+    def end(self, limit_s: float = 900.0) -> None:
         self._thread.join(limit_s)
         assert not self._thread.is_alive(), "the load does not end"
         if self._error is not None:

@@ -80,7 +80,7 @@ class GuardedKafkaServer(servers.KafkaServer):
             AclPermissionType.ALLOW,
         )
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_acls([rule])[rule].result(30)
+        admin.create_acls([rule])[rule].result(300)
 
 
 def start(home: Path) -> GuardedKafkaServer:

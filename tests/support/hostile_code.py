@@ -109,10 +109,10 @@ HOGS = {
     "import mmap; m = mmap.mmap(-1, 2**37, flags=0x22, prot=mmap.PROT_READ); globals()['KEPT'] = m; m[::2**21]",
     "threads":
     "import threading; threading.stack_size(32768)\n"
-    "        for i in range(600): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+    "        for i in range(600): threading.Thread(target=time.sleep, args=(90,), daemon=True).start()",
 }  # fmt: skip
-"""What uses more than its share at event 1, and then waits."""
-HOGS = {name: f"if n == 1:\n        {body}\n        time.sleep(9)" for name, body in HOGS.items()}
+"""What uses more than its share at event 1, and then waits: for longer than who looks at it takes."""
+HOGS = {name: f"if n == 1:\n        {body}\n        time.sleep(90)" for name, body in HOGS.items()}
 
 
 USES = {
@@ -188,7 +188,7 @@ def as_nobody() -> dict[str, list[str | None]]:
             continue
         done = subprocess.run(
             [python, "-m", __name__], env=environment, cwd=ROOT, capture_output=True, check=False,
-            timeout=300, **user,
+            timeout=1200, **user,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
         return json.loads(done.stdout)
@@ -208,7 +208,7 @@ def _main() -> None:
         file = Path(folder) / "stack.env"
         file.write_text("canary")
         names = {"file": str(file), "pid": os.getpid(), "port": server.getsockname()[1]}
-        box = Sandbox(SandboxSettings(file_mb=4, memory_mb=128), timeout_s=20)
+        box = Sandbox(SandboxSettings(file_mb=4, memory_mb=128), timeout_s=100)
         for name, spy in SPIES.items():
             [(_, _, fault)] = ran(code_of(spy.format(**names)), 1, box)
             found[name] = [fault and fault.code]

@@ -293,7 +293,7 @@ class TopicOfOthers(SourceOfRows):
         producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers})
         for one in rows:
             producer.produce(self.topic, json.dumps(one), str(one["id"]), one["id"] % 3)
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
 
     def declaration(self) -> dict[str, Any]:
         options = {"idle_s": self.idle_s, "topics": {"e": self.topic}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,6 +47,7 @@ def killed_before(connection: psycopg.Connection[Any], really: Callable[[], None
 
 
 def kill_backend(connection: psycopg.Connection[Any]) -> None:
+    """End the backend of a connection; it is gone when this returns."""
+    ended = "SELECT pg_terminate_backend(%s, 120000)"
     with psycopg.connect(connection.info.dsn, password=connection.info.password or None) as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
-    time.sleep(0.05)
+        assert other.execute(ended, [connection.info.backend_pid]).fetchone() == (True,)

@@ -79,10 +79,10 @@ class MariaDb:
             self._server.kill()
         else:
             self._server.terminate()
-        self._server.wait(60)
+        self._server.wait(300)
 
     def _wait(self) -> None:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while time.monotonic() < until:
             try:
                 self.connect().close()

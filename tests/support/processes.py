@@ -49,7 +49,7 @@ def has_ended(process: psutil.Process) -> bool:
     return True
 
 
-def freeze(pids: Iterable[int], *, limit_s: float = 30.0) -> None:
+def freeze(pids: Iterable[int], *, limit_s: float = 300.0) -> None:
     """Stop processes until `wake`; return when each of their threads stands still.
 
     The signal alone does not do it: a thread has to take it first, and until that one has its turn
@@ -61,7 +61,7 @@ def freeze(pids: Iterable[int], *, limit_s: float = 30.0) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + limit_s
-    while running := [pid for pid in pids if _states(pid) - {"T", "t", "Z", "X"}]:
+    while running := [pid for pid in pids if not is_still(pid)]:
         if time.monotonic() > deadline:
             wake(pids)
             raise AssertionError(f"processes {running} did not stop within {limit_s:g} s")
@@ -73,6 +73,11 @@ def wake(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def is_still(pid: int) -> bool:
+    """Say whether each thread of a process is stopped; or it has ended."""
+    return not _states(pid) - {"T", "t", "Z", "X"}
 
 
 def _states(pid: int) -> set[str]:

@@ -30,6 +30,6 @@ def run(snippet: str, servers: str, folder: Path) -> subprocess.CompletedProcess
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )

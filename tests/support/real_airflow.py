@@ -31,6 +31,7 @@ import psycopg
 from tests import servers
 from tests.support.airflow_metadata import DAGS, ROOT, AirflowMetadata, stamp
 from tests.support.compose import SERVICES, interpolated
+from tests.support.processes import is_still
 
 from waybill.settings import S3Settings, Settings
 from waybill.stack.airflow import COMPONENTS, USER, Airflow, AirflowComponent
@@ -339,7 +340,9 @@ def kill(processes: Sequence[psutil.Process]) -> bool:
 
 def freeze(processes: Sequence[psutil.Process]) -> bool:
     """SIGSTOP processes: they wake up where they were, late (``wake``); return whether one lived."""
-    return _signal(processes, signal.SIGSTOP)
+    lived = _signal(processes, signal.SIGSTOP)
+    servers.wait_for(lambda: all(is_still(process.pid) for process in processes))
+    return lived
 
 
 def wake(processes: Sequence[psutil.Process]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.servers import wait_for
 from tests.support import orders
 from tests.support.books import batch, nothing_parked
 
@@ -44,7 +45,7 @@ def topic_of(settings: Settings) -> str:
 
 
 def limit(settings: Settings, most_bytes: int) -> None:
-    """Set the largest batch that the topic takes."""
+    """Set the largest batch that the topic takes; the broker goes by it when this returns."""
     from confluent_kafka.admin import (
         AdminClient,
         AlterConfigOpType,
@@ -60,7 +61,14 @@ def limit(settings: Settings, most_bytes: int) -> None:
     )
     resource = ConfigResource(ResourceType.TOPIC, topic_of(settings), incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": settings.kafka.bootstrap_servers})
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(300)
+
+    def is_known() -> bool:
+        asked = ConfigResource(ResourceType.TOPIC, topic_of(settings))
+        found = admin.describe_configs([asked])[asked].result(300)
+        return bool(found["max.message.bytes"].value == str(most_bytes))
+
+    wait_for(is_known)  # the controller had it first
 
 
 def delivered(settings: Settings) -> list[Event]:

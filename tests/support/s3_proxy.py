@@ -50,7 +50,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         size = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(size) if size else None
-        connection = http.client.HTTPConnection(self.server.server, timeout=30)
+        connection = http.client.HTTPConnection(self.server.server, timeout=120)
         with contextlib.closing(connection):
             try:
                 connection.putrequest(

@@ -49,7 +49,7 @@ def keep_running(settings: Settings) -> None:
         services.start_application(settings, kind, "default")
 
 
-def rest_of(settings: Settings, *, rows: int, limit_s: float = 240.0) -> BalanceReport:
+def rest_of(settings: Settings, *, rows: int, limit_s: float = 900.0) -> BalanceReport:
     """Wait until all rows are taken in and nothing is in flight; return the books."""
 
     def at_rest() -> bool:

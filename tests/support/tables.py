@@ -525,7 +525,12 @@ MADE = (
     Made(
         "retention show",
         retention._rule_table,
-        ({name: asdict(one) for name, one in sorted(GROWTH.items())},),
+        (
+            {
+                name: asdict(one) | {"bytes": 8192 << number % 20}
+                for number, (name, one) in enumerate(sorted(GROWTH.items()))
+            },
+        ),
     ),
     Made("demo", demo._event_table, (demo.Figures(books().pipelines, []),)),
 )

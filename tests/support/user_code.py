@@ -10,7 +10,7 @@ from waybill.settings import SandboxSettings
 
 
 @cache
-def sandbox(timeout_s: float = 20.0, **settings: object) -> Sandbox:
+def sandbox(timeout_s: float = 100.0, **settings: object) -> Sandbox:
     """Return a sandbox with these settings."""
     made = Sandbox(SandboxSettings.model_validate(settings), timeout_s=timeout_s)
     atexit.register(made.close)

@@ -136,14 +136,13 @@ def _fork_orphan() -> int:
     reading, writing = os.pipe()
     between = os.fork()
     if between == 0:
-        pid = os.fork()
-        if pid == 0:
-            os.close(reading)
-            os.close(writing)
-            os.setsid()
-            return 0
-        os.write(writing, array.array("i", [pid]).tobytes())
-        os._exit(0)
+        if os.fork():
+            os._exit(0)
+        os.close(reading)
+        os.setsid()  # before its number is known: who kills the session at once finds one
+        os.write(writing, array.array("i", [os.getpid()]).tobytes())
+        os.close(writing)
+        return 0
     os.close(writing)
     os.waitpid(between, 0)
     pid = array.array("i", os.read(reading, 4))[0]

@@ -14,6 +14,9 @@ _INSTALL = "apt-get install -y chromium-headless-shell, or `make chromium`"
 _ARGUMENTS = ["--renderer-process-limit=1", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
 
 
+_START_MS = 300_000
+
+
 @contextmanager
 def opened_chromium() -> Iterator[Browser]:
     """Start Debian's Chromium: the one without windows, which draws none, or the whole browser.
@@ -24,6 +27,8 @@ def opened_chromium() -> Iterator[Browser]:
     assert path, f"no Chromium on PATH: {_INSTALL}"
     with (
         sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=path, args=_ARGUMENTS) as browser,
+        playwright.chromium.launch(
+            executable_path=path, args=_ARGUMENTS, timeout=_START_MS
+        ) as browser,
     ):
         yield browser

@@ -21,7 +21,7 @@ _MENU_WIDTH, _MARGIN_HEIGHT = 72, 8
 """What Airflow's own page takes of a window, in pixels."""
 _AXE = Axe()
 _RULES = {"rules": {"target-size": {"enabled": True}}}  # 24 pixels, or room around; off by default
-_TIMEOUT_MS = 60_000
+_TIMEOUT_MS = 300_000
 expect.set_options(timeout=_TIMEOUT_MS)
 
 

@@ -42,6 +42,10 @@ def lines(web):
         position="updated_at 2026-11-21T10:00:00Z", behind=7260, unit="seconds",
     )  # fmt: skip
     tell_run(tracker, "pl-so-a", run, going)
+    # a minute without a word is silence: these tests may take longer
+    lot.sql(
+        "UPDATE source_runs SET told_at = now() + interval '1 hour' WHERE pipeline_id = 'pl-so-a'"
+    )
     run = begin_run(tracker, "pl-so-b", node="node-7")
     end_run(tracker, "pl-so-b", run, RunFigures(read=20, pages=1, behind=0, unit="rows"), state="success")  # fmt: skip
     run = begin_run(tracker, "pl-so-d", node="node-7")

@@ -313,7 +313,7 @@ def test_a_spool_that_nobody_looks_at_is_unhealthy(tmp_path, age_s, healthy):
     if age_s is not None:
         (tmp_path / "a.parquet").touch()
         os.utime(tmp_path / "a.parquet", (time.time() - age_s,) * 2)
-    done = subprocess.run(["sh", "-c", command], check=False, timeout=60)
+    done = subprocess.run(["sh", "-c", command], check=False, timeout=600)
     assert (done.returncode == 0) is healthy
 
 

@@ -82,7 +82,7 @@ def test_a_broker_that_names_no_broker_does_not_end_the_process(full: int, said:
             [sys.executable, "-c", CHILD.format(address=address)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
     assert child.returncode == 0, child.stderr
@@ -95,4 +95,4 @@ def test_a_frozen_broker_is_waited_for_as_long_as_said_whatever_the_command_wait
         began = time.monotonic()
         with waiting(600, lambda _line: None), pytest.raises(RetryError):
             log.wait_until_up(limit_s=2.0)
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 300

@@ -32,7 +32,7 @@ def test_a_child_has_the_environment_the_folder_and_the_settings_of_now_and_is_o
     monkeypatch.chdir(tmp_path)
     settings = SETTINGS.model_copy(update={"home": tmp_path / "home"})
     child = children.start(settings, TELL)
-    told: dict[str, Any] = json.loads(child.communicate(timeout=60)[0])
+    told: dict[str, Any] = json.loads(child.communicate(timeout=600)[0])
     assert (told["parent"], told["pid"], told["session"]) == (os.getpid(), child.pid, child.pid)
     assert (told["folder"], told["home"]) == (str(tmp_path), str(tmp_path / "home"))
     assert (told["name"], told["threads"], told["one"], told["input"]) == ("__main__", 1, None, "")
@@ -49,7 +49,7 @@ def test_a_child_has_the_environment_the_folder_and_the_settings_of_now_and_is_o
 )
 def test_a_child_ends_as_python_does(code: str, end: int, output: str) -> None:
     child = children.start(SETTINGS, code)
-    assert child.communicate(timeout=60)[0].decode().endswith(output)
+    assert child.communicate(timeout=600)[0].decode().endswith(output)
     assert child.returncode == end
 
 
@@ -66,5 +66,5 @@ def test_a_child_is_stopped_goes_on_and_is_killed_with_its_session() -> None:
         child.wait(timeout=0.1)
     children.kill(child)
     assert child.returncode == -signal.SIGKILL
-    psutil.wait_procs([sleeper], timeout=10)
+    psutil.wait_procs([sleeper], timeout=600)
     assert not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE

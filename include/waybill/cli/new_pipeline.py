@@ -119,13 +119,21 @@ def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = Fal
     works as it is; of others `waybill sources discover` fills in key and columns.
     """
     from waybill.egress import EgressGuard
+    from waybill.mappings import TablePlaces
     from waybill.pipelines import write_new
     from waybill.settings import Settings
 
     del yes  # the questions have been asked
     settings = Settings()
     taps, egress = settings.sources.taps, EgressGuard(settings.egress)
-    written = write_new(settings.pipelines_dir, request, settings.destinations, taps, egress=egress)
+    written = write_new(
+        settings.pipelines_dir,
+        request,
+        settings.destinations,
+        taps,
+        egress=egress,
+        table_key=TablePlaces(settings.destinations).key,
+    )
     if as_json:
         from waybill.events import dumps
 

@@ -37,6 +37,8 @@ _MOST_LEVELS = 200
 _WORD_BITS = 64
 _MOST_STEPS = 8
 """How deep a document is set in, line by line."""
+_UNIT_STEP = 1024.0
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def terminal(*, err: bool = False) -> SafeConsole:
@@ -136,6 +138,15 @@ def _breaks(text: str, width: int | None, set_in: int) -> list[int]:
 def counted(number: int, noun: str) -> str:
     """Return "1 event", "2 events", "1,000 events"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def readable_size(number: float) -> str:
+    """Return bytes as "512 B", "1.5 MiB"."""
+    for unit in _UNITS:
+        if number < _UNIT_STEP or unit == _UNITS[-1]:
+            break
+        number /= _UNIT_STEP
+    return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
 
 
 def shortened(text: str, longest: int) -> str:

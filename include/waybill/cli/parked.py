@@ -39,6 +39,7 @@ from waybill.cli.output import (
     print_folded,
     print_json,
     print_line,
+    readable_size,
 )
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Cell, Column, Styled, Table, clock, print_facts, print_table
@@ -46,7 +47,7 @@ from waybill.events import error_type
 from waybill.parking import ParkedFilter
 
 if TYPE_CHECKING:
-    from waybill.inspection import ParkedEventsService
+    from waybill.inspection import NewestEvents, ParkedEventsService
     from waybill.parking import (
         Damage,
         DiscardReport,
@@ -81,8 +82,6 @@ Unmasked = Annotated[
     bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
 ]
 _MESSAGE_CHARS = 160
-_UNIT_STEP = 1024.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STATES = (
     ("parked", "bold yellow"),
     ("replaying", "cyan"),
@@ -162,7 +161,7 @@ def show(
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
         keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
         remedies = service.remedies(shown)
-        deletes = service.deletes(found[:_MOST_SHOWN])
+        newest = service.newest(found[:_MOST_SHOWN])
     if as_json:
         print_json(
             [
@@ -172,8 +171,8 @@ def show(
                 | {
                     "objects": keys[partition.id],
                     "remedies": [asdict(one) for one in remedies.get(partition.id, ())],
-                    "deletes_of_newest": deletes.get(partition.id),
                 }
+                | _newest_json(newest.get(partition.id))
                 for partition in shown
             ]
         )
@@ -183,7 +182,11 @@ def show(
         if number:
             echo("")
         advice = list(_advice(partition, remedies.get(partition.id, ()), printed))
-        reasons = [*_deletes(partition, deletes.get(partition.id)), *_causes(causes[partition.id])]
+        reasons = [
+            *_copies(partition, newest.get(partition.id)),
+            *_deletes(partition, newest.get(partition.id)),
+            *_causes(causes[partition.id]),
+        ]
         _print_group(partition, reasons, keys[partition.id], advice)
     if len(found) > _MOST_SHOWN:
         echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
@@ -304,7 +307,7 @@ def list_files(
     grace = timedelta(seconds=settings.parking.clean_up_grace_s)
     for file in found.files:
         print_line(file.key)
-        print_folded([f"  {_size(file.bytes)}; {_held(file)}; {_end_of(file, grace)}"])
+        print_folded([f"  {readable_size(file.bytes)}; {_held(file)}; {_end_of(file, grace)}"])
     print_folded(_sums(found, price))
     if found.finished:
         tell_hindrances(settings, "finished files are not deleted", dags=["clean_up_parked_files"])
@@ -326,9 +329,11 @@ def _sums(found: ParkedFiles, price: float | None) -> Iterator[str]:
     shown = len(found.files)
     if shown < found.number:
         yield f"and {counted(found.number - shown, 'older file')}; -n shows more"
-    sizes = f"{counted(found.number, 'file')}, {_size(found.bytes)}"
+    sizes = f"{counted(found.number, 'file')}, {readable_size(found.bytes)}"
     if found.finished:
-        sizes += f"; {found.finished:,} of them, {_size(found.finished_bytes)}, are finished"
+        sizes += (
+            f"; {found.finished:,} of them, {readable_size(found.finished_bytes)}, are finished"
+        )
     yield sizes
     if price is not None:
         yield f"{_cost(found.bytes, price):,.2f} a month, at {price:g} for a GB and month"
@@ -563,7 +568,7 @@ def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]]) -> list[Cell]
         partition.stage,
         partition.error_type,
         *(Styled(number, style if number else "dim") for number, style in numbers),
-        _size(partition.bytes),
+        readable_size(partition.bytes),
         partition.first_event_at,
         partition.last_event_at,
         partition.last_message,
@@ -612,7 +617,7 @@ def _print_group(
         (
             "events now",
             f"{partition.parked:,} parked, {partition.replaying:,} replaying"
-            f"{_quarantined(partition)}; {_size(partition.bytes)}",
+            f"{_quarantined(partition)}; {readable_size(partition.bytes)}",
         ),
         ("ever", f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"),
         ("first (UTC)", partition.first_event_at),
@@ -673,12 +678,38 @@ def _quarantined(partition: ParkedGroup) -> str:
     return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
 
 
-def _deletes(partition: ParkedGroup, deletes: tuple[int, int] | None) -> Iterator[tuple[str, Cell]]:
-    """Yield a fact where events that were parked last are deletes."""
-    number, events = deletes or (0, 0)
-    if not number:
+def _newest_json(newest: NewestEvents | None) -> dict[str, list[int] | None]:
+    """Return deletes and distinct events, each beside the number of events that were looked at."""
+    if newest is None:
+        return {"deletes_of_newest": None, "distinct_of_newest": None}
+    return {
+        "deletes_of_newest": [newest.deletes, newest.events],
+        "distinct_of_newest": [newest.events - newest.copies, newest.events],
+    }
+
+
+def _copies(partition: ParkedGroup, newest: NewestEvents | None) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact where events that were parked last are copies of each other.
+
+    Most often their source was read again; a producer that was killed may have sent some twice.
+    """
+    if newest is None or not newest.copies:
         return
-    which = f"{number:,} of the {counted(events, 'event')} parked last"
+    which = "parked" if newest.events == partition.parked else "parked last"
+    events = counted(newest.events - newest.copies, "event")
+    yield (
+        "copies",
+        f"the {newest.events:,} {which} are {events}: some came more than once, as when a source "
+        "is read again; a replay sends all, the table has each once",
+    )
+
+
+def _deletes(partition: ParkedGroup, newest: NewestEvents | None) -> Iterator[tuple[str, Cell]]:
+    """Yield a fact where events that were parked last are deletes."""
+    number = newest.deletes if newest else 0
+    if newest is None or not number:
+        return
+    which = f"{number:,} of the {counted(newest.events, 'event')} parked last"
     advice = ""
     if partition.stage == "transformation":
         advice = ': `if event.op == "delete": return event` at its beginning lets them pass'
@@ -746,15 +777,6 @@ def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
     if not everything:
         words = "`--all` also lists groups that were replayed or discarded."
         print_folded([words], style="dim")
-
-
-def _size(number: float) -> str:
-    """Return bytes in words."""
-    for unit in _UNITS:
-        if number < _UNIT_STEP or unit == _UNITS[-1]:
-            break
-        number /= _UNIT_STEP
-    return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
 
 
 def _print_decided(report: DiscardReport, what: str, left: str) -> None:

@@ -110,9 +110,11 @@ def check(
     events, or of the first 50 rows of the source, confined as always.
     """
     from waybill.ingestion.connectors import open_connector
+    from waybill.mappings import TablePlaces
 
     folder, settings = _folder(directory), Settings()
-    environment = RunEnvironment.of(settings.destinations, settings.spark.master)
+    places = TablePlaces(settings.destinations)
+    environment = RunEnvironment.of(settings.destinations, settings.spark.master, places.key)
     problems = find_problems(folder, settings.sources.roots, open_connector, environment)
     loaded = {} if problems else load_pipelines(folder)
     names = sorted(loaded)

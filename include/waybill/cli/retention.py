@@ -8,7 +8,7 @@ import typer
 
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import Yes, ask
-from waybill.cli.output import echo, plain, print_folded, print_json
+from waybill.cli.output import counted, echo, plain, print_folded, print_json, readable_size
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Table, print_table
 
@@ -28,7 +28,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 @app.command()
 def show(*, as_json: AsJson = False) -> None:
-    """Show the settings, and when rows of each table of the tracker are deleted."""
+    """Show the settings, how large each table of the tracker is, and when its rows are deleted."""
     from waybill.services import retention_rules
     from waybill.settings import Settings
 
@@ -41,16 +41,42 @@ def show(*, as_json: AsJson = False) -> None:
         setting = f"WAYBILL_RETENTION__{name.upper()}"
         print_folded([f"{_KEPT.get(name, name)}: {days:g} days ({setting})"])
     echo("")
-    print_table(_rule_table(rules["tables"]))
+    print_table(_rule_table(rules["tables"]), _steady_tables(rules["tables"]))
+    if rules["problem"]:
+        print_folded([f"sizes are not known: {rules['problem']}"], err=True)
     tell_hindrances(settings, "nothing of this is deleted by itself", dags=["apply_retention"])
 
 
 def _rule_table(rules: dict[str, Any]) -> Table:
+    """Return a line a table that grows with events or with what people do, the largest first."""
+    grows = {name: one for name, one in rules.items() if one["grows"]}
     return Table(
-        (Column("table"), Column("a row for each", "words", least=14), Column("deleted", "words")),
-        [(name, one["by"], one["trimmed"]) for name, one in rules.items()],
+        (
+            Column("table"),
+            Column("size", "number"),
+            Column("a row for each", "words", spare=1),
+            Column("deleted", "words", least=42),
+        ),
+        [
+            (name, _size(one["bytes"]), one["by"], one["trimmed"])
+            for name, one in sorted(grows.items(), key=lambda item: -(item[1]["bytes"] or 0))
+        ],
         "the tracker has no table",
     )
+
+
+def _steady_tables(rules: dict[str, Any]) -> list[str]:
+    """Return the sentence on tables that have a row for each thing there is, and keep it."""
+    steady = {name: one["bytes"] for name, one in rules.items() if not one["grows"]}
+    size = _size(None if None in steady.values() else sum(steady.values()))
+    return [
+        f"{counted(len(steady), 'table')} more do not grow with events, and no row of them is "
+        f"deleted{size and f' ({size} together)'}: {', '.join(steady)}",
+    ]
+
+
+def _size(number: int | None) -> str:
+    return "" if number is None else readable_size(number)
 
 
 @app.command()

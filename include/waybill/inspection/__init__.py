@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.inspection.messages import NewestEvents as NewestEvents
     from waybill.inspection.pipelines import MOST_PIPELINES as MOST_PIPELINES
     from waybill.inspection.pipelines import PipelineFilter as PipelineFilter
     from waybill.inspection.pipelines import PipelineLine as PipelineLine
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "messages": ["NewestEvents"],
         "pipelines": [
             "MOST_PIPELINES",
             "PipelineFilter",

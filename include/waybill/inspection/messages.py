@@ -26,7 +26,7 @@ from waybill.access import (
     write_audit,
 )
 from waybill.errors import ParkError, RetryError
-from waybill.events import DELETE, decode_head
+from waybill.events import DELETE, Event, decode_head
 from waybill.parking import (
     HELD,
     CorruptSegmentError,
@@ -85,7 +85,12 @@ class HeldMessages:
         return MASK
 
     def newest(
-        self, partition_id: int, states: Sequence[str] = HELD, fingerprint: str | None = None
+        self,
+        partition_id: int,
+        states: Sequence[str] = HELD,
+        fingerprint: str | None = None,
+        *,
+        most_segments: int = 1,
     ) -> list[ParkedEvent]:
         """Return the events of a group, or of one of its causes, that were parked last.
 
@@ -95,7 +100,11 @@ class HeldMessages:
             return []
         try:
             return self._parking.newest(
-                partition_id, states=states, fingerprint=fingerprint, most_bytes=self._most_bytes
+                partition_id,
+                states=states,
+                fingerprint=fingerprint,
+                most_segments=most_segments,
+                most_bytes=self._most_bytes,
             )
         except CorruptSegmentError:
             return []
@@ -104,12 +113,33 @@ class HeldMessages:
             return []
 
 
-def is_delete(parked: ParkedEvent) -> bool:
-    """Tell whether an event is a delete; what is no event, such as a line of a file, is none."""
+@dataclass(frozen=True, slots=True)
+class NewestEvents:
+    """What is known of the events that a group has parked last."""
+
+    events: int
+    """How many were read."""
+    deletes: int
+    """Of these are deletes."""
+    copies: int
+    """Of these have the id of another one: they came more than once."""
+
+
+def newest_events(parked: Sequence[ParkedEvent]) -> NewestEvents:
+    """Return what is known of some parked events.
+
+    What is no event, such as a line of a file, is neither a delete nor a copy.
+    """
+    heads = [head for head in map(_head, parked) if head is not None]
+    deletes = sum(head.op == DELETE for head in heads)
+    return NewestEvents(len(parked), deletes, len(heads) - len({head.id for head in heads}))
+
+
+def _head(parked: ParkedEvent) -> Event | None:
     try:
-        return decode_head(parked.value).op == DELETE
+        return decode_head(parked.value)
     except ParkError:
-        return False
+        return None
 
 
 @dataclass(slots=True)

@@ -32,7 +32,8 @@ from waybill.inspection.messages import (
     Explained,
     HeldMessages,
     Messages,
-    is_delete,
+    NewestEvents,
+    newest_events,
 )
 from waybill.parking import (
     HELD,
@@ -73,6 +74,8 @@ _LIST_BYTES = 256 * 1024
 """Of a group's newest segment, read for that."""
 _DETAIL_BYTES = 4 * 1024**2
 """The same where a group is looked at."""
+_MOST_SEGMENTS = 8
+"""Of a group that is looked at, the newest, to find deletes and copies among them."""
 _NOBODY = access_of((), "", ())
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
 
@@ -161,20 +164,20 @@ class ParkedEventsService:
         messages = self._messages(_NOBODY, found, by_event=True)
         return {one.id: messages.causes(one, self.parking.causes(one.id)) for one in found}
 
-    def deletes(self, found: Sequence[ParkedGroup]) -> dict[int, tuple[int, int]]:
-        """Return {partition id: (how many are deletes, events)} of what each has parked last.
+    def newest(self, found: Sequence[ParkedGroup]) -> dict[int, NewestEvents]:
+        """Return {partition id: what is known of the events that it has parked last}.
 
-        Those that hold nothing, or whose newest events cannot be read now, are left out.
+        Those where nothing is parked, or whose newest events cannot be read now, are left out.
 
-        Cost: a read of the store for each, of 4 MiB at most.
+        Cost: up to 8 reads of the store for each, of 4 MiB together.
         """
         held = HeldMessages(self.parking, _DETAIL_BYTES)
-        newest = {one.id: held.newest(one.id) for one in found}
-        return {
-            ident: (sum(map(is_delete, events)), len(events))
-            for ident, events in newest.items()
-            if events
+        newest = {
+            one.id: held.newest(one.id, ("parked",), most_segments=_MOST_SEGMENTS)
+            for one in found
+            if one.parked
         }
+        return {ident: newest_events(events) for ident, events in newest.items() if events}
 
     def _messages(
         self,

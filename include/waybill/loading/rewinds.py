@@ -4,7 +4,8 @@ What the tracker knows that a destination took is compared with what the destina
 Commits that it lacks are loaded again from their staged objects, which are kept for some days after
 their load. The versions of rows guard them, so that a reload brings back rows and tombstones and
 nothing else. It counts nothing: these commits are acknowledged. Only a row that was delivered then,
-and is refused now, moves in the books, from delivered to parked.
+and is refused now, moves in the books, from delivered to parked. What a rewind is still to load
+again is kept, however long the destination is away (``parking.refreshing``).
 
 What is older than the kept objects is an alarm, until somebody settles it by name.
 

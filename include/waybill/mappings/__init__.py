@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from waybill.mappings.proposals import propose as propose
     from waybill.mappings.proposals import propose_key as propose_key
     from waybill.mappings.proposals import propose_version as propose_version
+    from waybill.mappings.table_places import TablePlaces as TablePlaces
     from waybill.mappings.versions import MappingVersion as MappingVersion
     from waybill.mappings.versions import history as history
     from waybill.mappings.versions import in_force as in_force
@@ -88,6 +89,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "propose_key",
             "propose_version",
         ],
+        "table_places": ["TablePlaces"],
         "versions": [
             "MappingVersion",
             "history",

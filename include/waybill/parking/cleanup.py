@@ -5,10 +5,11 @@ Steps, each resumable by any later run:
   1  claim   object live -> deleting, by compare-and-set, while its row is held    (one transaction)
   2  delete  the object in the store; one that is gone already is no error
   3  close   segments -> deleted, object deleting -> deleted                       (one transaction)
-A kill after 1 or 2 leaves ``deleting``: the next run goes on with 2. From 1 on nobody brings a
-segment of the object back: undoing a discard holds the object's row and takes only live ones. A
-segment that is parked or replaying keeps its whole object, unless the object is mostly dead: then
-what is parked is moved to a new object first, and a later clean-up deletes the rest.
+A kill after 1 or 2 leaves ``deleting``: the next run goes on with 2. So does an object that the
+store did not delete; the others of the run go. From 1 on nobody brings a segment of the object
+back: undoing a discard holds the object's row and takes only live ones. A segment that is parked or
+replaying keeps its whole object, unless the object is mostly dead: then what is parked is moved to
+a new object first, and a later clean-up deletes the rest.
 
 What a deleted segment was is still known: it was replayed if it has a replay id, else discarded. A
 replaced one stays replaced: its events are counted where they are now.
@@ -69,7 +70,7 @@ from waybill.parking.packed import (
 )
 from waybill.parking.states import HAS_MARK, IS_UNMARKED_ALONE, lock_groups, now_in
 from waybill.progress import Progress
-from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
+from waybill.storage import Deletion, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 from waybill.storage.tracker import parked_partitions as partitions
 
@@ -110,16 +111,17 @@ def clean_up(
     while _settle(tracker, cutoff) == BATCH:
         pass
     deleted = size = closed = moved = rewritten = 0
+    deletion = Deletion(objects)
     progress = Progress("clean-up of parked files", "files")
     for keys, candidates in _batches(tracker, cutoff):
-        if keys:
-            objects.delete(keys)
-            numbers = _close(tracker, keys)
+        if gone := deletion.delete(keys):
+            numbers = _close(tracker, gone)
             deleted, size, closed = deleted + numbers[0], size + numbers[1], closed + numbers[2]
         for key, whole in mostly_dead(tracker, candidates, cutoff=cutoff, rewriting=rewriting):
             number = rewrite(tracker, objects, key, whole, cutoff=cutoff)
             moved, rewritten = moved + number, rewritten + (number > 0)
         progress.add(len(keys) + len(candidates))
+    deletion.end()
     return CleanUpReport(deleted, size, closed, rewritten, moved)
 
 
@@ -136,8 +138,10 @@ def _settle(tracker: TrackerStore, cutoff: datetime) -> int:
 
 def _batches(tracker: TrackerStore, cutoff: datetime) -> Iterator[tuple[list[str], list[str]]]:
     """Yield keys that are claimed, and keys of other objects with some dead segments."""
-    while keys := _left_by_others(tracker):
+    left = ""
+    while keys := _left_by_others(tracker, left):
         yield keys, []
+        left = keys[-1]
     while keys := _claim_empty(tracker, cutoff):
         yield keys, []
     after = ""
@@ -170,11 +174,12 @@ def tracker_now(tracker: TrackerStore) -> datetime:
     return moment
 
 
-def _left_by_others(tracker: TrackerStore) -> list[str]:
-    """Return keys that a run claimed and did not close; they were past its grace then."""
+def _left_by_others(tracker: TrackerStore, after: str) -> list[str]:
+    """Return keys, behind one, that a run claimed and did not close: past its grace then."""
+    is_claimed = literal_column("parked_objects.state = 'deleting'", Boolean)
     query = (
         select(parked_objects.c.key)
-        .where(literal_column("parked_objects.state = 'deleting'", Boolean))
+        .where(is_claimed, parked_objects.c.key > after)
         .order_by(parked_objects.c.key)
         .limit(BATCH)
     )

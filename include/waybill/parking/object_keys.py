@@ -2,7 +2,8 @@
 
 An object is stored before the row that names it is committed. Where its key says what it holds,
 one that a killed process left is known to be garbage once the books stand beyond that: see
-``refreshing``.
+``refreshing``. Anybody who may write to the bucket chooses keys: what only looks like a key of
+these kinds is of none.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 _REFUSED = re.compile(r"parked/refused/([0-9a-f]{32})/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
-_UNLOADED = re.compile(r"parked/unloaded/([0-9a-f]*)/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
+_UNLOADED = re.compile(r"parked/unloaded/((?:[0-9a-f]{2})*)/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
 _CUT = re.compile(r"parked/cut/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
 _STAGED_AGAIN = re.compile(r"staged/(?:[^/]+/)*again-([0-9a-f]{64})-[0-9a-f]{32}\.wbs")
 _REWRITTEN = re.compile(r"parked/rewritten/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
+_LARGEST = 2**63 - 1
+"""Of a BIGINT: what is larger numbers nothing in the tracker."""
 
 
 def new_key() -> str:
@@ -40,7 +43,8 @@ def new_refused_key(wal_id: str, lsn: int) -> str:
 def refused_message(key: str) -> tuple[str, int] | None:
     """Return (WAL id, lsn) of the message that an object holds; None: it is another kind."""
     found = _REFUSED.fullmatch(key)
-    return None if found is None else (found[1], int(found[2]))
+    number = None if found is None else _number(found[2])
+    return None if found is None or number is None else (found[1], number)
 
 
 def new_unloaded_key(destination: str, commit_number: int) -> str:
@@ -51,7 +55,14 @@ def new_unloaded_key(destination: str, commit_number: int) -> str:
 def unloaded_commit(key: str) -> tuple[str, int] | None:
     """Return (destination, commit number) of an object; None: it is another kind."""
     found = _UNLOADED.fullmatch(key)
-    return None if found is None else (bytes.fromhex(found[1]).decode(), int(found[2]))
+    number = None if found is None else _number(found[2])
+    if found is None or number is None:
+        return None
+    try:
+        destination = bytes.fromhex(found[1]).decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in destination else (destination, number)
 
 
 def new_cut_key(segment_id: int) -> str:
@@ -62,7 +73,7 @@ def new_cut_key(segment_id: int) -> str:
 def cut_segment(key: str) -> int | None:
     """Return the id of the segment whose parts an object holds; None: it is another kind."""
     found = _CUT.fullmatch(key)
-    return None if found is None else int(found[1])
+    return None if found is None else _number(found[1])
 
 
 def new_rewritten_key(segment_id: int) -> str:
@@ -73,7 +84,7 @@ def new_rewritten_key(segment_id: int) -> str:
 def first_moved(key: str) -> int | None:
     """Return the id of the first segment that an object took over; None: it is another kind."""
     found = _REWRITTEN.fullmatch(key)
-    return None if found is None else int(found[1])
+    return None if found is None else _number(found[1])
 
 
 def new_staged_again_key(lost_key: str) -> str:
@@ -91,3 +102,9 @@ def lost_digest(key: str) -> str | None:
     """Return the digest of the lost object's key; None: it was not made again of one."""
     found = _STAGED_AGAIN.fullmatch(key)
     return None if found is None else found[1]
+
+
+def _number(digits: str) -> int | None:
+    """Return what a key has as a number; None: the tracker has no such number."""
+    number = int(digits)
+    return number if number <= _LARGEST else None

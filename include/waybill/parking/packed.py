@@ -317,7 +317,7 @@ def read_directory(body: bytes, *, key: str = "") -> tuple[SegmentDescriptor, ..
     try:
         listing = zstandard.ZstdDecompressor().decompress(body[start:-TRAILER_BYTES])
         return tuple(SegmentDescriptor.from_json(row) for row in json.loads(listing)["segments"])
-    except (zstandard.ZstdError, ValueError, TypeError, KeyError) as error:
+    except (zstandard.ZstdError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptSegmentError(key, start, f"its directory is damaged: {error}") from error
 
 

@@ -275,15 +275,19 @@ class Parking:
         *,
         states: Sequence[str],
         fingerprint: str | None = None,
+        most_segments: int = 1,
         most_bytes: int,
     ) -> list[ParkedEvent]:
-        """Return the events of the segment that was parked last, in order; none: it is too large.
+        """Return the events of the segments that were parked last, in order.
+
+        None where the last one is too large. Cost: a read of the store for each segment.
 
         Args:
             partition_id: of the partition.
             states: only of segments in these states.
             fingerprint: only of this cause.
-            most_bytes: of the segment, packed.
+            most_segments: that are read.
+            most_bytes: of all of them, packed.
 
         Raises:
             CorruptSegmentError, RetryError: it cannot be read; the store is away.
@@ -292,8 +296,8 @@ class Parking:
             self._tracker,
             self._objects,
             partition_id,
-            states=states,
-            fingerprint=fingerprint,
+            reading.Wanted(states, fingerprint=fingerprint),
+            most_segments=most_segments,
             most_bytes=most_bytes,
         )
 
@@ -631,6 +635,9 @@ class Parking:
             rewrite_below: what is parked in an object moves to another when it is less than this
                 share of the object's bytes; the object is deleted after one more grace.
             rewrite_from_bytes: of objects at least this large.
+
+        Raises:
+            NotDeletedError: the store did not delete some; all else is done.
         """
         return cleanup.clean_up(
             self._tracker,
@@ -664,6 +671,9 @@ class Parking:
         Staged objects go ``staged_kept_s`` after they were loaded.
 
         Cost: one listing of ``parked/`` and ``staged/``, one pass over segments.
+
+        Raises:
+            NotDeletedError: the store did not delete some; all else is done.
         """
         return refreshing.refresh(
             self._tracker, self._objects, grace_s=grace_s, staged_kept_s=staged_kept_s

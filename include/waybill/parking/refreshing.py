@@ -3,7 +3,8 @@
 Row without object    alarm, never repaired by deleting the row: see ``quarantine``
 Object without row    garbage, once it is older than the grace and *decided*: no commit can name it
 Loaded staged object  row loaded -> deleted by compare-and-set, then the object. A kill between
-                      leaves an object whose row says deleted: the next run finds it in the listing
+                      leaves an object whose row says deleted: the next run finds it in the listing.
+                      Kept while its destination, put back to an older point, is to load it again
 Aggregates            recomputed from segments, differences corrected and written to the audit log
 
 When is an object that no row names decided? A writer stores it first and commits its row later, and
@@ -11,7 +12,8 @@ a frozen process may wake up after any grace; the ledger fences it, so the ledge
 - parked, from Kafka (its directory says topic, partition, offset): once the ledger stands beyond
   the offset, the batch was committed, with this object or without it;
 - staged: once each processing consumer, after the object was written, has committed a batch or was
-  taken over: batches of one consumer follow each other;
+  taken over: batches of one consumer follow each other. That of a generation of a topic that has
+  ended is fenced for good, and names nothing;
 - staged, made again of a lost one: not before that one is no longer lost, besides;
 - parked, a message that Kafka refused: once its row names another object;
 - parked, the parts of a segment that was cut, or segments moved by a rewriting: once no swap of
@@ -85,7 +87,7 @@ from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, read_
 from waybill.parking.quarantine import raise_alarm
 from waybill.parking.states import HELD, IS_MARKED, IS_UNMARKED, lock_group
 from waybill.progress import Progress
-from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
+from waybill.storage import Deletion, ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import (
     consumers,
     load_positions,
@@ -93,6 +95,7 @@ from waybill.storage.tracker import (
     refused_messages,
     segments,
     staged_objects,
+    topic_generations,
     topic_offsets,
 )
 from waybill.storage.tracker import parked_partitions as partitions
@@ -100,9 +103,13 @@ from waybill.storage.tracker import parked_partitions as partitions
 _LOG = logging.getLogger(__name__)
 _BATCH = 1000
 _PREFIXES = ("parked/", "staged/")
+_PROCESSING = "processing/"
+"""Of the names of consumers that process; the rest is the topic's name in Kafka."""
 STAGED_KEPT_S = 7 * 86_400.0
 """How long a staged object is kept after it was loaded, unless settings say otherwise."""
 _DAY = re.compile(r"parked/(\d{4})/(\d{2})/(\d{2})/")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+_LARGEST_PARTITION = 2**31 - 1
 _MOST_NAMED = 1000
 """Missing objects that a report names."""
 _FINAL = ("replayed", "replaced", "deleted")
@@ -114,6 +121,28 @@ SELECT object_key FROM segments, start
 WHERE segments.id >= start.id AND segments.id < start.id + 10000 AND state = 'parked'
 ORDER BY segments.id LIMIT 1
 """)
+_TAKE_LOADED = text("""
+WITH awaited AS MATERIALIZED (
+  SELECT rewinds.destination, greatest(done_to + 1, (span->>0)::bigint) AS first,
+    (span->>1)::bigint AS last
+  FROM destination_rewinds AS rewinds CROSS JOIN LATERAL jsonb_array_elements(commits) AS span
+  WHERE reloaded_at IS NULL AND EXISTS (
+    SELECT FROM pipelines CROSS JOIN LATERAL (
+      SELECT declaration->>'destination' AS destination FROM pipeline_versions
+      WHERE pipeline_id = pipelines.id ORDER BY number DESC LIMIT 1) AS active
+    WHERE active.destination = rewinds.destination AND NOT EXISTS (
+      SELECT FROM undeployments WHERE pipeline_id = pipelines.id AND done_at IS NOT NULL))),
+old AS (
+  SELECT key FROM staged_objects AS staged
+  WHERE state = 'loaded' AND loaded_at < :cutoff AND NOT EXISTS (
+    SELECT FROM awaited WHERE awaited.destination = staged.destination
+      AND staged.commit_number BETWEEN awaited.first AND awaited.last)
+  ORDER BY key LIMIT :most FOR UPDATE OF staged SKIP LOCKED)
+UPDATE staged_objects SET state = 'deleted'
+WHERE key IN (SELECT key FROM old) AND state = 'loaded' RETURNING key
+""")
+"""Not what an open rewind is still to load again (``loading.rewinds``), while any pipeline of its
+destination is deployed: once none is, nobody waits for its rows."""
 _LISTED = Table(
     "waybill_listed_objects",
     MetaData(),
@@ -153,7 +182,8 @@ def refresh(
     """Compare tracker and bucket; see ``Parking.refresh``."""
     now = tracker_now(tracker)
     cutoff = now - timedelta(seconds=grace_s)
-    staged_deleted = _drop_loaded(tracker, objects, now - timedelta(seconds=staged_kept_s))
+    deletion = Deletion(objects)
+    staged_deleted = _drop_loaded(tracker, deletion, now - timedelta(seconds=staged_kept_s))
     deleted = young = undecided = missing = 0
     first_missing: list[str] = []
     progress = Progress("refresh: objects that no row names, and the reverse", "objects")
@@ -162,8 +192,8 @@ def refresh(
         for unnamed in _unnamed(connection):
             old = [item for item in unnamed if item.deleted or item.modified < cutoff]
             decided = _decided(tracker, objects, old, skew_s=min(grace_s, _LARGEST_SKEW_S))
-            objects.delete(decided)
-            deleted, young = deleted + len(decided), young + len(unnamed) - len(old)
+            deleted += len(deletion.delete(decided))
+            young += len(unnamed) - len(old)
             undecided += len(old) - len(decided)
             progress.add(len(unnamed))
         for absent in _absent(connection):
@@ -174,7 +204,7 @@ def refresh(
             first_missing += gone[: _MOST_NAMED - len(first_missing)]
     if missing:
         _LOG.error("%d objects are gone from the store, the first: %s", missing, first_missing[:10])
-    return RefreshReport(
+    report = RefreshReport(
         missing=tuple(first_missing),
         missing_more=missing - len(first_missing),
         garbage_deleted=deleted,
@@ -183,6 +213,8 @@ def refresh(
         aggregates_corrected=correct_aggregates(tracker),
         staged_deleted=staged_deleted,
     )
+    deletion.end()
+    return report
 
 
 def check_objects(tracker: TrackerStore, objects: ObjectStore, now: datetime) -> ObjectCheck:
@@ -238,29 +270,19 @@ def _live_sizes(connection: Connection, prefix: str) -> dict[str, int]:
     return {str(row[0]): int(row[1]) for row in connection.execute(query)}
 
 
-def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) -> int:
-    """Delete staged objects that were loaded before ``cutoff``; returns their number."""
-    old = (
-        select(staged_objects.c.key)
-        .where(staged_objects.c.state == "loaded", staged_objects.c.loaded_at < cutoff)
-        .order_by(staged_objects.c.key)
-        .limit(_BATCH)
-        .with_for_update(skip_locked=True)
-    )
-    statement = (
-        update(staged_objects)
-        .where(staged_objects.c.key.in_(old), staged_objects.c.state == "loaded")
-        .values(state="deleted")
-        .returning(staged_objects.c.key)
-    )
+def _drop_loaded(tracker: TrackerStore, deletion: Deletion, cutoff: datetime) -> int:
+    """Delete staged objects that were loaded before ``cutoff``; returns their number.
+
+    What is to be loaded again stays: see ``_TAKE_LOADED``.
+    """
+    asked = {"cutoff": cutoff, "most": _BATCH}
     number = 0
     while True:
         with tracker.transaction() as connection:
-            keys = [str(row[0]) for row in connection.execute(statement)]
+            keys = list(map(str, connection.execute(_TAKE_LOADED, asked).scalars()))
         if not keys:
             return number
-        objects.delete(keys)
-        number += len(keys)
+        number += len(deletion.delete(keys))
 
 
 def _list(connection: Connection, objects: ObjectStore) -> None:
@@ -413,10 +435,16 @@ def _processing_decided_before(tracker: TrackerStore) -> datetime | None:
     """Return a time: batches of processing that began to write before it are decided.
 
     A consumer's row says when it committed a batch last, or was taken over: each does both in one
-    transaction (``ledger.commit.check_lease``).
+    transaction (``ledger.commit.check_lease``). The row of a generation's consumer outlives the
+    generation, whose end fences it (``ledger.generations``, I3).
     """
+    generation = topic_generations.c
+    has_ended = exists().where(
+        generation.state == "ended",
+        consumers.c.name == func.concat(_PROCESSING, generation.name),
+    )
     query = select(func.min(consumers.c.seen_at)).where(
-        consumers.c.name.startswith("processing/", autoescape=True)
+        consumers.c.name.startswith(_PROCESSING, autoescape=True), ~has_ended
     )
     with tracker.transaction() as connection:
         moment: datetime | None = connection.execute(query).scalar()
@@ -446,7 +474,7 @@ def _ledger_is_beyond(tracker: TrackerStore, described: Iterable[SegmentDescript
     """Tell whether the ledger stands beyond all of these segments; False when it cannot know."""
     offsets: dict[tuple[str, int], int] = {}
     for segment in described:
-        if not segment.topic or segment.kafka_partition < 0:
+        if not _is_of_kafka(segment):
             return False
         where = (segment.topic, segment.kafka_partition)
         offsets[where] = max(offsets.get(where, 0), segment.first_offset)
@@ -462,6 +490,17 @@ def _ledger_is_beyond(tracker: TrackerStore, described: Iterable[SegmentDescript
     with tracker.transaction() as connection:
         stands = {(str(row[0]), int(row[1])): int(row[2]) for row in connection.execute(query)}
     return all(stands.get(where, 0) > offset for where, offset in offsets.items())
+
+
+def _is_of_kafka(segment: SegmentDescriptor) -> bool:
+    """Tell whether a directory, which may say anything, says where in Kafka a segment is."""
+    numbers = (segment.kafka_partition, segment.first_offset)
+    return (
+        isinstance(segment.topic, str)
+        and _TOPIC.fullmatch(segment.topic) is not None
+        and all(isinstance(number, int) for number in numbers)
+        and 0 <= segment.kafka_partition <= _LARGEST_PARTITION
+    )
 
 
 def correct_aggregates(tracker: TrackerStore) -> int:

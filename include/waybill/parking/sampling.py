@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, select, text
@@ -22,7 +22,13 @@ from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint_of
 from waybill.parking.model import ReplayConditions, Segment
 from waybill.parking.packed import CorruptSegmentError
-from waybill.parking.reading import Damage, of_partition, read_segment_events, segments_in_order
+from waybill.parking.reading import (
+    Damage,
+    Wanted,
+    of_partition,
+    read_segment_events,
+    segments_in_order,
+)
 from waybill.parking.selection import REPLAY_ORDER, may_match, select_segments, to_segment
 from waybill.parking.states import now_in
 from waybill.storage import ObjectStore, TrackerStore
@@ -271,21 +277,24 @@ def read_newest(
     tracker: TrackerStore,
     objects: ObjectStore,
     partition_id: int,
+    wanted: Wanted,
     *,
-    states: Sequence[str],
-    fingerprint: str | None = None,
+    most_segments: int,
     most_bytes: int,
 ) -> list[ParkedEvent]:
-    """Return the events of a partition's newest segment; see ``Parking.newest``."""
-    wanted = of_partition(partition_id, states, fingerprint)
+    """Return the events of a partition's newest segments; see ``Parking.newest``."""
+    own = of_partition(partition_id, wanted.states, wanted.fingerprint)
     newest_first = [column.desc() for column in REPLAY_ORDER]
-    query = select_segments(*wanted).order_by(None).order_by(*newest_first).limit(1)
+    query = select_segments(*own).order_by(None).order_by(*newest_first).limit(most_segments)
     with tracker.transaction() as connection:
-        row = connection.execute(query).first()
-    segment = None if row is None else to_segment(row)
-    if segment is None or segment.length > most_bytes:
-        return []
-    return list(read_segment_events(tracker, objects, segment))
+        newest = [to_segment(row) for row in connection.execute(query)]
+    sizes = accumulate(segment.length for segment in newest)
+    chosen = [one for one, size in zip(newest, sizes, strict=True) if size <= most_bytes]
+    return [
+        event
+        for segment in reversed(chosen)
+        for event in read_segment_events(tracker, objects, segment)
+    ]
 
 
 def read_sample(  # noqa: PLR0913 - conditions of one partition's events

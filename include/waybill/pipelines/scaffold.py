@@ -33,7 +33,13 @@ from waybill.pipelines.source_examples import (
     files_source,
     source_example,
 )
-from waybill.pipelines.validation import check, find_collisions, load_pipeline
+from waybill.pipelines.validation import (
+    TableKey,
+    as_spelled,
+    check,
+    find_collisions,
+    load_pipeline,
+)
 from waybill.request import Request
 
 if TYPE_CHECKING:
@@ -148,6 +154,7 @@ def write_new(
     taps: Collection[str] = (),
     *,
     egress: EgressGuard | None = None,
+    table_key: TableKey = as_spelled,
 ) -> WrittenPipeline:
     """Write a pipeline's folder into a folder of pipelines.
 
@@ -157,6 +164,7 @@ def write_new(
         destinations: names that the settings have; none: that of the embedded stack.
         taps: Singer taps that the settings have.
         egress: where sources may connect to; None: to the public internet.
+        table_key: which tables are one in these destinations.
 
     Raises:
         InputError: a value that a declaration refuses, something of the name is there already,
@@ -179,7 +187,7 @@ def write_new(
         )
     files = dict(_files(new, declaration, columns, source))
     try:
-        pipeline = _write(root, folder, files, whole)
+        pipeline = _write(root, folder, files, whole, table_key)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return WrittenPipeline(
@@ -296,7 +304,9 @@ def _option(place: Place) -> str:
     return f"--{place[0]}" if place else "name"
 
 
-def _write(root: Path, folder: Path, files: dict[str, str], whole: str) -> Pipeline:
+def _write(
+    root: Path, folder: Path, files: dict[str, str], whole: str, table_key: TableKey
+) -> Pipeline:
     """Write the files; ``whole``: the declaration with all that is filled in later, to be checked.
 
     Returns:
@@ -307,7 +317,7 @@ def _write(root: Path, folder: Path, files: dict[str, str], whole: str) -> Pipel
         for name, text in (files | {DECLARATION: whole}).items():
             (part / name).parent.mkdir(exist_ok=True)
             _write_file(part / name, text)
-        problems = [*check(part), *find_collisions(root, part)]
+        problems = [*check(part), *find_collisions(root, part, table_key)]
         _refuse([f"{_option(tuple(one.field.split('.')))}: {one.message}" for one in problems])
         pipeline = load_pipeline(part)
         if whole != files[DECLARATION]:

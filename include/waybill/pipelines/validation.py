@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field
 
@@ -41,6 +41,13 @@ from waybill.pipelines.source_path import find_file, package_folder
 from waybill.request import Request
 
 _DEFAULT_CODE = "transformation.py"
+TableKey = Callable[[str, str, str], Hashable]
+"""Takes a destination, a schema and a table; returns what is equal for two that are one table."""
+
+
+def as_spelled(destination: str, schema: str, table: str) -> Hashable:
+    """Take tables for one whose names are equal to the letter: nothing is known of engines."""
+    return destination, schema, table
 
 
 class DeclarationError(InputError):
@@ -78,11 +85,16 @@ class RunEnvironment:
     """Names of the settings; none: they are set elsewhere, and no name is held against them."""
     runs_code: bool = False
     """User code runs with what is installed here; False: an import that is missing may be there."""
+    table_key: TableKey = as_spelled
+    """Which tables are one in these destinations."""
 
     @classmethod
-    def of(cls, destinations: Iterable[str], spark_master: str) -> Self:
-        """Return what settings say: these destinations, and where Spark runs."""
-        return cls(frozenset(destinations), runs_code=spark_master.startswith("local"))
+    def of(
+        cls, destinations: Iterable[str], spark_master: str, table_key: TableKey = as_spelled
+    ) -> Self:
+        """Return what settings say: these destinations, where Spark runs, which tables are one."""
+        runs_code = spark_master.startswith("local")
+        return cls(frozenset(destinations), runs_code=runs_code, table_key=table_key)
 
 
 _ELSEWHERE = RunEnvironment()
@@ -119,11 +131,11 @@ def check(
         root: the folder.
         source_roots: where sources may lie beside packages and the pipelines' own folders.
         open_source: opens a connector, which refuses options that are wrong; nothing is read.
-        environment: what a destination's name and imports are held against.
+        environment: what tables, a destination's name and imports are held against.
 
     Cost: about 1 ms a pipeline, and 50 µs a column.
     """
-    examined, problems = _check_all(root)
+    examined, problems = _check_all(root, environment.table_key)
     outside = [found for one in examined for found in _outside(one, source_roots)]
     refused = [found for one in examined for found in _refused(one, source_roots, open_source)]
     absent = [found for one in examined for found in _absent_names(one, environment)[0]]
@@ -373,7 +385,9 @@ def declared_folders(roots: Sequence[Path]) -> dict[str, Path]:
     return names | ids
 
 
-def _check_all(root: Path) -> tuple[list[Examined], list[Problem]]:
+def _check_all(
+    root: Path, table_key: TableKey = as_spelled
+) -> tuple[list[Examined], list[Problem]]:
     try:
         directories = _directories(root)
     except OSError as error:
@@ -384,7 +398,7 @@ def _check_all(root: Path) -> tuple[list[Examined], list[Problem]]:
         return [], [Problem(str(root), 1, "", f"{said}: name one of those that import them")]
     examined = [examine(directory) for directory in directories]
     problems = [problem for one in examined for problem in one.problems]
-    problems.extend(_collisions(examined))
+    problems.extend(_collisions(examined, table_key))
     return examined, _each_once(problems)
 
 
@@ -451,42 +465,53 @@ def _similar(directory: Path) -> str:
         return ""
 
 
-def find_collisions(root: Path, directory: Path) -> list[Problem]:
+def find_collisions(root: Path, directory: Path, table_key: TableKey) -> list[Problem]:
     """Return what a pipeline's folder claims that a pipeline under ``root`` has; sorted.
 
     Args:
         root: a folder of pipelines; mistakes in them are passed over.
         directory: the folder, which is not one of them.
+        table_key: which tables are one.
     """
     newcomer = examine(directory)
     examined = [*map(examine, _directories(root)), newcomer]
-    return sorted(one for one in _collisions(examined) if one.file == newcomer.file)
+    return sorted(one for one in _collisions(examined, table_key) if one.file == newcomer.file)
 
 
-def _collisions(examined: list[Examined]) -> Iterator[Problem]:
+class _Claim(NamedTuple):
+    """An id, a name or a table that a folder has for itself."""
+
+    path: tuple[str | int, ...]
+    kind: str
+    key: Hashable
+    shown: str
+
+
+def _collisions(examined: list[Examined], table_key: TableKey) -> Iterator[Problem]:
     """Yield ids, names and tables that two folders claim."""
-    claims: dict[tuple[Any, ...], Examined] = {}
+    claims: dict[tuple[str, Hashable], tuple[Examined, str]] = {}
     for one in examined:
-        for path, words, claim in _claims(one.document.value):
-            first = claims.setdefault((words, *claim), one)
+        for claim in _claims(one.document.value, table_key):
+            first, shown = claims.setdefault((claim.kind, claim.key), (one, claim.shown))
             if first is not one:
-                said = f"expected {words} of its own; found {shown_name(str(claim[-1]))!r}, which"
-                yield _problem(one, path, f"{said} {first.file} has too")
+                said = f"expected {claim.kind} of its own; found {shown_name(claim.shown)!r}, which"
+                name = "" if shown == claim.shown else f", as {shown_name(shown)!r}"
+                yield _problem(one, claim.path, f"{said} {first.file} has too{name}")
 
 
-def _claims(value: Any) -> Iterator[tuple[tuple[str | int, ...], str, tuple[Any, ...]]]:
+def _claims(value: Any, table_key: TableKey) -> Iterator[_Claim]:
     if not isinstance(value, dict):
         return
     for name in ("id", "name"):
         if isinstance(value.get(name), str):
-            yield (name,), f"a pipeline {name}", (value[name],)
+            yield _Claim((name,), f"a pipeline {name}", value[name], value[name])
     destination, events = value.get("destination"), value.get("events")
     if not isinstance(destination, dict) or not isinstance(events, dict):
         return
     place = (str(destination.get("name")), str(destination.get("schema")))
     for name, event in events.items():
         for path, table in _tables_of(event):
-            yield ("events", name, *path), "a table", (*place, table)
+            yield _Claim(("events", name, *path), "a table", table_key(*place, table), table)
 
 
 def _tables_of(event: Any) -> Iterator[tuple[tuple[str, ...], str]]:

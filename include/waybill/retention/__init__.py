@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from waybill.retention.rows import GROWTH as GROWTH
     from waybill.retention.rows import TRIMS as TRIMS
     from waybill.retention.rows import Growth as Growth
+    from waybill.retention.rows import table_sizes as table_sizes
     from waybill.retention.rows import trim_rows as trim_rows
     from waybill.retention.source_keys import SourceKeysReport as SourceKeysReport
     from waybill.retention.source_keys import trim_source_keys as trim_source_keys
@@ -36,7 +37,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "payloads": ["PayloadReport", "trim_payloads"],
         "records": ["TopicTrim", "trim_log"],
-        "rows": ["GROWTH", "Growth", "TRIMS", "trim_rows"],
+        "rows": ["GROWTH", "Growth", "TRIMS", "table_sizes", "trim_rows"],
         "source_keys": ["SourceKeysReport", "trim_source_keys"],
     },
 )

@@ -34,7 +34,7 @@ from sqlalchemy import text
 from waybill.events import payload_key
 from waybill.parking import CorruptSegmentError, read_segment
 from waybill.progress import Progress
-from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
+from waybill.storage import Deletion, ObjectMissingError, ObjectStore, TrackerStore
 
 MOST_PARKED_BYTES = 1024**3
 """Of a pipeline's parked segments, compressed; a run reads them where objects are old enough."""
@@ -99,13 +99,15 @@ def trim_payloads(
         apply: delete; else only say what would be.
 
     Raises:
+        NotDeletedError: the store did not delete some; all others are gone.
         RetryError: the tracker or the store does not answer.
     """
-    report = PayloadReport()
+    report, deletion = PayloadReport(), Deletion(objects)
     with tracker.transaction() as connection:
         ids = [str(row[0]) for row in connection.execute(_PIPELINES)]
     for pipeline_id in ids:
-        _trim(tracker, objects, pipeline_id, kept_s, report, apply=apply)
+        _trim(tracker, objects, pipeline_id, kept_s, report, deletion if apply else None)
+    deletion.end()
     return report
 
 
@@ -115,8 +117,7 @@ def _trim(
     pipeline_id: str,
     kept_s: float,
     report: PayloadReport,
-    *,
-    apply: bool,
+    deletion: Deletion | None,
 ) -> None:
     before, why = _before(tracker, pipeline_id, kept_s)
     # taken whole: a listing goes on by key, and these are being deleted
@@ -134,12 +135,11 @@ def _trim(
     for start in range(0, len(old), _MOST_KEYS):
         some = old[start : start + _MOST_KEYS]
         progress.add(len(some))
-        gone = [one for one in some if one.key not in named]
-        report.parked += len(some) - len(gone)
-        if apply:
-            objects.delete([one.key for one in gone])
+        sizes = {one.key: one.size for one in some if one.key not in named}
+        report.parked += len(some) - len(sizes)
+        gone = list(sizes) if deletion is None else deletion.delete(list(sizes))
         report.deleted += len(gone)
-        report.bytes += sum(one.size for one in gone)
+        report.bytes += sum(sizes[key] for key in gone)
 
 
 def _before(tracker: TrackerStore, pipeline_id: str, kept_s: float) -> tuple[datetime, str]:

@@ -43,10 +43,12 @@ class Growth:
     """When rows go, and by which setting; or why they stay."""
     lasts: bool = False
     """Rows stay for ever."""
+    grows: bool = True
+    """With events, or with what people do."""
 
 
 def _lasts(by: str, why: str) -> Growth:
-    return Growth(by, why, lasts=True)
+    return Growth(by, why, lasts=True, grows=why != _NAMES)
 
 
 _BOOKS = "`BOOKS_DAYS`"
@@ -144,6 +146,21 @@ GROWTH: dict[str, Growth] = {
         "30 days after it was closed; one that was taken over or settled lasts: it is never sent",
     ),
 }
+_SIZES = text("""
+SELECT relname, pg_total_relation_size(oid) FROM pg_class
+WHERE relkind = 'r' AND relnamespace = to_regnamespace(quote_ident(current_schema()))
+""")
+
+
+def table_sizes(tracker: TrackerStore) -> dict[str, int]:
+    """Return {table of the tracker: bytes on disk, with its indexes}. Cost: one statement.
+
+    Raises:
+        RetryError: the tracker does not answer.
+    """
+    with tracker.transaction() as connection:
+        rows = connection.execute(_SIZES).all()
+    return {name: int(size) for name, size in rows if size is not None and name in GROWTH}
 
 
 MOST_ROWS = 1_000

@@ -23,9 +23,8 @@ from sqlalchemy import text
 
 from waybill.errors import WaybillError
 from waybill.ingestion.connectors import KEYS_PREFIX
-from waybill.storage import ObjectStore, TrackerStore
+from waybill.storage import Deletion, ObjectStore, TrackerStore
 
-_MOST_KEYS = 1_000
 _BEFORE = text("SELECT clock_timestamp() - make_interval(secs => :kept_s)")
 
 
@@ -61,11 +60,12 @@ def trim_source_keys(
         kept_s: age that all objects of a comparison have at least when they go.
 
     Raises:
+        NotDeletedError: the store did not delete some; all others are gone.
         RetryError: the tracker or the store does not answer.
 
     Cost: a listing of all such objects, and another one of those that go.
     """
-    report = SourceKeysReport()
+    report, deletion = SourceKeysReport(), Deletion(objects)
     with tracker.transaction() as connection:
         before = connection.execute(_BEFORE, {"kept_s": kept_s}).scalar_one()
     newest: dict[str, datetime] = {}
@@ -82,15 +82,10 @@ def trim_source_keys(
             except WaybillError as error:
                 report.kept[folder] = str(error)
         if folder not in report.kept and group not in used[folder]:
-            _delete(objects, group, before, report)
+            # taken whole: a listing goes on by key, and these are being deleted
+            sizes = {one.key: one.size for one in objects.list(group) if one.modified < before}
+            gone = deletion.delete(list(sizes))
+            report.deleted += len(gone)
+            report.bytes += sum(sizes[key] for key in gone)
+    deletion.end()
     return report
-
-
-def _delete(objects: ObjectStore, group: str, before: datetime, report: SourceKeysReport) -> None:
-    # taken whole: a listing goes on by key, and these are being deleted
-    gone = [one for one in objects.list(group) if one.modified < before]
-    for start in range(0, len(gone), _MOST_KEYS):
-        some = gone[start : start + _MOST_KEYS]
-        objects.delete([one.key for one in some])
-        report.deleted += len(some)
-        report.bytes += sum(one.size for one in some)

@@ -23,6 +23,7 @@ from waybill.deployment import (
     read_version,
     roll_back,
 )
+from waybill.mappings import TablePlaces
 from waybill.pipelines import (
     DeployAllowances,
     NamesMissingError,
@@ -33,13 +34,11 @@ from waybill.pipelines import (
     check_version,
     load_pipeline,
 )
-from waybill.processing import rules_for
 from waybill.services.source_addresses import closed_sources
 from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
     from waybill.access import Decision
-    from waybill.mappings import NameRules
     from waybill.pipelines import Pipeline
     from waybill.settings import Settings
 
@@ -90,7 +89,7 @@ def run_deploy(
             tracker,
             directory,
             who=who,
-            rules=rules_for(pipeline, settings.destinations),
+            places=TablePlaces(settings.destinations),
             source_roots=roots,
             origin=DeployOrigin(
                 place,
@@ -155,7 +154,7 @@ def run_rollback(
     environment = RunEnvironment.of(settings.destinations, settings.spark.master)
     warnings: list[Problem] = []
 
-    def check(pipeline: Pipeline) -> NameRules:
+    def check(pipeline: Pipeline) -> TablePlaces:
         from waybill.ingestion.connectors import open_connector
 
         folder = settings.pipelines_dir / pipeline.name
@@ -165,7 +164,7 @@ def run_rollback(
         if missing and not allows.missing_ok:
             raise NamesMissingError(missing)
         warnings.extend([*missing, *elsewhere])
-        return rules_for(pipeline, settings.destinations)
+        return TablePlaces(settings.destinations)
 
     with open_tracker(settings.tracker) as tracker:
         report = roll_back(tracker, name, version, decision, check, version_ok=allows.version_ok)

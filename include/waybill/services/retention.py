@@ -20,6 +20,7 @@ from waybill.storage import (
     open_owned_objects,
     open_tracker,
 )
+from waybill.waiting import nobody_waiting
 
 if TYPE_CHECKING:
     from waybill.retention import SourceKeysReport
@@ -181,11 +182,24 @@ def retention_failed(report: RetentionReport) -> RetryError | None:
 
 
 def retention_rules(settings: Settings) -> dict[str, Any]:
-    """Return what grows: {"settings": {name: days}, "tables": {table: {by, trimmed, lasts}}}."""
-    from waybill.retention import GROWTH
+    """Return what grows, and how large it is now.
 
-    days = settings.retention.model_dump()
-    return {
-        "settings": days,
-        "tables": {name: asdict(one) for name, one in sorted(GROWTH.items())},
+    Returns:
+        ``settings``: {name: days}; ``tables``: {table: {by, trimmed, lasts, grows, bytes}}, where
+        bytes are those on disk with indexes, None where they are not known; ``problem``: why they
+        are not known, else None.
+
+    Cost: one statement. A tracker that is away is not waited for.
+    """
+    from waybill.retention import GROWTH, table_sizes
+
+    sizes, problem = dict[str, int](), None
+    try:
+        with nobody_waiting(), open_tracker(settings.tracker) as tracker:
+            sizes = table_sizes(tracker)
+    except RetryError as error:
+        problem = str(error)
+    tables = {
+        name: asdict(one) | {"bytes": sizes.get(name)} for name, one in sorted(GROWTH.items())
     }
+    return {"settings": settings.retention.model_dump(), "tables": tables, "problem": problem}

@@ -198,7 +198,7 @@ def _undeployed(
                 return UndeployReport(pipeline.name, pipeline.id, is_done=False, waits_for=said)
             drained = undeployment.Drained(pipeline, begun, left, request.leave_parked)
             if request.drop_tables:
-                if not undeployment.begin_drop(tracker, drained):
+                if not undeployment.begin_drop(tracker, drained, settings.destinations):
                     continue
                 _drop(settings, tracker, pipeline, begun)
             if undeployment.finish(tracker, drained, decision, dropped):
@@ -255,9 +255,8 @@ def _drop(
     """
     from waybill import undeployment
 
-    configured = settings.destinations.get(pipeline.destination)
     try:
-        undeployment.drop_tables(tracker, pipeline, begun, configured, settings.s3)
+        undeployment.drop_tables(tracker, pipeline, begun, settings.destinations, settings.s3)
     except undeployment.DropRefusedError as error:
         note_problem(tracker, pipeline, begun, str(error))
         raise InputError(

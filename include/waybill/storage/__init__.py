@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from waybill.storage.log import digest_of as digest_of
     from waybill.storage.log import open_log as open_log
     from waybill.storage.log import safe_config as safe_config
+    from waybill.storage.objects import Deletion as Deletion
     from waybill.storage.objects import ObjectInfo as ObjectInfo
     from waybill.storage.objects import ObjectMissingError as ObjectMissingError
     from waybill.storage.objects import ObjectShorterError as ObjectShorterError
@@ -79,6 +80,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "safe_config",
         ],
         "objects": [
+            "Deletion",
             "ObjectInfo",
             "ObjectMissingError",
             "ObjectShorterError",

@@ -13,13 +13,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
-from waybill.errors import AwayError, InputError, RetryError, ThrottledError, WaybillError
+from waybill.errors import (
+    AwayError,
+    InputError,
+    NotDeletedError,
+    RetryError,
+    ThrottledError,
+    WaybillError,
+)
 from waybill.settings import S3Settings
 from waybill.waiting import answered
 
 _DELETE_MOST = 1000
+_MOST_REASONS = 1000
+"""Objects that a deletion keeps the reasons of."""
 PROBE_KEY = "_waybill/probe"
 """Written and read to find out whether the store answers."""
 _NOT_FOUND = {"NoSuchKey", "404", "NotFound"}
@@ -205,21 +215,33 @@ class ObjectStore:
         """Delete objects; one that is not there is no error. Up to 1,000 keys a call to the store.
 
         Raises:
-            RetryError: some could not be deleted; call again with the same keys.
+            NotDeletedError: some could not be deleted; all others are.
+            RetryError: the store did not answer; call again with the same keys.
+            InputError: no such bucket, or no right to delete.
         """
         if keys:
             self._check(deletes=True)
+        reasons: dict[str, str] = {}
         for start in range(0, len(keys), _DELETE_MOST):
-            some = [{"Key": key} for key in keys[start : start + _DELETE_MOST]]
-            answer = self._call(
-                "delete_objects",
-                some[0]["Key"],
-                Bucket=self.bucket,
-                Delete={"Objects": some, "Quiet": True},
-            )
-            if answer.get("Errors"):
-                first = answer["Errors"][0]
-                raise RetryError(f"could not delete {first.get('Key')!r}: {first.get('Message')}")
+            reasons |= self._delete_at_once(keys[start : start + _DELETE_MOST])
+        if reasons:
+            raise NotDeletedError(reasons)
+
+    def _delete_at_once(self, keys: Sequence[str]) -> dict[str, str]:
+        """Delete objects by one call; return {key: why} of those that could not be."""
+        answer = self._call(
+            "delete_objects",
+            keys[0],
+            Bucket=self.bucket,
+            Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
+        )
+        reasons = {
+            str(one.get("Key")): f"{one.get('Code')} {one.get('Message')}"
+            for one in answer.get("Errors", ())
+        }
+        if reasons.keys() <= set(keys):
+            return reasons
+        return dict.fromkeys(keys, next(iter(reasons.values())))  # it does not say which
 
     def _check(self, *, deletes: bool) -> None:
         if self._guard is not None:
@@ -264,6 +286,49 @@ class ObjectStore:
             if self._client is None:
                 self._client = _client(self._settings)
             return self._client
+
+
+class Deleting(Protocol):
+    """What a deletion needs of a store; ``ObjectStore`` is one."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """As ``ObjectStore.delete``."""
+        ...
+
+
+class Deletion:
+    """Deletes objects, some at a time, and tells at its end which could not be.
+
+    So one object that is held, or that a policy keeps, keeps no other from going.
+
+    Args:
+        store: where they are.
+    """
+
+    def __init__(self, store: Deleting) -> None:
+        self._store = store
+        self._reasons: dict[str, str] = {}
+
+    def delete(self, keys: Sequence[str]) -> list[str]:
+        """Delete objects, and return those that are gone.
+
+        Raises:
+            RetryError, InputError: as ``ObjectStore.delete``, where none could be asked for.
+        """
+        if not keys:
+            return []
+        try:
+            self._store.delete(keys)
+        except NotDeletedError as error:
+            left = _MOST_REASONS - len(self._reasons)
+            self._reasons |= dict(islice(error.reasons.items(), left))
+            return [key for key in keys if key not in error.reasons]
+        return list(keys)
+
+    def end(self) -> None:
+        """Raise NotDeletedError if some could not be deleted; call it once all else is done."""
+        if self._reasons:
+            raise NotDeletedError(self._reasons)
 
 
 def _can_be(key: str) -> bool:

@@ -32,7 +32,7 @@ from typing import IO, Any, Self
 import numpy as np
 import pyarrow as pa
 
-from waybill.errors import RetryError
+from waybill.errors import NotDeletedError, RetryError
 from waybill.progress import Progress
 from waybill.storage import ObjectMissingError
 from waybill.tracing.files import put_confirmed
@@ -115,6 +115,7 @@ class Compactor:
         self._after_s = after_s
         self._kept_s = kept_s
         self._lease_s = lease_s
+        self._not_deleted: dict[str, str] = {}
 
     def run(self, only: Hour | None = None) -> CompactionReport:
         """Finish what earlier runs replaced, then compact every hour that has fresh objects.
@@ -123,10 +124,12 @@ class Compactor:
             only: this hour alone.
 
         Raises:
+            NotDeletedError: the store did not delete some of what was replaced; other hours are
+                done, and the next run tries those again.
             RetryError: the store is away; what is done so far counts.
             InputError: the store refuses, or is of a later release.
         """
-        report = CompactionReport()
+        report, self._not_deleted = CompactionReport(), {}
         layout = stated_layout(self._store)
         if layout is None:
             return report
@@ -143,6 +146,8 @@ class Compactor:
                 report = report.plus(self._tried(self._compact, layout, hour, claim))
         if layout.early:
             self._end_early(layout)
+        if self._not_deleted:
+            raise NotDeletedError(self._not_deleted)
         return report
 
     def _claims(self) -> dict[Hour, _Claim]:
@@ -190,9 +195,11 @@ class Compactor:
         except DamagedObjectError as error:
             LOG.error("traces of %s are not compacted: %s", hour.path, error)  # noqa: TRY400
             return CompactionReport(damaged=(str(error),))
+        except NotDeletedError as error:
+            self._not_deleted |= error.reasons
         except LostLeaseError as error:
             LOG.warning("%s", error)
-            return CompactionReport()
+        return CompactionReport()
 
     def _compact(self, layout: Layout, hour: Hour, claimed: _Claim | None) -> CompactionReport:
         inputs = self._inputs(layout, hour)
@@ -325,8 +332,14 @@ class _Lease:
         self.manifest, self._tag, self._beat_at = manifest, tag, time.monotonic()
 
     def end(self) -> None:
-        """Delete the manifest, if it is still what we stored."""
-        _, tag = self._store.get_tagged(self.manifest.key)
+        """Delete the manifest, if it is still what we stored.
+
+        It may be gone: two runs that clear one hour store the same bytes, and hold the same ETag.
+        """
+        try:
+            _, tag = self._store.get_tagged(self.manifest.key)
+        except ObjectMissingError:
+            return
         if tag == self._tag:
             self._store.delete([self.manifest.key])
 

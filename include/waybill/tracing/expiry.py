@@ -12,6 +12,7 @@ from datetime import datetime
 from itertools import islice
 
 from waybill.progress import Progress
+from waybill.storage import Deletion
 from waybill.tracing.layout import (
     COMPACTED_PREFIX,
     EARLY_PREFIX,
@@ -37,6 +38,7 @@ def expire_traces(store: TraceStore, before: datetime, *, apply: bool = True) ->
     Cost: a listing of all traces, about 1 s for 10,000 objects.
 
     Raises:
+        NotDeletedError: the store did not delete some; all others are gone.
         RetryError: the store is away.
         InputError: the store's layout is damaged or of a later release.
     """
@@ -46,15 +48,14 @@ def expire_traces(store: TraceStore, before: datetime, *, apply: bool = True) ->
     busy = {manifest.at for manifest in read_manifests(store)}
     prefixes = [bucket_prefix(number) for number in range(layout.buckets + 1)]
     prefixes += [EARLY_PREFIX] * layout.early
-    gone = 0
+    gone, deletion = 0, Deletion(store)
     progress = Progress("retention: traces", "objects")
     for prefix in [*prefixes, COMPACTED_PREFIX]:
         old = _old(store, prefix, before, busy)
         while keys := list(islice(old, _MOST_KEYS)):
-            if apply:
-                store.delete(keys)
-            gone += len(keys)
+            gone += len(deletion.delete(keys) if apply else keys)
             progress.add(len(keys))
+    deletion.end()
     return gone
 
 

@@ -12,16 +12,22 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from waybill.errors import InputError
 from waybill.events import key_id
 from waybill.storage import TrackerStore
-from waybill.storage.tracker import pipeline_versions, pipelines
+from waybill.storage.tracker import parked_partitions, pipeline_versions, pipelines
 from waybill.tracing import Searched, Trace
 from waybill.trails.question import KeyOf, Question, key_spellings, spellings
 from waybill.trails.trail import Trail, TrailBooks, made_trails
-from waybill.trails.verdict import Near, near_key, search_words, searched_json
+from waybill.trails.verdict import (
+    Near,
+    near_key,
+    parked_at_ingestion,
+    search_words,
+    searched_json,
+)
 
 MOST_STOPS = 5000
 MOST_OF_A_KEY = 100
@@ -176,7 +182,19 @@ class Answering:
         if self._asked.since is not None or self._asked.until is not None:
             lines = self._look(line_ids, None, None).values()
             seen = sorted((one for some in lines for one in some), key=lambda one: one.at)
-        return near_key(key, self._key_fields(key.pipeline_id), seen)
+        near = near_key(key, self._key_fields(key.pipeline_id), seen)
+        return near or parked_at_ingestion(key.pipeline_id, self._parked_records(key.pipeline_id))
+
+    def _parked_records(self, pipeline_id: str) -> int:
+        """Return how many records of a pipeline are parked that never were events."""
+        table = parked_partitions.c
+        query = select(func.coalesce(func.sum(table.parked), 0)).where(
+            table.pipeline_id == pipeline_id,
+            table.stage == "ingestion",
+            table.error_type.not_like("delivery\\_%"),
+        )
+        with self._tracker.transaction() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def _key_fields(self, pipeline_id: str) -> dict[str, list[str]]:
         """Return the key's fields of each event name, of the newest version that has it."""

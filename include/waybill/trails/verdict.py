@@ -455,6 +455,22 @@ def near_key(key: KeyOf, fields: Mapping[str, Sequence[str]], seen: Sequence[Tra
     ]
 
 
+def parked_at_ingestion(pipeline_id: str, records: int) -> list[str]:
+    """Return that a key may be in a record that never was an event; nothing where none is parked.
+
+    Args:
+        pipeline_id: where the key was looked for.
+        records: that are parked at ingestion.
+    """
+    if not records:
+        return []
+    number = "one record" if records == 1 else f"{records:,} records"
+    return [
+        f"{number} of this pipeline parked at ingestion and never became an event: no key finds "
+        f"such a record, `waybill parked sample {quote(pipeline_id)} --stage ingestion` shows some"
+    ]
+
+
 def _fields(number: int) -> str:
     return "one field" if number == 1 else f"{number} fields"
 

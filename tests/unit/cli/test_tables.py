@@ -211,13 +211,17 @@ def test_heads_say_times_and_spare_columns_are_dropped_in_one_order(made: Made) 
     assert any(not column.spare for column in table.columns)
 
 
-def test_ten_thousand_rows_cost_less_than_two_seconds_of_cpu() -> None:
+def test_a_table_costs_in_proportion_to_its_rows() -> None:
     table = next(made for made in MADE if made.command == "parked list").table
-    rows = [table.rows[n % len(table.rows)] for n in range(10_000)]
-    began = time.process_time()
-    lines = sum(1 for _ in table_lines(replace(table, rows=rows), 120))
-    assert lines >= 10_000
-    assert time.process_time() - began < 2
+
+    def cpu_s(count: int) -> float:
+        rows = [table.rows[n % len(table.rows)] for n in range(count)]
+        began = time.process_time()
+        assert sum(1 for _ in table_lines(replace(table, rows=rows), 120)) >= count
+        return time.process_time() - began
+
+    cpu_s(100)  # what is made once
+    assert cpu_s(10_000) < 4 * 10 * cpu_s(1_000), "looked at by pairs it would be a hundred times"
 
 
 def makers() -> Iterator[str]:
@@ -283,7 +287,7 @@ def test_a_real_terminal_has_its_own_width(tmp_path: Path) -> None:
             stdout=theirs,
             stdin=theirs,
             env={**given, "TERM": "xterm", "NO_COLOR": "1"},
-            timeout=60,
+            timeout=600,
             check=True,
         )
         os.close(theirs)

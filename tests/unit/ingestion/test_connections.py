@@ -154,7 +154,7 @@ def test_an_option_of_many_colons_is_looked_at_in_no_time(tmp_path):
     began = time.process_time()
     with pytest.raises(InputError):
         open_connector(source, tmp_path)
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 20
 
 
 STOLEN = {

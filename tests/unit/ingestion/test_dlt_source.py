@@ -471,13 +471,13 @@ from dlt.sources.helpers.requests import Client
 from dlt.sources.rest_api import rest_api_source
 
 def orders(url):
-    client = Client(request_max_attempts=2, request_backoff_factor=200, raise_for_status=False)
+    client = Client(request_max_attempts=2, request_backoff_factor=2000, raise_for_status=False)
     return rest_api_source({
         "client": {"base_url": url, "session": client.session},
         "resources": [{"name": "orders", "primary_key": "id"}],
     })
 """
-"""A REST API whose second try begins 200 s after the first."""
+"""A REST API whose second try begins 2,000 s after the first."""
 
 
 def pipeline_of(folder: Path, url: str) -> Path:
@@ -515,7 +515,7 @@ def test_a_server_that_is_not_there_is_told_at_once_to_who_waits(tmp_path, monke
     took_s = time.monotonic() - began
     assert "nobody answers at 127.0.0.1" in " ".join(result.output.split()), result.output
     assert result.exit_code == 4
-    assert took_s < 150, "it waited for a second try"
+    assert took_s < 1000, "it waited for a second try"
 
 
 def test_a_run_tries_a_server_again_that_is_not_there_yet(tmp_path):
@@ -675,7 +675,7 @@ def test_code_is_not_run_where_it_cannot_be_confined_and_the_settings_ask_for_th
         check=False,
         input=asked + b"\n",
         stdout=subprocess.PIPE,
-        timeout=60,
+        timeout=600,
     )
     frame = loads(done.stdout[LENGTH_BYTES:])
     assert frame["kind"] == "input"

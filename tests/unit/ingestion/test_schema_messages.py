@@ -157,7 +157,7 @@ def test_an_avro_schema_without_bounds_is_refused_at_once(name):
     with pytest.raises(ParkError, match=words) as error:
         avro(schema)
     assert error.value.code == "source_schema_unknown"
-    assert time.process_time() - began < 2
+    assert time.process_time() - began < 10
 
 
 def test_thousands_of_types_are_read():

@@ -29,7 +29,7 @@ class Loader:
 
     def compare(self) -> None:
         self.begun.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(300)
         if self.error is not None:
             raise self.error
         self.compared += 1
@@ -66,7 +66,7 @@ def test_a_consumer_ends_once_its_destination_is_compared_and_it_is_not_compared
 ) -> None:
     query: Any = Query()
     consumer.look()
-    assert loader.begun.wait(60)
+    assert loader.begun.wait(300)
     assert not consumer.end(query)
     loader.go_on.set()
     wait_for(lambda: consumer.end(query))

@@ -38,7 +38,9 @@ FIELDS = [
     ("events", "order", "children"), ("events", "order", "personal"),
 ]  # fmt: skip
 SHARED = settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

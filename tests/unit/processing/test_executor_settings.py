@@ -309,7 +309,7 @@ def test_the_workers_log_warnings_and_what_user_code_prints():
         "    logging.getLogger(name).info('told')\n    logging.getLogger(name).warning('warned')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
     )
     lines = [line.split()[2:] for line in done.stderr.splitlines()]
     assert lines == [
@@ -332,7 +332,7 @@ def run_as_executor(
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=600,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,9 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.servers import wait_for
 from tests.support.hostile_code import HOGS, SPIES, USES, as_nobody
+from tests.support.processes import freeze, is_still, wake
 from tests.support.user_code import sandbox
 from tests.unit.processing.made import chained, event, faults, pipeline, results, rows, total
 
@@ -89,7 +93,7 @@ def test_a_crash_after_a_large_result_loses_nothing_of_it() -> None:
 
 @pytest.mark.parametrize("loop", ["while True: pass", "while True: time.sleep(9)"])
 def test_an_endless_loop_is_a_timeout(loop: str) -> None:
-    found = codes(f"if n == 1:\n        {loop}", 3, sandbox(0.4))
+    found = codes(f"if n == 1:\n        {loop}", 3, sandbox(1.0))
     assert found == [None, "transformation_timeout", None]
 
 
@@ -97,32 +101,32 @@ def test_an_endless_loop_is_a_timeout(loop: str) -> None:
     "stuck",
     [
         "any(iter(int, 1))",
-        "signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(60)",
-        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM}); time.sleep(60)",
+        "signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(3600)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM}); time.sleep(3600)",
     ],
 )
 def test_code_that_does_not_give_up_is_ended(stuck: str) -> None:
     began = time.monotonic()
-    found = codes(f"if n == 1: {stuck}", 3, sandbox(0.4))
+    found = codes(f"if n == 1: {stuck}", 3, sandbox(1.0))
     assert found == [None, "transformation_timeout", None]
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300
 
 
 def test_an_event_has_its_own_time_beside_those_of_the_requests_before() -> None:
     """Each request counts its events from 0, and the clock looks at that number once in a while."""
-    box = sandbox(2.0)
+    box = sandbox(3.0)
     for _ in range(3):
-        assert codes("time.sleep(1.4)", 1, box) == [None]
+        assert codes("time.sleep(1.5)", 1, box) == [None]
 
 
 def test_an_event_that_is_run_again_has_its_time_anew() -> None:
     code = (
         "import time\nTRIES = []\ndef transform(event):\n"
-        "    TRIES.append(1)\n    time.sleep(1.4)\n"
+        "    TRIES.append(1)\n    time.sleep(1.5)\n"
         "    if len(TRIES) < 3: raise ConnectionError('away')\n    return event\n"
     )
     retries = Retries(3, backoff_s=0.01)
-    assert faults(chained(pipeline(code), [event(1)], retries=retries, code=sandbox(2.0))) == []
+    assert faults(chained(pipeline(code), [event(1)], retries=retries, code=sandbox(3.0))) == []
 
 
 @pytest.mark.parametrize("who", ["both", "the platform"])
@@ -132,22 +136,23 @@ def test_a_machine_that_stood_still_parks_nothing(who: str) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            box = Sandbox(SandboxSettings(), timeout_s=1.0)
+            box = Sandbox(SandboxSettings(), timeout_s=2.0)
             os.write(writing, f"{process_of(box).pid}\n".encode())
-            os.write(writing, repr(codes("time.sleep(0.6)", 1, box)).encode())
+            os.write(
+                writing, repr(codes("open('begun', 'w').close(); time.sleep(0.6)", 1, box)).encode()
+            )
             box.close()
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
         codes_pid = int(pipe.readline())
+        begun = Path(psutil.Process(codes_pid).cwd(), "begun")
         stopped = [pid, codes_pid] if who == "both" else [pid]
-        time.sleep(0.3)
-        for one in stopped:
-            os.kill(one, signal.SIGSTOP)
-        time.sleep(4)
-        for one in reversed(stopped):
-            os.kill(one, signal.SIGCONT)
+        wait_for(lambda: begun.exists() or select.select([pipe], [], [], 0)[0])  # or it is over
+        freeze(stopped)
+        time.sleep(7)  # three times as long as an event may take end its process
+        wake(reversed(stopped))
         assert pipe.read() == "[None]"
     os.waitpid(pid, 0)
 
@@ -155,10 +160,10 @@ def test_a_machine_that_stood_still_parks_nothing(who: str) -> None:
 @pytest.mark.parametrize(
     ("code", "words", "timeout_s"),
     [
-        ("1/0", "ZeroDivisionError", 20.0),
-        ("os._exit(0)", "exit status 0", 20.0),
-        ("while True: pass", "no result within", 0.4),
-        ("any(iter(int, 1))", "did not give up", 0.4),
+        ("1/0", "ZeroDivisionError", 100.0),
+        ("os._exit(0)", "exit status 0", 100.0),
+        ("while True: pass", "no result within", 1.0),
+        ("any(iter(int, 1))", "did not give up", 1.0),
     ],
 )
 def test_code_that_cannot_be_loaded_is_invalid(code: str, words: str, timeout_s: float) -> None:
@@ -176,7 +181,7 @@ def messages(code: str, box: Sandbox, **options: Any) -> set[str]:
 
 
 def test_code_that_cannot_be_loaded_is_not_loaded_for_each_request() -> None:
-    box = sandbox(20.0)
+    box = sandbox()
     for code in ("def", f"{HEAD}raise ValueError(time.monotonic_ns())"):
         first = messages(code, box)
         pid = process_of(box).pid
@@ -200,10 +205,7 @@ def test_what_kept_code_from_being_loaded_is_forgotten(
     code = f"open({str(tmp_path / 'rates')!r})\ndef transform(event): return event\n"
     assert "FileNotFoundError" in messages(code, box).pop()
     (tmp_path / "rates").touch()
-    limit = time.monotonic() + 20
-    while ran(code, 1, box)[0][2] is not None:
-        assert time.monotonic() < limit
-        time.sleep(0.2)
+    wait_for(lambda: ran(code, 1, box)[0][2] is None)
 
 
 def test_code_that_one_process_cannot_load_may_be_loaded_by_another() -> None:
@@ -213,8 +215,10 @@ def test_code_that_one_process_cannot_load_may_be_loaded_by_another() -> None:
 
 
 LOADS_LONG = (
-    f"{HEAD}open('loading', 'w').close()\ntime.sleep(0.6)\ndef transform(event): return event\n"
+    f"{HEAD}open('loading', 'w').close()\nwhile os.path.exists('loading'): time.sleep(0.01)\n"
+    "def transform(event): return event\n"
 )
+"""Until `killed_at_loading` lets it go on."""
 
 
 def killed_at_loading(
@@ -226,14 +230,16 @@ def killed_at_loading(
 
     def kill() -> None:
         nonlocal left
-        while left and not is_over.wait(0.02):
+        while not is_over.wait(0.02):
             for process in psutil.Process().children(recursive=True):
                 try:
                     loads = Path(process.cwd(), "loading")
                     if process.ppid() in mine and loads.exists():
+                        if left:
+                            psutil.Process(process.ppid() if server else process.pid).kill()
+                            left -= 1
+                            process.wait(60)  # else it may be done before it has its server's end
                         loads.unlink()
-                        psutil.Process(process.ppid() if server else process.pid).kill()
-                        left -= 1
                 except (psutil.Error, OSError):
                     continue
             if server:
@@ -251,7 +257,7 @@ def killed_at_loading(
 
 @pytest.mark.parametrize("server", [False, True], ids=["a process", "its server"])
 def test_the_oom_killer_parks_nothing_while_code_is_loaded(*, server: bool) -> None:
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         found = killed_at_loading(box, 3, server=server, run=lambda: ran(LOADS_LONG, 2, box))
     finally:
@@ -260,7 +266,7 @@ def test_the_oom_killer_parks_nothing_while_code_is_loaded(*, server: bool) -> N
 
 
 def test_a_server_that_is_killed_each_time_parks_nothing() -> None:
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         with pytest.raises(RetryError, match="its server ended"):
             killed_at_loading(box, 5, server=True, run=lambda: ran(LOADS_LONG, 2, box))
@@ -311,28 +317,26 @@ def process_of(box: Sandbox) -> psutil.Process:
 
 def test_a_process_that_somebody_else_killed_parks_nothing() -> None:
     """The OOM killer, or a person, ends it while it works: its events are run again."""
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         victim = process_of(box)
-        threading.Timer(0.3, victim.kill).start()
+        kill = threading.Timer(0.3, victim.kill)
+        kill.start()
         assert codes("if n == 2: time.sleep(1)", 5, box) == [None] * 5
-        assert not victim.is_running()
+        kill.join()
+        assert psutil.wait_procs([victim], timeout=300)[1] == []
     finally:
         box.close()
 
 
 def test_code_that_an_ended_process_could_not_load_is_not_at_fault() -> None:
     """It goes into a new one, which loads it."""
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         victim = process_of(box)
         victim.kill()
-        limit = time.monotonic() + 60
-        while (
-            victim.status() != psutil.STATUS_ZOMBIE
-        ):  # its server waits for it when told to end it
-            assert time.monotonic() < limit
-            time.sleep(0.01)
+        # its server waits for it when told to end it
+        wait_for(lambda: victim.status() == psutil.STATUS_ZOMBIE)
         assert codes("pass", 2, box) == [None] * 2
     finally:
         box.close()
@@ -341,7 +345,7 @@ def test_code_that_an_ended_process_could_not_load_is_not_at_fault() -> None:
 def test_a_process_of_another_release_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would read requests otherwise: an older one takes deletes for upserts."""
     monkeypatch.setattr("waybill.processing.sandbox.pool.__version__", "0.0.1")
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         with pytest.raises(RetryError, match="another release of Waybill than 0.0.1"):
             codes("pass", 2, box)
@@ -351,14 +355,14 @@ def test_a_process_of_another_release_is_not_used(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("gone", ["nothing", "its folder"])
 def test_a_server_that_somebody_else_killed_is_started_again(gone: str) -> None:
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         child = process_of(box)
         folder = Path(child.cwd()).parent
         server = child.parent()
         assert server is not None and server.ppid() == os.getpid()
         server.kill()
-        assert psutil.wait_procs([child], timeout=60)[1] == []
+        assert psutil.wait_procs([child], timeout=600)[1] == []
         if gone == "its folder":
             shutil.rmtree(folder)
         assert codes("pass", 5, box) == [None] * 5
@@ -371,8 +375,8 @@ def test_all_processes_end_with_who_uses_them() -> None:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        box = Sandbox(SandboxSettings(), timeout_s=20)
-        threading.Thread(target=ran, args=(code_of("time.sleep(60)"), 1, box)).start()
+        box = Sandbox(SandboxSettings(), timeout_s=100)
+        threading.Thread(target=ran, args=(code_of("time.sleep(600)"), 1, box)).start()
         folders: dict[int, str] = {}
         while len(set(folders.values())) < 2:  # of the server, and of the process of the code
             time.sleep(0.05)
@@ -387,17 +391,13 @@ def test_all_processes_end_with_who_uses_them() -> None:
     family = [int(word) for word in words]
     os.waitpid(pid, 0)
     assert len(family) == 2
-    gone = time.monotonic() + 60
-    while alive := [one for one in family if psutil.pid_exists(one)]:
-        assert time.monotonic() < gone, alive
-        time.sleep(0.05)
+    wait_for(lambda: not any(map(psutil.pid_exists, family)))
     assert not Path(folder).parent.exists()
-    after = {process.pid for process in psutil.Process().children(recursive=True)}
-    assert after <= before
+    wait_for(lambda: {one.pid for one in psutil.Process().children(recursive=True)} <= before)
 
 
 def test_a_fork_of_the_user_has_processes_of_its_own() -> None:
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         ask = "event.data = {'id': n, 'pid': os.getpid()}"
         [(_, [mine], _)] = ran(code_of(ask), 1, box)
@@ -477,7 +477,7 @@ def test_no_process_of_user_code_was_ever_given_an_environment_or_a_file(
 ) -> None:
     """Looked at from outside: user code itself could not tell what its memory was made of."""
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://canary-1f3a@h/d")
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     with secret_file.open() as opened:
         os.set_inheritable(opened.fileno(), True)
         try:
@@ -538,7 +538,7 @@ def test_processes_of_more_teams_wait_while_there_is_memory(
     monkeypatch.setattr(pool, "_MOST_PROCESSES", 4)
     memory = SimpleNamespace(available=available, total=1000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
 
     def pid_of(team: str) -> int:
         [(_, [found], _)] = ran(code_of("event.data['n'] = os.getpid()"), 1, box, team=team)
@@ -576,10 +576,10 @@ def test_memory_that_others_used_up_is_not_the_fault_of_who_meets_its_end() -> N
 
 
 def test_files_that_grow_end_with_their_event() -> None:
-    box = sandbox(file_mb=4)
+    box = sandbox(file_mb=4)  # which is looked at once in a while: the code waits for that
     body = (
         "if n == 1:\n        for i in range(99): open(str(i), 'wb').write(bytes(2**20))\n"
-        "        time.sleep(5)"
+        "        time.sleep(90)"
     )
     assert codes(body, 3, box) == [None, "interpreter_crashed", None]
     assert codes("if n == 1: open('x', 'wb').write(bytes(2**24))", 3, box)[1] == "io_error"
@@ -587,7 +587,7 @@ def test_files_that_grow_end_with_their_event() -> None:
 
 @pytest.mark.parametrize("hog", HOGS.values(), ids=HOGS)
 def test_what_no_limit_of_the_kernel_bounds_ends_with_its_event(hog: str) -> None:
-    box = Sandbox(SandboxSettings(file_mb=4, memory_mb=128), timeout_s=20)
+    box = Sandbox(SandboxSettings(file_mb=4, memory_mb=128), timeout_s=100)
     try:
         found = codes(hog, 3, box)
     finally:
@@ -636,10 +636,7 @@ def test_between_its_batches_a_process_is_stopped() -> None:
     for _ in range(3):
         [(_, [child], _)] = ran(ask, 1, box, team="restless")
         process = psutil.Process(child.data["pid"])
-        limit = time.monotonic() + 60
-        while process.status() != psutil.STATUS_STOPPED:
-            assert time.monotonic() < limit
-            time.sleep(0.005)
+        wait_for(partial(is_still, process.pid))
         used = sum(process.cpu_times()[:2])
         time.sleep(0.05)
         assert sum(process.cpu_times()[:2]) == used
@@ -653,7 +650,7 @@ def test_a_machine_that_cannot_stop_a_process_is_told_and_runs_code(
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(module, name, refused)
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         assert "stop between its batches (pidfd, Linux 5.3 or newer)" in box.missing()
         assert codes("if n == 1: os._exit(1)", 3, box) == [None, "interpreter_crashed", None]
@@ -672,7 +669,7 @@ DEEP = "for i in range(2100): os.mkdir('d'); os.chdir('d')"
 
 def test_folders_of_any_depth_are_removed(tmp_path: Path) -> None:
     """Their path is longer than any system call takes."""
-    box = Sandbox(SandboxSettings(), timeout_s=20)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     folder = Path(process_of(box).cwd()).parent
     codes(
         f"if n == 1:\n        os.mkdir('e', 0); os.symlink({str(tmp_path)!r}, 'l')\n        {DEEP}",
@@ -686,7 +683,7 @@ def test_folders_of_any_depth_are_removed(tmp_path: Path) -> None:
 
 
 def test_folders_that_dead_servers_left_are_removed_and_no_others() -> None:
-    boxes = [Sandbox(SandboxSettings(), timeout_s=20) for _ in range(3)]
+    boxes = [Sandbox(SandboxSettings(), timeout_s=100) for _ in range(3)]
     long_ago = time.time() - 3600
     try:
         children = [process_of(box) for box in boxes[:2]]
@@ -694,7 +691,7 @@ def test_folders_that_dead_servers_left_are_removed_and_no_others() -> None:
         server = children[1].parent()
         assert server is not None
         server.kill()
-        assert psutil.wait_procs([children[1]], timeout=60)[1] == []
+        assert psutil.wait_procs([children[1]], timeout=600)[1] == []
         process_of(boxes[2])
         assert left.exists(), "so young, its server may be on its way"
         boxes[2].close()
@@ -715,11 +712,11 @@ def test_an_answer_that_drips_is_ended() -> None:
         "                except OSError: pass\n            time.sleep(0.05)"
     )
     began = time.monotonic()
-    found = codes(body, 3, sandbox(0.4))
+    found = codes(body, 3, sandbox(1.0))
     assert found[0] is None
     assert found[1] in {"transformation_timeout", "interpreter_crashed"}
     assert found[2] is None
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
 
 
 @pytest.mark.parametrize(
@@ -727,7 +724,7 @@ def test_an_answer_that_drips_is_ended() -> None:
 )
 def test_many_small_files_end_with_their_event(fill: str) -> None:
     box = sandbox(file_mb=4)
-    body = f"if n == 1:\n        for i in range(3000): {fill}\n        time.sleep(9)"
+    body = f"if n == 1:\n        for i in range(3000): {fill}\n        time.sleep(90)"
     found = codes(body, 3, box)
     assert found[0] is None
     assert found[1] in {"interpreter_crashed", "io_error"}
@@ -740,7 +737,7 @@ def test_numbers_of_millions_of_digits_cost_the_worker_nothing() -> None:
         began = time.process_time()
         result = chained(pipeline(code, n=kind), [event(1)], code=sandbox())
         assert len(result.failures) == 1, kind
-        assert time.process_time() - began < 2, kind
+        assert time.process_time() - began < 10, kind
     code = code_of("return [event.child(i, {'id': 10**5000, 'n': 1}) for i in range(2)]")
     result = chained(pipeline(code), [event(1)], code=sandbox())
     assert faults(result) == [(0, "transformation", "result_invalid")]
@@ -788,12 +785,12 @@ def test_code_that_breaks_its_own_process_breaks_nobody_else(deed: str) -> None:
 
 
 def test_a_machine_without_the_confinement_is_told_and_refused_where_it_is_asked_for() -> None:
-    box = Sandbox(SandboxSettings(), timeout_s=5)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         missing = box.missing()
     finally:
         box.close()
-    strict = Sandbox(SandboxSettings(strict=True), timeout_s=5)
+    strict = Sandbox(SandboxSettings(strict=True), timeout_s=100)
     try:
         if missing:
             with pytest.raises(StopError, match="this machine lacks"):
@@ -990,7 +987,7 @@ def test_values_that_share_a_hash_cost_the_worker_no_time() -> None:
     value = "type('Same', (set,), {'__iter__': lambda self: iter(SAME)})()"
     began = time.process_time()
     ran(f"{HEAD}SAME = {SAME_HASH}\n" + code_of(f"event.data['x'] = {value}"), 2)
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -1072,21 +1069,19 @@ def test_an_event_is_run_again_in_place_as_it_came() -> None:
     assert result.failures == []
     found = sorted((row["id"], row["n"], row["tries"]) for row in rows(result))
     assert found == [(0, 1, 1), (1, 1, 3), (2, 1, 1)]
-    assert 0.02 < retries.spent_s < 1
+    assert 0.02 < retries.spent_s < 5
 
 
 def test_a_budget_is_spent_once_also_across_crashes() -> None:
     code = "__import__('os')._exit(3) if n % 2 else None; raise OSError('away')"
-    retries = Retries(3, backoff_s=0.01, budget_s=0.1)
+    retries = Retries(3, backoff_s=0.2, budget_s=1.0)  # of 12 s that it would wait
     events = [event(n, {"id": n, "n": 0, "fails": 99}) for n in range(40)]
-    began = time.monotonic()
     result = chained(pipeline(FLAKY % code), events, retries=retries, code=sandbox())
     assert {failure.fault.code for failure in result.failures} == {
         "io_error",
         "interpreter_crashed",
     }
-    assert 0.05 < retries.spent_s < 0.4
-    assert time.monotonic() - began < 20
+    assert 0.5 < retries.spent_s < 5
 
 
 SPENDS = """
@@ -1117,10 +1112,10 @@ def test_random_crashes_change_nothing_for_the_others() -> None:
 
 def test_no_process_is_left_behind() -> None:
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    box = Sandbox(SandboxSettings(), timeout_s=5)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     codes("if n in (1, 2): os._exit(1)", 4, box)
     box.close()
-    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+    wait_for(lambda: {one.pid for one in psutil.Process().children(recursive=True)} <= before)
 
 
 @pytest.mark.parametrize("columns", [True, False], ids=["heads", "events"])
@@ -1150,7 +1145,7 @@ def test_a_process_that_cannot_read_what_others_can_is_not_asked_for_ever(
     assert groups is not None
     [(heads, _)] = groups
     events = heads if columns else [decode_head(one) for one in values]
-    box = Sandbox(SandboxSettings(), timeout_s=5)
+    box = Sandbox(SandboxSettings(), timeout_s=100)
     try:
         found = results(outcomes_of(events, box.run(Plan(pipeline(code)), events, values, None)))
     finally:

@@ -56,7 +56,7 @@ def test_a_slow_topic_is_given_up_with_nothing_written(number):
     objects, given, began = Objects(), share(SLEEPS, 0.1), time.monotonic()
     given.take(rows(number))
     given.take(rows(number))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert told(given, objects) == {"topic": "t", "gave_up": True, "parked": None}
     assert objects.keys == []
     assert given.traces == []

@@ -285,7 +285,7 @@ def test_a_killed_process_left_every_record_whose_append_returned(tmp_path, seed
     time.sleep(random.Random(seed).uniform(0.0, 0.3))
     child.send_signal(signal.SIGKILL)
     said = child.stdout.read().split(b"\n")
-    child.wait(10)
+    child.wait(300)
     last = max([1, *(int(line) for line in said[:-1] if line)])
     log = WriteAheadLog(tmp_path, settings())
     found = values(log)

@@ -100,18 +100,18 @@ def test_the_producer_s_own_thread_does_not_wait_for_a_callable_of_another():
 
     def slow(_error, _message):
         inside.set()
-        assert go_on.wait(10)
+        assert go_on.wait(300)
 
     callbacks.add(slow, None, None)
     caller = threading.Thread(target=callbacks.serve)
     caller.start()
-    assert inside.wait(10)
+    assert inside.wait(300)
     told = []
     callbacks.add(lambda e, m: told.append(1), None, None)
     callbacks.serve_aside()  # returns at once
     assert told == []
     go_on.set()
-    caller.join(10)
+    caller.join(300)
     assert told == [1]
 
 
@@ -132,6 +132,6 @@ def test_two_that_close_at_once_close_once(tmp_path, seed):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(300)
     assert odd == []
     assert sorted(left) == [0, 0, 0, 1]

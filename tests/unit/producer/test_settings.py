@@ -107,7 +107,7 @@ def test_the_lock_ends_with_its_process(tmp_path):
     with pytest.raises(ProducerBusyError, match=f"process {child.pid}"):
         DirectoryLock(tmp_path)
     child.kill()
-    child.wait(10)
+    child.wait(300)
     DirectoryLock(tmp_path).release()
 
 

@@ -111,7 +111,7 @@ def test_who_waits_is_told_that_nothing_can_come_of_it(
 ) -> None:
     monkeypatch.setattr(airflow_client, "_HEALTH_S", 0.0)
     heard: list[str] = []
-    assert client.follow("replay", "r", limit_s=30, told=heard.append) == "success"
+    assert client.follow("replay", "r", limit_s=300, told=heard.append) == "success"
     assert "the run is queued" in heard[0]
     assert "scheduler and dag processor" in heard[0]
     assert "waybill up" in heard[0]
@@ -188,7 +188,7 @@ def test_a_dag_is_current_once_a_parse_made_it_that_began_after_it_was_asked_for
 ) -> None:
     monkeypatch.setattr(airflow_client, "_ASK_AGAIN_S", 0.0)  # the first request is dropped
     airflow.parses = ["2026-01-01T00:01:04Z", "2026-01-01T00:01:05Z"]
-    found = client.renew_dag("my orders", "ingest_orders", limit_s=30, absent_s=30)
+    found = client.renew_dag("my orders", "ingest_orders", limit_s=300, absent_s=300)
     assert (found.exists, found.is_current, found.interval_s) == (True, True, 300)
     assert found.is_paused
     assert airflow.asked == ["/waybill/api/declarations/my%20orders/parse"] * 2
@@ -198,10 +198,10 @@ def test_a_dag_that_is_not_made_is_not_waited_for_longer_than_said(
     client: AirflowClient, airflow: Airflow
 ) -> None:
     airflow.parses = ["2026-01-01T00:01:04Z"]
-    found = client.renew_dag("orders", "ingest_orders", limit_s=0, absent_s=30)
+    found = client.renew_dag("orders", "ingest_orders", limit_s=0, absent_s=300)
     assert (found.exists, found.is_current) == (True, False)
     airflow.parses, airflow.asked = [], []
-    found = client.renew_dag("orders", "ingest_orders", limit_s=30, absent_s=0)
+    found = client.renew_dag("orders", "ingest_orders", limit_s=300, absent_s=0)
     assert (found.exists, found.is_current, found.is_paused) == (False, False, False)
     with pytest.raises(InputError, match="nothing by the name"):
         client.renew_dag("\udcff", "ingest_x", limit_s=0, absent_s=0)

@@ -21,7 +21,7 @@ HOLDER = """
 import sys, time, duckdb
 held = duckdb.connect(sys.argv[1])
 print("held", flush=True)
-time.sleep(60)
+time.sleep(1200)
 """
 
 
@@ -125,9 +125,9 @@ def test_code_that_never_ends_or_ends_its_process_is_found_in_time(tmp_path, mon
     monkeypatch.setenv("WAYBILL_SPARK__EVENT_TIMEOUT_S", "0.5")
     began = time.monotonic()
     folder = written(tmp_path, f"def transform(event):\n    {code}\n")
-    found = deep_check(Settings(), folder, limit_s=2)
+    found = deep_check(Settings(), folder, limit_s=6)
     assert [one.file.endswith("transformation.py") for one in found.problems] == [True]
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 300
 
 
 def test_where_code_runs_elsewhere_its_failure_is_a_warning(settings, tmp_path, monkeypatch):
@@ -166,7 +166,7 @@ def test_a_source_that_gives_nothing_is_not_waited_for_for_ever(settings, tmp_pa
     waiting = deep_check(settings, folder, limit_s=3)
     assert waiting.problems == ()
     assert "the transformation was not tried" in waiting.warnings[0].message
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 300
 
 
 def test_messages_about_rows_are_not_shown_where_there_are_personal_fields(settings, tmp_path):
@@ -278,12 +278,12 @@ def test_a_delete_with_its_key_alone_is_tried_and_one_that_parks_is_a_warning(se
 
 
 def test_a_delete_that_is_too_slow_is_a_warning(tmp_path, settings, monkeypatch):
-    monkeypatch.setenv("WAYBILL_SPARK__EVENT_TIMEOUT_S", "30")
+    monkeypatch.setenv("WAYBILL_SPARK__EVENT_TIMEOUT_S", "300")
     code = (
         "import time\n\ndef transform(event):\n    if event.op == 'delete':\n"
-        "        time.sleep(60)\n    return event\n"
+        "        time.sleep(600)\n    return event\n"
     )
-    found = deep_check(Settings(), of_a_table(tmp_path, code), limit_s=4)
+    found = deep_check(Settings(), of_a_table(tmp_path, code), limit_s=15)
     assert found.problems == ()
     [warning] = found.warnings
-    assert "0 of 1 deletes with their key alone were done after 4 s" in warning.message
+    assert "0 of 1 deletes with their key alone were done after 15 s" in warning.message

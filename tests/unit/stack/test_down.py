@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import psutil
+from tests.servers import wait_for
 
 from waybill.settings import Settings
 from waybill.stack import processes, supervisor
@@ -23,7 +23,7 @@ from waybill.stack.processes import Launch
 run_dir = Path(sys.argv[1])
 
 def another(*_):
-    sleeper = [sys.executable, "-c", "import time; time.sleep(300)"]
+    sleeper = [sys.executable, "-c", "import time; time.sleep(1200)"]
     processes.spawn(run_dir, Launch("late", sleeper, os.environ, run_dir, run_dir / "late.log"))
     while processes.read_record(run_dir / "late.json") is None:
         time.sleep(0.02)
@@ -41,12 +41,9 @@ def test_what_is_started_by_one_that_ends_is_ended_too(tmp_path: Path) -> None:
     log = tmp_path / "first.log"
     command = [sys.executable, "-c", STARTS_ANOTHER_WHEN_ENDED, str(stack.run_dir)]
     child = processes.spawn(stack.run_dir, Launch("first", command, os.environ, tmp_path, log))
-    deadline = time.monotonic() + 30
-    while "ready" not in log.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: "ready" in log.read_text())
     stack.down()
-    child.wait(10)
+    child.wait(300)
     assert processes.read_registry(stack.run_dir) == []
     left = [p for p in psutil.process_iter() if str(stack.run_dir) in _where(p)]
     assert left == []
@@ -54,17 +51,14 @@ def test_what_is_started_by_one_that_ends_is_ended_too(tmp_path: Path) -> None:
 
 def test_the_supervisor_is_named_among_what_is_stopped(tmp_path: Path) -> None:
     stack, told = Stack(Settings(home=tmp_path / "home")), list[tuple[str, str]]()
-    command = [sys.executable, "-c", "import time; time.sleep(300)"]
+    command = [sys.executable, "-c", "import time; time.sleep(1200)"]
     log = tmp_path / "log"
     child = processes.spawn(
         stack.run_dir, Launch(supervisor.NAME, command, os.environ, tmp_path, log)
     )
-    deadline = time.monotonic() + 30
-    while processes.read_record(stack.run_dir / f"{supervisor.NAME}.json") is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: processes.read_record(stack.run_dir / f"{supervisor.NAME}.json"))
     stack.down(notice=lambda name, what: told.append((name, what)))
-    child.wait(10)
+    child.wait(300)
     assert told == [(supervisor.NAME, "stopping")]
 
 

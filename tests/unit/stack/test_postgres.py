@@ -42,7 +42,7 @@ def test_starts_beside_one_another_make_the_system_user_in_turn(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(300)
     assert (most, within) == (1, [])
 
 

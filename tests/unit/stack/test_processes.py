@@ -18,24 +18,24 @@ from tests.servers import wait_for
 from waybill.stack import processes
 from waybill.stack.processes import Launch, ProcessRecord
 
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
 LEAVES_A_CHILD = (
     "import subprocess, sys, time;"
-    f"subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); time.sleep(60)"
+    f"subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); time.sleep(600)"
 )
 FORKS = """
 import os, setproctitle, time
 if os.fork() == 0:
     {first}
     setproctitle.setproctitle("worker " * 1000)
-time.sleep(60)
+time.sleep(600)
 """
 """It leaves a child as Airflow's scheduler does: the title is written over the environment."""
 OTHER_ENVIRONMENT = (
     "import subprocess, time;"
-    "subprocess.Popen(['sleep', '60'], env={{}}, start_new_session={detached}); time.sleep(60)"
+    "subprocess.Popen(['sleep', '600'], env={{}}, start_new_session={detached}); time.sleep(600)"
 )
-READS = "import sys, time; files = [open(name) for name in sys.argv[1:]]; time.sleep(60)"
+READS = "import sys, time; files = [open(name) for name in sys.argv[1:]]; time.sleep(600)"
 
 
 def launch(run_dir: Path, code: str, name: str = "thing") -> ProcessRecord:
@@ -52,7 +52,7 @@ def children(pid: int) -> list[psutil.Process]:
 @pytest.fixture
 def sleeper():
     """A process that nobody here has a right to end."""
-    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     yield process
     process.kill()
     process.wait()
@@ -64,7 +64,7 @@ def test_a_started_process_is_recorded_before_its_first_instruction(tmp_path: Pa
     code = f"import shutil; shutil.copy({str(record)!r}, {str(seen)!r})"
     what = Launch("thing", [sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log")
     child = processes.spawn(tmp_path, what)
-    assert child.wait(20) == 0
+    assert child.wait(300) == 0
     assert json.loads(seen.read_text())["pid"] == child.pid
 
 
@@ -89,7 +89,7 @@ def test_a_record_of_another_room_needs_only_pid_and_create_time(tmp_path: Path,
     assert record.name == "spark-x"
     assert record.process() is not None
     processes.end(record, grace_s=5)
-    assert sleeper.wait(5) == -signal.SIGTERM
+    assert sleeper.wait(300) == -signal.SIGTERM
 
 
 def test_a_clock_that_was_set_does_not_hide_a_process(tmp_path: Path, sleeper) -> None:
@@ -118,11 +118,11 @@ def test_ending_takes_the_whole_session_with_it(tmp_path: Path) -> None:
 
 def test_a_process_that_ignores_term_is_killed(tmp_path: Path) -> None:
     record = launch(tmp_path, STUBBORN)
-    time.sleep(0.3)
+    wait_for(lambda: "deaf" in record.log_file.read_text())
     began = time.monotonic()
     processes.end(record, grace_s=0.5)
     assert record.process() is None
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 300
 
 
 def test_what_a_killed_leader_left_in_its_session_is_ended(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_what_a_killed_leader_left_in_its_session_is_ended(tmp_path: Path) -> No
 def test_a_child_in_a_session_of_its_own_is_found_by_the_mark(tmp_path: Path, sleeper) -> None:
     code = (
         "import subprocess, time;"
-        "subprocess.Popen(['sleep', '60'], start_new_session=True); time.sleep(60)"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
     )
     record = launch(tmp_path, code)
     [child] = wait_for(lambda: children(record.pid))
@@ -210,7 +210,7 @@ def test_an_orphan_that_may_not_be_looked_at_is_ended_while_the_lock_is_held(
 
 
 def test_who_only_reads_mark_file_and_log_is_left_alone(tmp_path: Path) -> None:
-    record = launch(tmp_path, "import time; time.sleep(60)")
+    record = launch(tmp_path, "import time; time.sleep(600)")
     [mark_file] = wait_for(lambda: processes.mark_files(tmp_path))
     command = [sys.executable, "-c", READS, str(mark_file), str(record.log)]
     reader = subprocess.Popen(command)

@@ -15,7 +15,7 @@ from tests.servers import wait_for
 
 from waybill.errors import InputError
 from waybill.settings import StackSettings
-from waybill.stack import ports, processes
+from waybill.stack import ports, processes, service
 from waybill.stack.service import Process, Service, ServiceError, SpawnedService
 
 LISTEN = (
@@ -29,9 +29,9 @@ LEAVES_A_WORKER = f"""
 import os, setproctitle, subprocess, time
 if os.fork() == 0:
     setproctitle.setproctitle("worker " * 1000)
-    time.sleep(60)
-subprocess.Popen(["sleep", "60"], start_new_session=True)
-subprocess.Popen(["sleep", "61"], start_new_session=True)
+    time.sleep(600)
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+subprocess.Popen(["sleep", "601"], start_new_session=True)
 {LISTEN}
 """
 """A worker in its session, and two processes with sessions of their own."""
@@ -41,7 +41,7 @@ class Listener(SpawnedService):
     """A server that accepts connections; ``code`` may make it do otherwise."""
 
     name = "listener"
-    hanging_after_s = 1.0
+    start_timeout_s = hanging_after_s = 300.0
     stop_grace_s = 2.0
     advice = "Ask Waybill."
 
@@ -123,7 +123,7 @@ def test_a_restart_ends_what_a_killed_service_left_but_no_registered_process(
     record = service.running()
     assert record is not None
     left = wait_for(lambda: _three(psutil.Process(record.pid).children()))
-    application, stray = (next(p for p in left if p.cmdline()[-1] == s) for s in ("60", "61"))
+    application, stray = (next(p for p in left if p.cmdline()[-1] == s) for s in ("600", "601"))
     [worker] = [p for p in left if p not in (application, stray)]
     processes.register(tmp_path / "run", "spark-x", application.pid)
     os.kill(record.pid, signal.SIGKILL)
@@ -171,21 +171,24 @@ def test_an_older_failure_in_the_log_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_service_that_never_answers_is_ended(tmp_path: Path) -> None:
-    service = Thinker(tmp_path, "import time; print('thinking', flush=True); time.sleep(60)")
+    service = Thinker(tmp_path, "import time; print('thinking', flush=True); time.sleep(600)")
     with pytest.raises(ServiceError, match=r"did not answer within 1 s(.|\n)*thinking"):
         service.start()
     assert service.record() is None
 
 
-def test_a_living_service_that_stopped_answering_is_replaced(tmp_path: Path, listener) -> None:
+def test_a_living_service_that_stopped_answering_is_replaced(
+    tmp_path: Path, listener, monkeypatch
+) -> None:
     once = LISTEN.replace(
-        "while True: s.accept()[0].close()", "s.accept(); s.close(); time.sleep(60)"
+        "while True: s.accept()[0].close()", "s.accept(); s.close(); time.sleep(600)"
     )
     deaf = Listener(tmp_path, once, listener.ports["kafka_port"])
     deaf.start()
     record = deaf.running()
     assert record is not None
     wait_for(lambda: not deaf.healthy())
+    monkeypatch.setattr(listener, "hanging_after_s", 1.0)
     assert listener.start() is True
     assert record.process() is None
     assert listener.healthy()
@@ -209,7 +212,7 @@ def test_a_large_log_is_set_aside(listener: Listener) -> None:
 
 
 def test_a_process_of_our_own_is_five_lines(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
     shipper = Process("shipper", tmp_path, command, os.environ)
     assert shipper.start() is True
     assert shipper.start() is False
@@ -217,10 +220,14 @@ def test_a_process_of_our_own_is_five_lines(tmp_path: Path) -> None:
     assert shipper.running() is None
 
 
-def test_a_process_that_ends_at_once_is_a_failure(tmp_path: Path) -> None:
+def test_a_process_that_ends_at_once_is_a_failure(tmp_path: Path, monkeypatch) -> None:
+    # "at once" takes Python seconds on a busy machine
+    monkeypatch.setattr(service, "SETTLED_AFTER_S", 300.0)
     command = [sys.executable, "-c", "raise SystemExit('no spool')"]
     with pytest.raises(ServiceError, match=r"shipper ended at its start(.|\n)*no spool"):
-        Process("shipper", tmp_path, command, os.environ).start()
+        shipper = Process("shipper", tmp_path, command, os.environ)
+        shipper.start_timeout_s = 600.0
+        shipper.start()
 
 
 def test_a_service_stopped_the_moment_it_was_started_is_gone(listener: Listener) -> None:

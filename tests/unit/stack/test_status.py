@@ -34,4 +34,4 @@ def test_an_application_that_a_signal_suspended_is_not_healthy(tmp_path: Path) -
         wait_for(lambda: state() == (True, ()))
     finally:
         child.kill()
-        child.wait(10)
+        child.wait(300)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
-from waybill.errors import RetryError
+from waybill.errors import NotDeletedError, RetryError
 from waybill.storage import ObjectInfo, ObjectMissingError
 from waybill.tracing import Compactor, bucket_of
 from waybill.tracing.layout import EARLY_PREFIX, LAYOUT_KEY, Hour, Layout, object_key, place_of
@@ -40,6 +40,8 @@ class _MortalStore:
         self.lives = 10**9
         self.seen: Callable[[], None] = lambda: None
         self.listed: Callable[[], None] = lambda: None
+        self.kept: set[str] = set()
+        """Keys of objects that a policy keeps."""
 
     def put(self, key: str, body: bytes) -> str:
         self.bodies[key] = body
@@ -60,8 +62,11 @@ class _MortalStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            self.bodies.pop(key, None)
+            if key not in self.kept:
+                self.bodies.pop(key, None)
             self._changed()
+        if kept := self.kept.intersection(keys):
+            raise NotDeletedError(dict.fromkeys(kept, "AccessDenied"))
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         self.listed()
@@ -217,13 +222,50 @@ def test_a_run_that_was_thought_dead_and_wakes_up_changes_nothing(
     assert _counted(store) == before
 
 
+def test_two_runs_that_clear_one_hour_end_it_once(store: _MortalStore) -> None:
+    before = _fill(store, hours=2)
+    _compactor(store).run()
+    others: list[int] = []
+
+    def overtaken() -> None:
+        if not others and read_manifests(store)[0].state == "deleting":
+            others.append(0)
+            others.append(_compactor(store, kept_s=0).run().deleted)
+
+    store.seen = overtaken
+    assert _compactor(store, kept_s=0).run().deleted == 2, "the other has cleared the second hour"
+    assert others == [0, 4]
+    assert read_manifests(store) == ()
+    assert _counted(store) == before
+
+
 def test_an_hour_that_another_run_compacts_is_left_alone(store: _MortalStore) -> None:
     before = _fill(store)
     theirs = Manifest(NOON.path, "run-1", "writing", ()).beaten()
     store.put(theirs.key, theirs.encode())
-    assert _compactor(store, lease_s=60).run().hours == 0
+    assert _compactor(store, lease_s=3600).run().hours == 0
     assert read_manifests(store) == (theirs,)
     assert _counted(store) == before
+
+
+def test_an_hour_whose_replaced_objects_cannot_be_deleted_holds_no_other_up(
+    store: _MortalStore,
+) -> None:
+    before = _fill(store, hours=3)
+    _compactor(store).run()
+    _ship(store, NOON.number + 3, "late", ids(30, "late"), NOON_US + 3 * 3_600_000_000)
+    after = _counted(store)
+    assert after.total() == before.total() + 30
+    store.kept = {object_key(BUCKETS, NOON, "ship-1")}
+    with pytest.raises(NotDeletedError, match="ship-1"):
+        _compactor(store, kept_s=0).run()
+    hours = [manifest.at.number - NOON.number for manifest in read_manifests(store)]
+    assert hours == [0, 3], "it is hidden still; the next two are over, and the last is compacted"
+    assert _counted(store) == after
+    store.kept = set()
+    _compactor(store, kept_s=0).run()
+    assert read_manifests(store) == ()
+    assert _counted(store) == after
 
 
 class _Beside:
@@ -243,14 +285,14 @@ class _Beside:
 
     def _run(self, store: _MortalStore) -> None:
         try:
-            _compactor(store, lease_s=60).run()
+            _compactor(store, lease_s=3600).run()
         finally:
             self.done.set()
             self.waits.set()
 
     def _wait(self) -> None:
         self.waits.set()
-        assert self._steps.acquire(timeout=60)
+        assert self._steps.acquire(timeout=600)
 
     def _go_on(self) -> None:
         if threading.get_ident() != self._reader:
@@ -268,7 +310,7 @@ class _Beside:
 
     def end(self) -> None:
         self._steps.release(1000)
-        self._thread.join(60)
+        self._thread.join(600)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -331,7 +331,7 @@ def test_the_loop_waits_out_an_absent_store_and_drains_at_the_end(
     settings = TraceSettings(spool_dir=spool_dir, buckets=4, roll_s=0.05)
     Recorder(spool_dir).write([batch(ids(50, "a"))])
     store.fail_at = {1, 2, 4}
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
 
     def stop() -> bool:
         done = spool_dir.exists() and not trace_spool(spool_dir).files()
@@ -353,7 +353,7 @@ def test_the_end_is_bounded_when_the_store_stays_away_and_the_books_say_why(
     began = time.monotonic()
     settings = TraceSettings(spool_dir=spool_dir, buckets=4)
     assert run_shipper(settings, store, lambda: True, drain_s=1).records == 0
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     with FileReader(spool_dir / BOOKS) as books:
         (shipment,) = books.unfinished()
     assert shipment.attempts >= 1

@@ -13,7 +13,7 @@ from waybill.tracing.files import SpoolLimit
 
 def test_a_writer_waits_until_there_is_room_and_is_told_when_there_is_none(tmp_path: Path) -> None:
     spool = plain_spool(tmp_path)
-    limit = SpoolLimit(spool, threshold_bytes=10, full_wait_s=5)
+    limit = SpoolLimit(spool, threshold_bytes=10, full_wait_s=300)
     limit.wait_for(8)
     path = spool.store(b"1234567.")
     limit.wrote(8)

@@ -108,21 +108,21 @@ def test_threads_of_one_process_take_turns(warehouse):
 
     def stay(_outcomes):
         started.set()
-        assert go_on.wait(60)
+        assert go_on.wait(240)
 
     def first():
         warehouse.open("one").load([commit_of(1, [Order(1, 1, 1)])], never_park, stay)
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert started.wait(60)
+    assert started.wait(240)
     second = threading.Thread(target=lambda: load(warehouse.open("two"), [Order(1, 2, 2, "two")]))
     second.start()
     time.sleep(0.1)
     assert second.is_alive(), "it did not wait"
     go_on.set()
-    thread.join(60)
-    second.join(60)
+    thread.join(240)
+    second.join(240)
     assert held(warehouse)[1][0] == "two"
 
 

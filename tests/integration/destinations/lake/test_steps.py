@@ -285,7 +285,7 @@ def test_loads_of_two_tables_make_an_empty_lake_side_by_side(request, tmp_path, 
         def load(spec, number=number):
             rows = rows_of([Order(number, 1, number), Order(9, 1, 9, op="delete")], spec)
             destination = lake.open()
-            for _ in range(10):
+            for _ in range(100):
                 try:
                     return destination.load([Commit(number, (rows,))], never_park)
                 except RetryError as error:

@@ -85,11 +85,11 @@ class Frozen:
         self.reached, self.go_on = threading.Event(), threading.Event()
         self._pool = ThreadPoolExecutor(1)
         self.result = self._pool.submit(destination.load, commits, self._park)
-        assert self.reached.wait(60)
+        assert self.reached.wait(240)
 
     def _park(self, refused):
         self.reached.set()
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(240)
         return {"key": "frozen", "rows": len(refused)}
 
     def end(self):
@@ -104,7 +104,7 @@ def refusing_table(destination, dsn):
 
 def wait_for_lock(dsn):
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while ask(dsn, query) == [(0,)]:
         assert time.monotonic() < end, "nobody waits"
         time.sleep(0.02)
@@ -145,7 +145,7 @@ def test_a_second_loader_takes_over_when_the_first_dies_in_mid_load(opened, dsn)
 def end_idle_loader(dsn):
     ended = ask(
         dsn,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "
+        "SELECT pg_terminate_backend(pid, 120000) FROM pg_stat_activity WHERE "
         "datname = current_database() AND state = 'idle in transaction'",
     )
     assert ended == [(True,)]
