@@ -6,7 +6,9 @@ A: ``confluent_kafka.Producer``, one shared delivery callback that counts, ``ack
 partition for each run, 72 MiB sent before the clock starts (a service's log has its segments, and
 its connections). A and B alternate, who is first changes each round; every number is the
 median over the rounds, ratios and differences are taken within a round first. Then the append alone
-and the bytes of a log. Values of 100 B, 1 KB (1,024) and 10 KB. ``QUICK=1`` sends fewer messages.
+and the bytes of a log. Values of 100 B, 1 KB (1,024) and 10 KB; of 1 KB also ``produce_batch`` and
+``produce_values``, 500 a call, against the same bare runs. Last how long a log of 100 B values
+takes to open. ``QUICK=1`` sends fewer messages.
 """
 
 from __future__ import annotations
@@ -43,6 +45,9 @@ WARM_BYTES, FRAME_BYTES = 72 * 1024**2, 60
 """What is sent before the clock starts: more than one segment of the log."""
 ROUNDS, QUICK_ROUNDS = 5, 3
 APPENDS, QUICK_APPENDS = 200_000, 40_000
+BATCHED = "1kb"
+"""The size that is sent by ``produce_batch`` and ``produce_values`` too."""
+OPENED_BYTES, QUICK_OPENED_BYTES = 1024**3, 128 * 1024**2
 WAL_MESSAGES, QUICK_WAL_MESSAGES = 60_000, 10_000
 
 
@@ -62,8 +67,11 @@ class Bench:
         report: dict[str, Any] = {}
         for size in SIZES:
             report |= self._measured(size)
+        opened = QUICK_OPENED_BYTES if self._quick else OPENED_BYTES
+        seconds = self._do.opening_s_per_gib(SIZES[0].bytes, opened, self._work / "opened")
         return {
             **report,
+            "wal_open_s_per_gib": round(seconds, 3),
             "timer_us": round(self._do.timer_ns() / 1000, 3),
             "messages": {size.label: self._messages(size) for size in SIZES},
             "appends": QUICK_APPENDS if self._quick else APPENDS,
@@ -85,16 +93,24 @@ class Bench:
         with self._do.fresh_topic(self._servers) as topic:
             if kind == "bare":
                 return self._do.run_bare(self._servers, topic, values, warm)
-            return self._do.run_lossless(self._servers, topic, values, self._work / "wal", warm)
+            folder = self._work / "wal"
+            return self._do.run_lossless(self._servers, topic, values, folder, warm, kind)
 
     def _measured(self, size: Size) -> dict[str, Any]:
         values = self._do.values_of(size.bytes, self._messages(size))
-        runs: dict[str, list[Any]] = {"bare": [], "lossless": []}
+        kinds = ["bare", "lossless", *(("batch", "values") if size.label == BATCHED else ())]
+        runs: dict[str, list[Any]] = {kind: [] for kind in kinds}
         for number in range(self._rounds):
-            order = ("bare", "lossless") if number % 2 == 0 else ("lossless", "bare")
-            for kind in order:
+            turn = number % len(kinds)
+            for kind in kinds[turn:] + kinds[:turn]:
                 runs[kind].append(self._one(kind, values))
         report = {**_compared(runs["bare"], runs["lossless"]), **self._appended(size)}
+        for kind in kinds[2:]:
+            compared = _compared(runs["bare"], runs[kind])
+            report |= {
+                f"{kind}_ratio": compared["throughput_ratio"],
+                f"{kind}_added_cpu_us": compared["added_cpu_us"],
+            }
         report["wal_bytes_per_message"] = self._wal_bytes(values)
         return {f"{name}_{size.label}": value for name, value in report.items()}
 
@@ -138,7 +154,7 @@ def _compared(bare: list[Any], lossless: list[Any]) -> dict[str, float]:
 
 
 ROWS = (
-    ("messages/s, bare", "bare_per_s"),
+    ("messages/s, bare (with one shared callback)", "bare_per_s"),
     ("messages/s, lossless", "lossless_per_s"),
     ("  lossless / bare", "throughput_ratio"),
     ("wall, bare (s)", "bare_s"),
@@ -150,6 +166,10 @@ ROWS = (
     ("CPU of the process, bare (µs a message)", "bare_process_cpu_us"),
     ("CPU of the process, lossless", "lossless_process_cpu_us"),
     ("  added", "added_process_cpu_us"),
+    ("produce_batch: lossless / bare", "batch_ratio"),
+    ("  added CPU of the producing thread", "batch_added_cpu_us"),
+    ("produce_values: lossless / bare", "values_ratio"),
+    ("  added CPU of the producing thread", "values_added_cpu_us"),
     ("append alone, p50 (µs)", "append_p50_us"),
     ("append alone, p99 (µs)", "append_p99_us"),
     ("append alone, p99.9 (µs)", "append_p999_us"),
@@ -166,7 +186,7 @@ def show(report: dict[str, Any]) -> None:
     for size in SIZES:
         table.add_column(size.label, justify="right")
     for words, name in ROWS:
-        table.add_row(words, *(_figure(report[f"{name}_{size.label}"]) for size in SIZES))
+        table.add_row(words, *(_figure(report.get(f"{name}_{size.label}")) for size in SIZES))
     sent = ", ".join(f"{count:,} of {label}" for label, count in report["messages"].items())
     console = Console(width=120)
     console.print(
@@ -176,12 +196,18 @@ def show(report: dict[str, Any]) -> None:
     )
     console.print(table)
     console.print(
+        f"opening a log of {SIZES[0].label} values: {report['wal_open_s_per_gib']:.2f} s a GiB",
+        highlight=False,
+    )
+    console.print(
         f"the appends' times hold the timer's own cost: {report['timer_us']:.3f} µs",
         highlight=False,
     )
 
 
-def _figure(value: float) -> str:
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3f}"
 
 

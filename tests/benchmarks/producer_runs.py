@@ -13,9 +13,10 @@ import shutil
 import time
 import uuid
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from waybill.settings import WalSettings
 
 POLL_EVERY = 256
 FLUSH_S = 120.0
+BATCH = 500
+"""Messages of one ``produce_batch`` or ``produce_values``."""
 _DISTINCT = 1000
 _BESIDE_EVERY = 1024
 
@@ -155,24 +158,54 @@ def run_bare(servers: str, topic: str, values: Sequence[bytes], warm: int) -> Ru
     return run
 
 
-def run_lossless(servers: str, topic: str, values: Sequence[bytes], folder: Path, warm: int) -> Run:
+def _send_each(producer: LosslessProducer, topic: str, values: Sequence[bytes]) -> None:
+    produce = producer.produce
+    for value in values:
+        produce(topic, value)
+
+
+def _send_batches(producer: LosslessProducer, topic: str, rows: Sequence[dict[str, bytes]]) -> None:
+    for at in range(0, len(rows), BATCH):
+        producer.produce_batch(topic, rows[at : at + BATCH])
+
+
+def _send_columns(producer: LosslessProducer, topic: str, values: Sequence[bytes]) -> None:
+    for at in range(0, len(values), BATCH):
+        producer.produce_values(topic, values[at : at + BATCH])
+
+
+_WAYS: dict[str, Callable[..., None]] = {
+    "lossless": _send_each,
+    "batch": _send_batches,
+    "values": _send_columns,
+}
+
+
+def run_lossless(
+    servers: str,
+    topic: str,
+    values: Sequence[bytes],
+    folder: Path,
+    warm: int,
+    way: str = "lossless",
+) -> Run:
     """Send the values with the lossless producer in its default settings; its log is deleted.
 
     Before, ``warm`` messages that are not measured: as in a service, the log has its segments.
+
+    Args:
+        way: ``lossless`` calls ``produce`` for each, ``batch`` ``produce_batch`` with dicts that
+            are made before the clock starts, ``values`` ``produce_values``; BATCH a call.
     """
     settings = WalSettings(dir=folder)
     producer = LosslessProducer(settings, {"bootstrap.servers": servers}, name="bench")
-    produce = producer.produce
-
-    def send(some: Sequence[bytes]) -> None:
-        for value in some:
-            produce(topic, value)
-
-    send(_repeated(values, warm))
+    send = partial(_WAYS[way], producer, topic)
+    given = [{"value": value} for value in values] if way == "batch" else values
+    _send_each(producer, topic, _repeated(values, warm))
     assert producer.flush(FLUSH_S) == 0
     gc.collect()
     clock = _Clock()
-    send(values)
+    send(given)
     loop_cpu_s = clock.thread_s()
     left = producer.flush(FLUSH_S)
     run = clock.run(len(values), loop_cpu_s)
@@ -244,3 +277,30 @@ def wal_bytes_per_message(servers: str, topic: str, values: Sequence[bytes], fol
     size = sum(path.stat().st_size for path in (folder / "bench").glob("*.wal"))
     shutil.rmtree(folder)
     return size / len(values)
+
+
+def opening_s_per_gib(size_bytes: int, log_bytes: int, folder: Path, times: int = 3) -> float:
+    """Return how long a log of values of one size takes to open: s per GiB, median of ``times``.
+
+    ``WriteAheadLog`` alone: every frame is read, its checksum too. The log is in the page cache.
+    """
+    (value,) = values_of(size_bytes, 1)
+    folder.mkdir(parents=True)
+    settings = WalSettings(dir=folder)
+    log = WriteAheadLog(folder, settings)
+    append, timestamp_ms = log.append, int(time.time() * 1000)
+    append(DATA, timestamp_ms, b"bench-0123456789", None, value, b"")
+    for _ in range(log_bytes // log.writer.end - 1):
+        append(DATA, timestamp_ms, b"bench-0123456789", None, value, b"")
+    log.close()
+    took = []
+    for _ in range(times):
+        gc.collect()
+        began = time.perf_counter()
+        log = WriteAheadLog(folder, settings)
+        took.append(time.perf_counter() - began)
+        read_bytes = log.size_bytes
+        assert not log.damage
+        log.close()
+    shutil.rmtree(folder)
+    return sorted(took)[times // 2] / read_bytes * 1024**3

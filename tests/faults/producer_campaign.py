@@ -44,6 +44,8 @@ class Variant:
     threads: int = 1
     readable: bool = True
     """The child may read the topic that it writes to."""
+    column: int = 1
+    """Messages of one ``produce_values``; 1: ``produce``."""
 
 
 @dataclass(slots=True)
@@ -123,6 +125,7 @@ class Campaign:
             "run": self._runs,
             "marks": self.variant.marks,
             "threads": self.variant.threads,
+            "column": self.variant.column,
             "limit": limit,
         }
         self._runs += 1
@@ -156,7 +159,8 @@ class Campaign:
         checkpoint = self.checkpoint()
         files = (self.home / name for name in ("said", "tracker"))  # messages and marks
         records = sum(file.read_bytes().count(b"\n") for file in files if file.exists())
-        unsaid = self.variant.threads * self._runs  # appended, killed before it was said
+        # appended, killed before it was said
+        unsaid = self.variant.threads * self.variant.column * self._runs
         window = Window(checkpoint.low_lsn, 1 + records + unsaid)
         self._windows.append(window)
         return window
@@ -307,10 +311,11 @@ def _disordered(found: Sequence[Found]) -> set[str]:
 
 
 def _next_of(said: set[str], runs: int, variant: Variant) -> set[str]:
-    """Return the one name of each thread's life that may be there unsaid: killed in between."""
+    """Return the names of each thread's last call, which may be there unsaid: killed in between."""
     numbers: Counter[str] = Counter(name.rpartition(".")[0] for name in said)
     return {
-        f"{run}.{thread}.{numbers[f'{run}.{thread}']}"
+        f"{run}.{thread}.{numbers[f'{run}.{thread}'] + number}"
         for run in range(runs)
         for thread in range(variant.threads)
+        for number in range(variant.column)
     }

@@ -108,13 +108,21 @@ class Child:
             thread.join()
 
     def produce_numbers(self, producer: LosslessProducer, thread: int) -> None:
-        limit = self.plan["limit"]
-        for number in itertools.count() if limit is None else range(limit):
-            name = b"%d.%d.%d" % (self.plan["run"], thread, number)
-            value = name + b" " * (number * 13 % 900)
-            producer.produce(self.topic, value, b"%d.%d" % (thread, number % 3))
-            os.write(self.said, name + b"\n")
-            if number % PAUSE_EVERY == PAUSE_EVERY - 1:
+        limit, size = self.plan["limit"], self.plan["column"]
+        for first in itertools.count(0, size) if limit is None else range(0, limit, size):
+            numbers = range(first, first + size if limit is None else min(limit, first + size))
+            names = [b"%d.%d.%d" % (self.plan["run"], thread, number) for number in numbers]
+            values = [
+                name + b" " * (number * 13 % 900)
+                for name, number in zip(names, numbers, strict=True)
+            ]
+            keys = [b"%d.%d" % (thread, number % 3) for number in numbers]
+            if size == 1:
+                producer.produce(self.topic, values[0], keys[0])
+            else:
+                producer.produce_values(self.topic, values, keys)
+            os.write(self.said, b"".join(name + b"\n" for name in names))
+            if first % PAUSE_EVERY + size >= PAUSE_EVERY:
                 time.sleep(PAUSE_S)
 
 

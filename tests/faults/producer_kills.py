@@ -1,7 +1,7 @@
 """``make faults-producer``: SIGKILL a producing process 200 times; count what is lost and doubled.
 
-Three variants on one real broker: pages with marks, several threads without marks, and a user who
-may not read the topic, so that a producer cannot see what arrived. ``KILLS`` changes how often,
+Four variants on one real broker: pages with marks, several threads, columns of messages, and a user
+who may not read the topic, so that a producer cannot see what arrived. ``KILLS`` changes how often,
 ``QUICK=1`` is a short form, ``PRODUCER_SEED`` repeats the choice of moments (not the timing of the
 machine). Ends with 1 when a message is lost, when a copy is there that the in-doubt windows do not
 excuse (none is where the topic can be read), or out of order.
@@ -26,6 +26,7 @@ KILLS, QUICK_KILLS = 200, 12
 PARTITIONS = 3
 PAGES = Variant("pages with marks", marks=True)
 THREADS = Variant("three threads", threads=3)
+COLUMNS = Variant("columns of 40, two threads", threads=2, column=40)
 BLIND = Variant("may not read", threads=2, readable=False)
 
 
@@ -37,7 +38,7 @@ class Share:
     fifths: int
 
 
-SHARES = (Share(PAGES, 2), Share(THREADS, 2), Share(BLIND, 1))
+SHARES = (Share(PAGES, 2), Share(THREADS, 1), Share(COLUMNS, 1), Share(BLIND, 1))
 
 
 def open_campaign(variant: Variant, kafka: guarded_kafka.GuardedKafkaServer, home: Any) -> Campaign:

@@ -88,6 +88,17 @@ def test_no_kill_loses_or_doubles_a_message_of_several_threads_without_marks(cam
 
 
 @pytest.mark.campaign
+def test_no_kill_loses_or_doubles_a_message_of_columns(campaign_of):
+    campaign = campaign_of(producer_kills.COLUMNS)
+    tally = run(campaign, KILLS, random.Random(SEED + 3))
+    assert_all_there_in_order(tally)
+    assert tally.duplicates == 0
+    assert tally.kills == KILLS
+    assert tally.recoveries["replayed"] + tally.recoveries["found"] > 0
+    assert_closed(campaign)
+
+
+@pytest.mark.campaign
 def test_a_topic_that_may_not_be_read_has_no_copies_but_of_what_a_kill_left_in_doubt(
     guarded, tmp_path
 ):

@@ -29,7 +29,8 @@ SHOWN = {
     ),
     "bench-producer": (
         "throughput_ratio_100b", "throughput_ratio_1kb", "throughput_ratio_10kb",
-        "added_cpu_us_1kb", "append_p50_us_1kb", "append_p99_us_1kb", "wal_bytes_per_message_1kb",
+        "batch_ratio_1kb", "added_cpu_us_1kb", "batch_added_cpu_us_1kb", "append_p50_us_1kb",
+        "append_p99_us_1kb", "wal_bytes_per_message_1kb", "wal_open_s_per_gib",
     ),
     "bench-shapes": (
         "worst_ratio", "names_200_vs_1", "failing_1pct_vs_clean", "doubles_vs_ints",

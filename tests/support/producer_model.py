@@ -3,9 +3,10 @@
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from tests.support.memory_kafka import MemoryKafka
+from tests.support.memory_kafka import MemoryKafka, Stored
 
 from waybill.errors import RetryError
+from waybill.producer.client import HEADER, read_stamp
 
 
 @dataclass
@@ -29,8 +30,26 @@ class Sent:
         return self.topic, self.key, self.value
 
 
+def headers_of(sent: Sent, first_lsn: int) -> dict[str, str]:
+    """Return the headers of messages that are produced in one call, numbered from ``sent`` on."""
+    return {"n": str(sent.number), "from": str(first_lsn)}
+
+
+def number_of(headers, lsn: int) -> int:
+    """Return a message's number, by its headers and lsn."""
+    known = dict(headers)
+    first_lsn = known.get("from")
+    return int(known["n"]) + (0 if first_lsn is None else lsn - int(first_lsn))
+
+
+def _number(message: Stored) -> int:
+    stamp = read_stamp(message.header(HEADER))
+    assert stamp is not None
+    return number_of(message.headers, stamp[2])
+
+
 class Model:
-    """``owed``: numbers of messages that must not be lost. A message's number is in a header."""
+    """``owed``: numbers of messages that must not be lost. A message's number is in its headers."""
 
     def __init__(self, kafka: MemoryKafka) -> None:
         self.kafka = kafka
@@ -87,7 +106,7 @@ class Model:
         if self.busy:
             self.busy -= 1
             raise RetryError("not now")
-        number = int(dict(message.headers)["n"])
+        number = number_of(message.headers, message.lsn)
         assert (message.topic, message.key, message.value) == self.sent[number].print
         self.taken[number] += 1
         self.taken_lsns.add(message.lsn)
@@ -115,7 +134,7 @@ class Model:
 
     @property
     def there(self) -> Counter[int]:
-        return Counter(int(m.header("n")) for m in self.kafka.messages)
+        return Counter(_number(m) for m in self.kafka.messages)
 
     def check_watermark(self, low_lsn: int, retry, parked: set[int]) -> None:
         there = self.there
@@ -151,7 +170,7 @@ class Model:
         """All that is owed is settled."""
         there, taken = self.there, self.taken + parked
         for message in self.kafka.messages:
-            sent = self.sent[int(message.header("n"))]
+            sent = self.sent[_number(message)]
             assert (message.topic(), message.key(), message.value()) == sent.print
         doubtful = self._doubtful()
         for number, sent in self.sent.items():
@@ -172,13 +191,13 @@ class Model:
         rows = defaultdict(list)
         at = {}
         for message in self.kafka.messages:
-            sent = self.sent[int(message.header("n"))]
+            sent = self.sent[_number(message)]
             at[sent.number] = (message.topic(), message.partition()), message.offset()
             if sent.key is not None and (sent.topic, sent.key) not in failed:
                 rows[message.topic(), message.partition(), sent.key].append(sent.number)
         for row in rows.values():
             assert row == sorted(row), "out of order, and nothing failed"
-        again = {int(m.header("n")) for _, m in self.kafka.failed}
+        again = {_number(m) for _, m in self.kafka.failed}
         for number, sent in self.sent.items():
             for before in set(sent.behind) - again:  # those failed when others were on their way
                 if number in at and before in at and at[number][0] == at[before][0]:

@@ -17,8 +17,10 @@ Guarantees
 
 How the parts fit, in the order a message takes
   lossless       what callers open: ``produce``, marks, parked messages, ``flush`` and ``close``
+  batches        what ``produce_batch`` and ``produce_values`` are given, checked
   wal/           append-only segments; the record is written here first (``frame``, ``segment``,
-                 ``log``; ``syncer`` for what the disk has; ``disk`` and ``memory_disk`` below them)
+                 ``log``; ``frame_runs`` reads a segment fast; ``syncer`` for what the disk has;
+                 ``disk`` and ``memory_disk`` below them)
   sender         hands it to librdkafka, stamped with (WAL id, segment, lsn); ``client`` has the
                  configuration, the stamp, and the kinds of errors
   delivery       counts delivery reports by epoch, which gives the low watermark, and calls the

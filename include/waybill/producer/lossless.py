@@ -7,12 +7,26 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from zlib_ng.zlib_ng import crc32
 
 from waybill.errors import InputError, RetryError, StopError
 from waybill.producer import forks
+from waybill.producer.batches import (
+    Message,
+    Row,
+    Run,
+    as_bytes,
+    as_column,
+    checked_batch,
+    checked_callable,
+    integer,
+    uniform_run,
+)
 from waybill.producer.client import HEADER, pack_stamp
 from waybill.producer.components import (
     REAL,
@@ -36,6 +50,14 @@ from waybill.producer.wal import (
     encode_headers,
     frame_bytes,
 )
+from waybill.producer.wal.frame import (
+    PREFIX_BYTES,
+    TERMINATOR,
+    TERMINATOR_BYTES,
+    join,
+    pack_prefix_into,
+    run_head,
+)
 from waybill.settings import WalSettings
 
 if TYPE_CHECKING:
@@ -50,15 +72,6 @@ _WARN_EVERY = 600
 _LOG = logging.getLogger(__name__)
 _now_ns = time.time_ns
 _clock_ns = time.perf_counter_ns
-
-Message: TypeAlias = Mapping[str, Any]
-"""value, key, headers, on_delivery (or callback), partition, timestamp: each optional."""
-Row: TypeAlias = tuple[
-    bytes | None, bytes | None, HeadersIn, OnDelivery | None, int, int
-]  # as ``produce`` takes them behind the topic
-_MESSAGE_FIELDS = frozenset(
-    ("value", "key", "headers", "on_delivery", "callback", "partition", "timestamp")
-)
 
 
 class LosslessProducer:
@@ -236,8 +249,10 @@ class LosslessProducer:
         """What this producer is made of; not for callers."""
         if self._components is None:
             self._check()
-        assert self._components is not None  # noqa: S101 - _check opened it, or raised
-        return self._components
+        components = self._components
+        if components is None:
+            raise StopError(f"the producer {self._name!r} is not open")
+        return components
 
     @property
     def name(self) -> str:
@@ -315,9 +330,9 @@ class LosslessProducer:
         Cost: a few microseconds for 1 KB; ``make bench-producer`` measures it.
         """
         if not (value is None or type(value) is bytes):
-            value = _as_bytes("value", value)
+            value = as_bytes("value", value)
         if not (key is None or type(key) is bytes):
-            key = _as_bytes("key", key)
+            key = as_bytes("key", key)
         pairs: HeaderList | None = None
         header_bytes = b""
         if headers is not None:
@@ -348,11 +363,17 @@ class LosslessProducer:
                         self._sync_one()
                     if began_ns:
                         self._latency.add(_clock_ns() - began_ns)
-                    if lsn < sender.step_lsn and on_delivery is None and not sender.held:
+                    if lsn < sender.step_lsn and not sender.held:
                         stamped: HeaderList = [(HEADER, pack_stamp(sender.prefix, lsn))]
                         if pairs:
                             stamped = pairs + stamped
-                        report = sender.report
+                        if on_delivery is None:
+                            report = sender.report
+                        elif (reporter := sender.reporter) and reporter.on_delivery is on_delivery:
+                            report = sender.reporter_of[lsn] = reporter
+                        else:
+                            report = sender.reporter_for(on_delivery)
+                            sender.reporter_of[lsn] = report
                         # by position (callback twice: it has two names): by name costs 0.2 µs more
                         sender.produce(
                             topic, value, key, partition, report, report, timestamp_ms, stamped
@@ -381,12 +402,56 @@ class LosslessProducer:
         try:
             if isinstance(error, BufferError):
                 sender.wait_and_produce(record)
-            elif not sender.took_refusal(record.lsn, record.topic, record.key, error):
-                raise error  # noqa: TRY301 - whatever it was
+                return None
+            if sender.took_refusal(record.lsn, record.topic, record.key, error):
+                return None
         except BaseException as broken:
             self._stop_unless_sent(record.lsn, broken)
             raise
-        return None
+        self._stop_unless_sent(record.lsn, error)
+        raise error
+
+    def produce_values(  # noqa: PLR0913 - the arguments of ``produce``
+        self,
+        topic: str,
+        values: Sequence[bytes | str | None],
+        keys: Sequence[bytes | str | None] | None = None,
+        *,
+        headers: HeadersIn = None,
+        on_delivery: OnDelivery | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
+    ) -> list[int]:
+        """Append many messages of one topic in their order, hand them over, return their lsns.
+
+        Args:
+            values: bytes, text (as UTF-8) or None, one a message.
+            keys: the same, as many; None: no message has a key.
+            headers, on_delivery, partition, timestamp: as ``produce`` takes them, for all of them.
+                Without a timestamp up to 256 messages have the same one.
+
+        All are checked before the first is appended. With durability ``each`` the disk is asked
+        once, for all of them.
+
+        Raises:
+            InputError, TypeError: one is not a message (says which); nothing was appended.
+            WalFullError: as ``produce``; those before it were appended, its ``appended`` says how
+                many.
+            StopError: as ``produce``.
+
+        Cost: 0.7 of what ``produce`` adds to librdkafka's own for each.
+        """
+        column = as_column("value", values)
+        run = Run(
+            topic,
+            column,
+            [None] * len(column) if keys is None else as_column("key", keys),
+            headers=encode_headers(headers),
+            on_delivery=checked_callable(on_delivery),
+            partition=integer("partition", partition, 31),
+            timestamp=integer("timestamp", timestamp, 63),
+        )
+        return self._appended(partial(self._append_run, run))
 
     def produce_batch(
         self,
@@ -410,22 +475,104 @@ class LosslessProducer:
             WalFullError: as ``produce``; those before it were appended, its ``appended`` says how
                 many.
             StopError: as ``produce``.
+
+        Cost: that of ``produce_values`` and 0.1 µs a message, where the messages are dicts of
+        values and keys; that of ``produce`` and a check of its arguments, where they have more.
         """
-        rows = _checked_batch(messages, on_delivery, partition)
+        given = list(messages)
+        run = uniform_run(topic, given, on_delivery, partition)
+        if run is not None:
+            return self._appended(partial(self._append_run, run))
+        rows = checked_batch(given, on_delivery, partition)
+        return self._appended(partial(self._append_rows, topic, rows))
+
+    def _appended(self, append: Callable[[list[int]], None]) -> list[int]:
+        """Return the lsns that ``append`` adds to the list it is given; all are synced at once."""
         lsns: list[int] = []
-        self._batching.add(threading.get_ident())
+        thread = threading.get_ident()
+        self._batching.add(thread)
         try:
-            for row in rows:
-                lsns.append(self.produce(topic, *row))
+            append(lsns)
         except RetryError as error:
             full = error if isinstance(error, WalFullError) else WalFullError(str(error))
             full.appended = len(lsns)
             raise full from error.__cause__
         finally:
-            self._batching.discard(threading.get_ident())
+            self._batching.discard(thread)
             if self._each and lsns:
                 self._sync_all()
         return lsns
+
+    def _append_rows(self, topic: str, rows: Iterable[Row], lsns: list[int]) -> None:
+        for row in rows:
+            lsns.append(self.produce(topic, *row))
+
+    def _append_run(self, run: Run, lsns: list[int]) -> None:
+        """Append a run in slices; between two the gate is free, and one record goes the long way.
+
+        That one begins an epoch or a segment, polls, or waits behind its key.
+        """
+        while len(lsns) < len(run):
+            if self._maintenance.trouble is not None:
+                self._check()
+            topic_bytes = self._topics.get(run.topic) or self._learn(run.topic)
+            with self._gate:
+                count = self._sender.step_lsn - self._writer.next_lsn
+                if count > 0:
+                    self._append_slice(run, topic_bytes, count, lsns)
+            if len(lsns) < len(run):
+                lsns.append(self.produce(run.topic, *run.row(len(lsns))))
+
+    def _append_slice(  # noqa: PLR0915 - as ``produce``
+        self, run: Run, topic_bytes: bytes, count: int, lsns: list[int]
+    ) -> None:
+        """Append and hand over at most ``count`` records, under the gate; add their lsns.
+
+        The lines of ``FrameWriter.write`` and ``produce``, without a call for each record. Their
+        order is the guarantee: the frame's body, its prefix, ``end`` and ``next_lsn``, and only
+        then the hand-over. ``end`` and ``next_lsn`` are stored for each record, with no call in
+        between: an interrupt that came before a write-back at the end would give lsns twice.
+        """
+        sender, writer = self._sender, self._writer
+        topic, partition, (pairs, header_bytes) = run.topic, run.partition, run.headers
+        timestamp_ms = run.timestamp if run.timestamp > 0 else _now_ns() // 1_000_000
+        reporter = None if run.on_delivery is None else sender.reporter_for(run.on_delivery)
+        report, reporter_of = reporter or sender.report, sender.reporter_of
+        pack_head, first, last = run_head(writer.tag, topic_bytes, partition, timestamp_ms)
+        header_size, tail = len(header_bytes), header_bytes + TERMINATOR
+        stamped: HeaderList = [*pairs, (HEADER, None)]
+        data, at, size = writer.data, writer.end, writer.size - TERMINATOR_BYTES
+        produce, prefix, held = sender.produce, sender.prefix, sender.held
+        begin = lsn = writer.next_lsn
+        try:
+            for value, key in run.pairs(len(lsns), count):
+                try:
+                    began_ns = 0 if lsn & _LATENCY_MASK else _clock_ns()
+                    key_size = -1 if key is None else len(key)
+                    value_size = -1 if value is None else len(value)
+                    head = pack_head(first, key_size, value_size, header_size, lsn, last)
+                    body = join((head, key or b"", value or b"", tail))
+                    length = len(body) - TERMINATOR_BYTES
+                    end = at + PREFIX_BYTES + length
+                    if end > size or held:
+                        break
+                    data[at + PREFIX_BYTES : end + TERMINATOR_BYTES] = body
+                    pack_prefix_into(data, at, crc32(body, length), length)
+                    writer.end = at = end
+                    writer.next_lsn = lsn + 1
+                    if began_ns:
+                        self._latency.add(_clock_ns() - began_ns)
+                    if reporter is not None:
+                        reporter_of[lsn] = reporter
+                    stamped[-1] = (HEADER, pack_stamp(prefix, lsn))
+                    produce(topic, value, key, partition, report, report, timestamp_ms, stamped)
+                except BaseException as error:
+                    record = HandOver(lsn, topic, key, value, pairs, partition, timestamp_ms)
+                    if self._handle_produce_error(error, record) is not None:
+                        raise
+                lsn = writer.next_lsn
+        finally:
+            lsns.extend(range(begin, lsn))
 
     def sync(self) -> None:
         """Return when the disk has every record appended before the call.
@@ -452,7 +599,7 @@ class LosslessProducer:
     def _learn(self, topic: str) -> bytes:
         if not isinstance(topic, str):
             raise TypeError(f"a topic's name is text, not {type(topic).__name__}")
-        name = _as_bytes("topic", topic)
+        name = as_bytes("topic", topic)
         if not 0 < len(name) <= _TOPIC_MOST_BYTES or b"\0" in name:
             raise InputError(f"{topic[:40]!r} cannot be a topic's name")
         self._topics[topic] = name
@@ -753,72 +900,3 @@ def _folder_name(name: str) -> str:
             f"{name[:40]!r} cannot name a log: 1 to {_NAME_MOST_BYTES} bytes when quoted"
         )
     return folder
-
-
-def _checked_batch(
-    messages: Iterable[Message], on_delivery: OnDelivery | None, partition: int
-) -> list[Row]:
-    """Return the arguments of ``produce`` for each message.
-
-    Raises:
-        InputError, TypeError: one is not a message; says which and why.
-    """
-    return [
-        _checked_message(number, message, on_delivery, partition)
-        for number, message in enumerate(messages)
-    ]
-
-
-def _checked_message(
-    number: int, message: Message, on_delivery: OnDelivery | None, partition: int
-) -> Row:
-    if not isinstance(message, Mapping):
-        raise TypeError(f"message {number} of the batch is a {type(message).__name__}, no mapping")
-    unknown = sorted(map(str, message.keys() - _MESSAGE_FIELDS))
-    if unknown:
-        known = sorted(_MESSAGE_FIELDS)
-        raise InputError(f"message {number} of the batch has {unknown[0]!r}; it may have {known}")
-    try:
-        return _arguments(message, on_delivery, partition)
-    except (InputError, TypeError) as error:
-        raise type(error)(f"message {number} of the batch: {error}") from error
-
-
-def _arguments(message: Message, on_delivery: OnDelivery | None, partition: int) -> Row:
-    callback = message.get("on_delivery") or message.get("callback") or on_delivery
-    if callback is not None and not callable(callback):
-        raise TypeError(f"on_delivery is a callable, not {type(callback).__name__}")
-    value, key, headers = (message.get(name) for name in ("value", "key", "headers"))
-    return (
-        None if value is None else _as_bytes("value", value),
-        None if key is None else _as_bytes("key", key),
-        encode_headers(headers)[0] or None,
-        callback,
-        _integer("partition", message.get("partition", partition), 31),
-        _integer("timestamp", message.get("timestamp") or 0, 63),
-    )
-
-
-def _integer(what: str, given: object, bits: int) -> int:
-    if not isinstance(given, int):
-        raise TypeError(f"a {what} is an integer, not {type(given).__name__}")
-    if not -(2**bits) <= given < 2**bits:
-        raise InputError(f"{given} is no {what}")
-    return given
-
-
-def _as_bytes(what: str, given: object) -> bytes:
-    """Return a value or key as bytes; text as UTF-8.
-
-    Raises:
-        InputError: text that has no UTF-8 form.
-        TypeError: neither bytes nor text.
-    """
-    if isinstance(given, str):
-        try:
-            return given.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"the {what} has no UTF-8 form: {error}") from error
-    if isinstance(given, (bytes, bytearray, memoryview)):
-        return bytes(given)
-    raise TypeError(f"{what} is bytes, text or None, not {type(given).__name__}")

@@ -22,6 +22,7 @@ from waybill.producer.delivery import (
     Epoch,
     OnDelivery,
     Poller,
+    Reporter,
 )
 from waybill.producer.retry_queue import Report, RetryQueue
 from waybill.producer.wal import HeaderList, WalRecord, WriteAheadLog
@@ -67,13 +68,17 @@ class Sender:
 
         self._client = client
         self.produce: Callable[..., None] = client.produce
-        """Of librdkafka. The four below are for the producer's fast path."""
+        """Of librdkafka. The seven below are for the producer's fast path."""
         self.step_lsn = 0
         """From this lsn on a first hand-over is no longer simple: see ``send_first``."""
         self.prefix = b""
         """Of the stamps of the open epoch."""
         self.report: Report
         """Of the open epoch."""
+        self.reporter: Reporter | None = None
+        """Of the open epoch, for the ``on_delivery`` that was given last; it names that."""
+        self.reporter_of: dict[int, Reporter] = {}
+        """Of the open epoch: of each record with an ``on_delivery``, before it is handed over."""
         self.held: dict[tuple[str, bytes], int] = {}
         """Keys that a record waits for: none of theirs may be handed over."""
         self.while_waiting: Callable[[int], None] = lambda _mark: None
@@ -99,6 +104,7 @@ class Sender:
         """Begin a new epoch at ``lsn`` when the open one is full or of another segment."""
         if lsn >= self._epoch_end or segment_id != self._segment_id:
             self._epoch = self._deliveries.open_next(lsn)
+            self.reporter, self.reporter_of = None, self._epoch.reporter_of
             self.report = self._epoch.report
             self._epoch_end = lsn + EPOCH_RECORDS
             self._segment_id = segment_id
@@ -110,6 +116,11 @@ class Sender:
         """Say that the log has begun a new segment: the next record begins an epoch."""
         self.step_lsn = 0
 
+    def reporter_for(self, on_delivery: OnDelivery) -> Reporter:
+        """Return what counts reports of the open epoch's records with that ``on_delivery``."""
+        self.reporter = reporter = self._epoch.reporter(on_delivery, self._callbacks)
+        return reporter
+
     def send_first(self, record: HandOver, on_delivery: OnDelivery | None = None) -> None:
         """Hand a record over for the first time in this process, or have it wait behind its key.
 
@@ -120,7 +131,7 @@ class Sender:
             self.place(lsn, max(self._segment_id, self._log.segment_id))
             self.poller.poll()
         if on_delivery is not None:
-            self._epoch.reporter(lsn, on_delivery, self._callbacks)
+            self.reporter_of[lsn] = self.reporter_for(on_delivery)
         if self.held and key is not None and (topic, key) in self.held:
             self._retry_queue.hold(lsn, self._epoch, topic, key)
             return

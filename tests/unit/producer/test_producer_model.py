@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 from tests.support import memory_logs
 from tests.support.memory_kafka import FAILURES, OPERATIONS, Clock, MemoryKafka, MemoryWorld
-from tests.support.producer_model import Model
+from tests.support.producer_model import Model, headers_of, number_of
 
 from waybill.errors import RetryError, StopError
 from waybill.producer import (
@@ -161,6 +161,35 @@ class ProducerMachine(RuleBasedStateMachine):
         for sent, lsn in zip(sents, lsns, strict=False):
             self.model.accepted(sent, lsn)
 
+    @rule(
+        topic=TOPICS,
+        key=KEYS,
+        value=VALUES,
+        told=st.sampled_from(["nobody", "shared"]),
+        count=st.integers(1, 8),
+    )
+    def produce_values(self, topic, key, value, told, count):
+        sents = [self.model.new(self.producer, topic, key, value, -1, told) for _ in range(count)]
+        before = self.producer._log.next_lsn
+        try:
+            lsns = self.producer.produce_values(
+                topic,
+                [value] * count,
+                [key] * count,
+                headers=headers_of(sents[0], before),
+                on_delivery=self.model.on_delivery(sents[0]),
+            )
+        except StopError:
+            event("values were stopped")
+            self.stopped = True
+            return
+        except RetryError as error:
+            event("values were refused")
+            lsns = list(range(before, before + error.appended))
+            assert self.producer._log.next_lsn == before + error.appended
+        for sent, lsn in zip(sents, lsns, strict=False):
+            self.model.accepted(sent, lsn)
+
     @precondition(lambda self: self.marks)
     @rule()
     def mark(self):
@@ -259,7 +288,9 @@ class ProducerMachine(RuleBasedStateMachine):
         after=st.booleans(),
         seed=SEEDS,
         power=st.booleans(),
-        what=st.sampled_from(["tick", "checkpoint", "produce", "batch", "close", "open", "mark"]),
+        what=st.sampled_from(
+            ["tick", "checkpoint", "produce", "batch", "values", "close", "open", "mark"]
+        ),
     )
     def kill_inside(self, step, after, seed, power, what):
         self.cut = True
@@ -270,6 +301,7 @@ class ProducerMachine(RuleBasedStateMachine):
                 "checkpoint": self.checkpoint,
                 "produce": lambda: self.produce("a", b"k", b"z" * 3000, -1, "own"),
                 "batch": lambda: self.produce_batch("a", b"k", b"z" * 900, "own", 6),
+                "values": lambda: self.produce_values("a", b"k", b"z" * 900, "shared", 6),
                 "close": self.close_anyhow,
                 "open": lambda: self.open_and_die(seed, step, after=after),
                 "mark": lambda: self.mark() if self.marks else self.checkpoint(),
@@ -368,7 +400,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.model.check_told()
         if self.marks:
             self.producer.confirm(self.producer.mark(b"the end"))
-        parked = Counter(int(dict(m.headers)["n"]) for m in self.producer.parked)
+        parked = Counter(number_of(m.headers, m.lsn) for m in self.producer.parked)
         self.model.check_end(parked)
         self.check_a_peaceful_life(parked)
 

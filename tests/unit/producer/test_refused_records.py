@@ -1,55 +1,12 @@
 """Failed deliveries, one case at a time: each was once lost, doubled, out of order or miscounted."""
 
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from tests.support import memory_logs
-from tests.support.memory_kafka import Clock, MemoryKafka, MemoryWorld
+from tests.support.memory_producer import Machine
 
 from waybill.errors import StopError
-from waybill.producer import LosslessProducer, WalFullError, retry_queue
-from waybill.producer.wal.memory_disk import MemoryDisk
-
-FOLDER = Path("/logs/p")
-
-
-class Machine:
-    """A producer on a memory disk and a memory Kafka; what it gave up is in ``taken``."""
-
-    def __init__(self):
-        self.kafka = MemoryKafka(Clock())
-        self.disk = MemoryDisk()
-        self.world = MemoryWorld(self.disk, self.kafka, 1000)
-        self.taken = []
-
-    def open(self, **values):
-        cls = type("Modelled", (LosslessProducer,), {"_environment": self.world.seam})
-        given = memory_logs.settings(
-            dir=FOLDER.parent, when_full="raise", checkpoint_interval_ms=3_600_000, **values
-        )
-        self.producer = cls(
-            given, {"bootstrap.servers": "memory"}, name="p", on_undeliverable=self.taken.append
-        )
-        return self.producer
-
-    def kill(self):
-        self.disk.kill()
-        self.world.client.die(lambda _size: 0)
-        self.world.release()
-
-    def transmit(self, *fates, place=("a", 0)):
-        for fate in fates:
-            self.world.client.transmit(place, 1, fate)
-
-    def tick(self, times=1):
-        for _ in range(times):
-            self.kafka.clock.now += 60
-            self.world.steps.run()
-
-    @property
-    def values(self):
-        return [message.value() for message in self.kafka.messages]
+from waybill.producer import WalFullError, retry_queue
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ A record of the log as its writer knew it, and the bytes of its headers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from mmap import mmap
 from typing import Protocol, TypeAlias
@@ -24,11 +24,11 @@ TERMINATOR = bytes(PREFIX.size)
 OVERHEAD_BYTES = PREFIX.size + HEAD.size
 """Bytes of a frame beside topic, key, value and headers."""
 _TAG_AT = PREFIX.size
-_PREFIX_BYTES = PREFIX.size
-_TERMINATOR_BYTES = len(TERMINATOR)
-_join = b"".join
+PREFIX_BYTES = PREFIX.size
+TERMINATOR_BYTES = len(TERMINATOR)
+join = b"".join
 _pack_head = HEAD.pack
-_pack_prefix_into = PREFIX.pack_into
+pack_prefix_into = PREFIX.pack_into
 
 MutableBuffer: TypeAlias = bytearray | mmap
 """Where frames are written to."""
@@ -74,18 +74,19 @@ class FrameWriter:
     The hot path of the whole producer: one call, no system call, no loop.
     """
 
-    __slots__ = ("_tag", "data", "end", "next_lsn", "size")
+    __slots__ = ("data", "end", "next_lsn", "size", "tag")
 
     def __init__(self, next_lsn: int) -> None:
         self.data: MutableBuffer = bytearray()
         self.end = self.size = 0
         """Where the next frame begins; the buffer's size."""
         self.next_lsn = next_lsn
-        self._tag = 0
+        self.tag = 0
+        """``tag_of`` the segment."""
 
     def turn_to(self, data: MutableBuffer, tag: int) -> None:
         """Write to another buffer from now on, from its beginning."""
-        self.data, self._tag, self.end, self.size = data, tag, 0, len(data)
+        self.data, self.tag, self.end, self.size = data, tag, 0, len(data)
 
     def turn_away(self) -> None:
         """Write no more to the buffer; there is none then."""
@@ -112,10 +113,10 @@ class FrameWriter:
         Cost: under 1 µs for 1 KB, of which copying and CRC are a third.
         """
         lsn = self.next_lsn
-        body = _join(
+        body = join(
             (
                 _pack_head(
-                    self._tag,
+                    self.tag,
                     kind,
                     len(topic),
                     partition,
@@ -132,23 +133,39 @@ class FrameWriter:
                 TERMINATOR,
             )
         )
-        length = len(body) - _TERMINATOR_BYTES
+        length = len(body) - TERMINATOR_BYTES
         at = self.end
-        end = at + _PREFIX_BYTES + length
-        if end + _TERMINATOR_BYTES > self.size:
+        end = at + PREFIX_BYTES + length
+        if end + TERMINATOR_BYTES > self.size:
             return 0
         data = self.data
-        data[at + _PREFIX_BYTES : end + _TERMINATOR_BYTES] = body
-        _pack_prefix_into(data, at, crc32(body, length), length)
+        data[at + PREFIX_BYTES : end + TERMINATOR_BYTES] = body
+        pack_prefix_into(data, at, crc32(body, length), length)
         self.end = end
         self.next_lsn = lsn + 1
         return lsn
 
 
+def run_head(
+    tag: int, topic: bytes, partition: int, timestamp_ms: int
+) -> tuple[Callable[..., bytes], bytes, bytes]:
+    """Return how to write the heads of many data frames, with the topic's name behind each.
+
+    Returns:
+        (pack, first, last); ``pack(first, key size, value size, headers size, lsn, last)`` is what
+        ``FrameWriter.write`` makes of them with HEAD, and the topic. Sizes are -1 for null.
+
+    Cost: 2 µs; of a ``pack`` a third less than of HEAD's.
+    """
+    first = struct.pack("<IBxHi", tag, DATA, len(topic), partition)
+    last = struct.pack("<q", timestamp_ms) + topic
+    return struct.Struct(f"<{len(first)}siiIQ{len(last)}s").pack, first, last
+
+
 def frame_bytes(topic: bytes, key: bytes | None, value: bytes | None, headers: bytes) -> int:
     """Return how much room a record takes in a segment, the terminator after it included."""
     parts = len(topic) + len(key or b"") + len(value or b"") + len(headers)
-    return OVERHEAD_BYTES + parts + _TERMINATOR_BYTES
+    return OVERHEAD_BYTES + parts + TERMINATOR_BYTES
 
 
 def scan(

@@ -22,7 +22,6 @@ from pathlib import Path
 
 from waybill.producer.wal.disk import PAGE_BYTES, Disk, DiskFile, move
 from waybill.producer.wal.frame import (
-    MARK,
     PREFIX,
     TERMINATOR,
     FrameDamage,
@@ -31,11 +30,10 @@ from waybill.producer.wal.frame import (
     scan,
     tag_of,
 )
+from waybill.producer.wal.frame_runs import FrameRun, scan_run
 
 _NAME = re.compile(r"seg-([0-9a-f]{32})-([0-9a-f]{8})-([0-9a-f]{16})\.wal")
 _TAG_BYTES = 4
-INDEX_EVERY = 64
-"""Records between two entries of the index of a segment that is read."""
 FREE_PREFIX = "free-"
 FREE_IDLE_S = 60.0
 LEAST_FREE = 2
@@ -108,20 +106,30 @@ class WalSegment:
 
         The writer leaves a terminator behind the last frame: a file that ends before it was cut.
         """
-        for item in scan(self.data, tag=self.tag, next_lsn=self.base_lsn):
-            if isinstance(item, FrameDamage):
-                if item.missing or not self._is_former_life(item.position):
-                    self.damage.append(item)
-                continue
-            self.end, self.end_lsn = item.end, item.lsn + 1
-            if item.kind == MARK:
-                self.marks.append(item)
-            if item.lsn % INDEX_EVERY == 0:
-                self.note(item.lsn, item.position)
+        position, lsn = 0, self.base_lsn
+        while True:
+            run = scan_run(self.data, tag=self.tag, next_lsn=lsn, position=position)
+            self._note_run(run, lsn)
+            damage = next(
+                scan(self.data, tag=self.tag, next_lsn=run.next_lsn, position=run.end), None
+            )
+            if not isinstance(damage, FrameDamage):
+                break
+            if damage.missing or not self._is_former_life(damage.position):
+                self.damage.append(damage)
+            position, lsn = damage.end, run.next_lsn + damage.missing
         tail_seen = bool(self.damage) and self.damage[-1].position >= self.end
         if self.end + len(TERMINATOR) > self.size and not tail_seen:
             self.damage.append(FrameDamage(self.end, self.size, 0))
         return self.damage
+
+    def _note_run(self, run: FrameRun, from_lsn: int) -> None:
+        if run.next_lsn == from_lsn:
+            return
+        self.end, self.end_lsn = run.end, run.next_lsn
+        self.marks += run.marks
+        for lsn, position in run.index:
+            self.note(lsn, position)
 
     def _is_former_life(self, position: int) -> bool:
         """Tell whether the end is a whole frame of the file's former life, not a broken one.
