@@ -78,7 +78,7 @@ def test_a_load_moves_its_position_and_marks_its_objects(three: TrackerStore) ->
 
 
 def test_a_load_of_many_commits_writes_its_counts_in_a_few_statements(three: TrackerStore) -> None:
-    """A statement each made half the time of acknowledging a backlog of 2,000 commits."""
+    """By a statement a commit, to acknowledge these took eight times as long."""
     epoch, statements = acquire_lease(three, "loading/w", holder="me"), list[str]()
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
