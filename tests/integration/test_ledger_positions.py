@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from tests.support.books import batch, counts, everything, nothing_parked, open_books, staged
 from tests.support.lost_commits import answer_lost, commits_changed, killed_before
 
@@ -74,6 +75,24 @@ def test_a_load_moves_its_position_and_marks_its_objects(three: TrackerStore) ->
     assert [r["reference"] for r in rows["ledger"]] == ["load:w:1", "load:w:2"]
     assert [s.key for s in staged_after(three, "w", after=2)] == ["s3"]
     assert [s.key for s in staged_after(three, "w", after=0, until=1)] == ["s1"]
+
+
+def test_a_load_of_many_commits_writes_its_counts_in_a_few_statements(three: TrackerStore) -> None:
+    """By a statement a commit, to acknowledge these took eight times as long."""
+    epoch, statements = acquire_lease(three, "loading/w", holder="me"), list[str]()
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(three.engine, "before_cursor_execute", note)
+    try:
+        commit_load(three, loaded(epoch, 0, 2_000), nothing_parked)
+    finally:
+        event.remove(three.engine, "before_cursor_execute", note)
+    inserts = [one for one in statements if one.startswith("INSERT INTO ledger ")]
+    assert len(inserts) == 2
+    rows = everything(three)["ledger"]
+    assert [row["reference"] for row in rows] == [f"load:w:{n}" for n in range(1, 2_001)]
 
 
 def test_a_load_that_is_repeated_changes_nothing(three: TrackerStore) -> None:

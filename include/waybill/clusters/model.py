@@ -33,6 +33,7 @@ SET_BY_WAYBILL: Mapping[str, str] = {
     "spark.python.worker.reuse": "",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "",
     "spark.sql.shuffle.partitions": "",
+    "spark.sql.streaming.checkpointFileManagerClass": "",
     "spark.sql.streaming.checkpointLocation": "",
     "spark.sql.streaming.metricsEnabled": "",
     "spark.sql.streaming.minBatchesToRetain": "",

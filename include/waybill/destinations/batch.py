@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -144,11 +144,39 @@ def _batch(items: Sequence[tuple[int, Rows]], table: TableSpec | None) -> TableB
     for number, rows in items:
         frames.append(RowFrame(number, rows, at, at + rows.data.num_rows))
         at += rows.data.num_rows
+    runs = _runs([rows for _, rows in items])
     return TableBatch(
         spec,
         frames,
-        pa.concat_tables([_fitted(rows, spec) for _, rows in items]),
-        pa.concat_tables([_context(rows) for _, rows in items]),
+        pa.concat_tables([_fitted(rows, spec) for rows in runs]),
+        pa.concat_tables([_context(rows) for rows in runs]),
+    )
+
+
+def _runs(items: Sequence[Rows]) -> list[Rows]:
+    """Join rows that follow each other and are of one kind: of many commits, few frames to shape.
+
+    Rows of several pipelines or event names are not joined: errors say whose rows they are about.
+    """
+    runs: list[list[Rows]] = []
+    for rows in items:
+        if runs and _is_alike(runs[-1][-1], rows):
+            runs[-1].append(rows)
+        else:
+            runs.append([rows])
+    return [
+        replace(run[0], data=pa.concat_tables([rows.data for rows in run]))
+        if len(run) > 1
+        else run[0]
+        for run in runs
+    ]
+
+
+def _is_alike(first: Rows, second: Rows) -> bool:
+    return (
+        (first.pipeline_id, first.event_name) == (second.pipeline_id, second.event_name)
+        and (first.table is second.table or first.table == second.table)
+        and bool(first.data.schema == second.data.schema)
     )
 
 
@@ -266,11 +294,11 @@ def outcomes_of(
     numbers = Counter(before)
     counts: dict[int, dict[GroupKey, dict[str, int]]] = {commit.number: {} for commit in commits}
     for batch in batches:
+        rows = _outcome_rows(batch, numbers)
         for frame in batch.frames:
-            rows = _outcome_rows(batch, frame, numbers[frame.commit_number])
-            numbers[frame.commit_number] += rows.num_rows
-            pieces[frame.commit_number].append(rows)
-            _count(counts[frame.commit_number], frame.rows, rows)
+            part = rows.slice(frame.start, frame.end - frame.start)
+            pieces[frame.commit_number].append(part)
+        _count(counts, batch, rows)
     outcomes = []
     for commit in commits:
         groups = sorted(counts[commit.number].items())
@@ -305,32 +333,56 @@ def _outcome_count(key: GroupKey, found: Mapping[str, int]) -> OutcomeCount:
     return OutcomeCount(key[0], key[1], key[2], **numbers)
 
 
-def _outcome_rows(batch: TableBatch, frame: RowFrame, first: int) -> pa.Table:
-    length = frame.end - frame.start
-    context = batch.context.slice(frame.start, length)
-    codes = pa.array(batch.outcomes[frame.start : frame.end])
-    outcomes = pa.DictionaryArray.from_arrays(codes, pa.array(OUTCOMES)).dictionary_decode()
+def _outcome_rows(batch: TableBatch, numbers: Counter[int]) -> pa.Table:
+    """Return what became of each row of a batch.
+
+    Args:
+        batch: whose outcomes are known.
+        numbers: commit number to its rows before; those of the batch are added.
+    """
+    firsts = []
+    for frame in batch.frames:
+        firsts.append(numbers[frame.commit_number] - frame.start)
+        numbers[frame.commit_number] += frame.end - frame.start
+    places = _frame_places(batch)
+    context = batch.context
+    codes = pa.DictionaryArray.from_arrays(pa.array(batch.outcomes), pa.array(OUTCOMES))
     return pa.table(
         [
             context["_waybill_id"],
-            pa.repeat(frame.rows.pipeline_id, length),
-            pa.repeat(frame.rows.event_name, length),
-            outcomes,
+            pa.array([frame.rows.pipeline_id for frame in batch.frames], pa.string()).take(places),
+            pa.array([frame.rows.event_name for frame in batch.frames], pa.string()).take(places),
+            codes.dictionary_decode(),
             context["_waybill_intake_minute"],
             context["_waybill_replayed"],
             context["_waybill_replay"],
-            pa.array(np.arange(first, first + length, dtype=np.int64)),
+            pa.array(np.arange(len(places)) + np.array(firsts, np.int64)[places]),
             context["_waybill_op"],
         ],
         names=list(_ROW_TYPES),
     )
 
 
-def _count(counts: dict[GroupKey, dict[str, int]], rows: Rows, outcomes: pa.Table) -> None:
-    names = ["intake_minute", "replayed", "outcome"]
-    groups = outcomes.select(names).group_by(names).aggregate([([], "count_all")])
+def _frame_places(batch: TableBatch) -> pa.Int32Array:
+    """Return the place of each row's frame among those of its batch."""
+    lengths = [frame.end - frame.start for frame in batch.frames]
+    return pa.array(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths))
+
+
+def _count(
+    counts: dict[int, dict[GroupKey, dict[str, int]]], batch: TableBatch, rows: pa.Table
+) -> None:
+    columns = {
+        "frame": _frame_places(batch),
+        "intake_minute": rows["intake_minute"],
+        "replayed": rows["replayed"],
+        "outcome": pa.array(batch.outcomes),
+    }
+    groups = pa.table(columns).group_by(list(columns)).aggregate([([], "count_all")])
     for group in groups.to_pylist():
-        key = (rows.pipeline_id, rows.event_name, group["intake_minute"])
-        group_counts = counts.setdefault(key, {})
-        for name in ("in_replayed" if group["replayed"] else "in_first", group["outcome"]):
+        frame = batch.frames[group["frame"]]
+        key = (frame.rows.pipeline_id, frame.rows.event_name, group["intake_minute"])
+        group_counts = counts[frame.commit_number].setdefault(key, {})
+        way = "in_replayed" if group["replayed"] else "in_first"
+        for name in (way, OUTCOMES[group["outcome"]]):
             group_counts[name] = group_counts.get(name, 0) + group["count_all"]

@@ -290,8 +290,14 @@ def last_commit_of_topic(topic: str) -> ScalarSelect[int]:
 
 def write_counts(connection: Connection, reference: str, counts: PackedCounts) -> None:
     """Write one ledger row per pipeline under a reference that is used once."""
+    _write_ledger(connection, [(reference, counts)])
+
+
+def _write_ledger(connection: Connection, entries: Iterable[tuple[str, PackedCounts]]) -> None:
+    """Write one ledger row per reference and pipeline; a statement has up to 1,000 of them."""
     rows = [
         {"reference": reference, "pipeline_id": pipeline_id, "counts": packed}
+        for reference, counts in entries
         for pipeline_id, packed in counts
     ]
     if rows:
@@ -385,8 +391,8 @@ def commit_load(
         check_lease(connection, commit.consumer, commit.epoch)
         if not _move_load_position(connection, commit):
             return
-        for number, counts in sorted(commit.counts.items()):
-            write_counts(connection, f"load:{commit.destination}:{number}", counts)
+        counts = sorted(commit.counts.items())
+        _write_ledger(connection, ((f"load:{commit.destination}:{n}", own) for n, own in counts))
         record_parked(connection)
         add_outcomes(connection, commit.replays)
         connection.execute(

@@ -173,7 +173,8 @@ def traces(ids: Sequence[str] | pa.Array, **columns: Unpack[TraceColumns]) -> pa
     Raises:
         InputError: an unknown phase or outcome, a null id, a wrong type, or unequal lengths.
 
-    Cost: about 0.05 µs an id for arrays, 0.1 µs for lists; about 60 µs a call.
+    Cost: about 0.05 µs an id for arrays, less for dictionary arrays, 0.1 µs for lists; about 60 µs
+    a call.
     """
     given: dict[str, Any] = dict(columns)
     given["event_id"], given["at"] = ids, given.pop("at_us")
@@ -252,12 +253,24 @@ def _texts(name: str, value: Any, count: int) -> pa.Array:
         array = constant_text(value, count)
         _check_known(name, [value] if value else [])
         return array
+    array = value if _is_encoded(value) else _encoded(value)
+    _check_known(name, array.dictionary.to_pylist())
+    return array
+
+
+def _is_encoded(value: Any) -> bool:
+    """Say whether a column is a dictionary array as traces have it, without empty texts."""
+    if not isinstance(value, pa.DictionaryArray) or value.type != _DICTIONARY:
+        return False
+    return "" not in value.dictionary.to_pylist()
+
+
+def _encoded(value: Any) -> pa.DictionaryArray:
+    """Return texts as a dictionary array; empty ones are null."""
     import pyarrow.compute as pc
 
     plain = _plain(value, pa.string())
-    array = pc.if_else(pc.equal(plain, ""), None, plain).dictionary_encode()
-    _check_known(name, array.dictionary.to_pylist())
-    return array
+    return pc.if_else(pc.equal(plain, ""), None, plain).dictionary_encode()
 
 
 def _check_known(name: str, values: Sequence[str]) -> None:

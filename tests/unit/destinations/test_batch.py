@@ -1,12 +1,24 @@
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.destinations.orders import MINUTE, Order, commit_of, rows_of, spec_of, totals
 
 from waybill.destinations import Commit, OutcomeCount, Rows
-from waybill.destinations.batch import DUPLICATE, PARKED, batches_of, group_inputs, outcomes_of
+from waybill.destinations import batch as batch_module
+from waybill.destinations.batch import (
+    DUPLICATE,
+    OUTCOMES,
+    PARKED,
+    batches_of,
+    group_inputs,
+    outcomes_of,
+)
 from waybill.destinations.refused import refused_rows
 from waybill.errors import InputError, StopError
 from waybill.pipelines import Column
@@ -126,3 +138,130 @@ def test_chunked_rows_are_taken_as_they_come():
     commit = Commit(1, (Rows(rows.pipeline_id, rows.event_name, rows.table, chunked),))
     (batch,) = batches_of([commit])
     assert batch.columns["id"].to_pylist() == [0, 1, 2, 3]
+
+
+INT, WIDE = Column(name="n", type="int32"), Column(name="n", type="int64")
+ID = Column(name="id", type="int64", nullable=False)
+TABLES = [
+    spec_of("a", ID, INT),
+    spec_of("a", ID, WIDE),
+    spec_of("a", ID, INT, Column(name="more", type="string")),
+    spec_of("b", ID, Column(name="f", type="float64")),
+]
+FRAME = st.tuples(
+    st.sampled_from(TABLES),
+    st.sampled_from(["p", "q"]),
+    st.sampled_from(["order", "item"]),
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.booleans(),
+            st.sampled_from([None, "r", "s"]),
+            st.sampled_from(["upsert", "delete"]),
+            st.sampled_from([0, 1, 2, 3]),
+        ),
+        max_size=4,
+    ),
+    st.booleans(),
+)
+
+
+def frame_of(spec, pipeline, event, drawn, is_old, start):
+    orders = [
+        Order(start + n, 1, 1, op=op, replayed=replayed, minute=MINUTE + minute, replay_id=replay)
+        for n, (minute, replayed, replay, op, _) in enumerate(drawn)
+    ]
+    numbers = [o.id for o in orders]
+    values = {"n": numbers, "more": [str(n) for n in numbers], "f": [-0.0 for _ in numbers]}
+    data = rows_of(orders, spec, **values).data
+    if is_old:
+        data = data.drop_columns(["_waybill_replay", "_waybill_attempt"])
+    return Rows(pipeline, event, spec, data)
+
+
+def outcomes_by_row(commits, batches, before):
+    """Return (counts, replays, rows) of each commit, counted row by row."""
+    found = {commit.number: ({}, {}, []) for commit in commits}
+    for batch in batches:
+        context = batch.context.to_pylist()
+        for frame in batch.frames:
+            counts, replays, rows = found[frame.commit_number]
+            for ordinal in range(frame.start, frame.end):
+                row, outcome = context[ordinal], OUTCOMES[batch.outcomes[ordinal]]
+                own = (frame.rows.pipeline_id, frame.rows.event_name)
+                names = counts.setdefault((*own, row["_waybill_intake_minute"]), Counter())
+                names["in_replayed" if row["_waybill_replayed"] else "in_first"] += 1
+                names[outcome] += 1
+                if replay := row["_waybill_replay"]:
+                    replays.setdefault(replay, Counter())[outcome] += 1
+                rows.append(
+                    {
+                        "event_id": row["_waybill_id"],
+                        "pipeline_id": own[0],
+                        "event_name": own[1],
+                        "outcome": outcome,
+                        "intake_minute": row["_waybill_intake_minute"],
+                        "replayed": row["_waybill_replayed"],
+                        "replay_id": row["_waybill_replay"],
+                        "number": before.get(frame.commit_number, 0) + len(rows),
+                        "op": row["_waybill_op"],
+                    }
+                )
+    return found
+
+
+@given(st.lists(st.lists(FRAME, max_size=3), min_size=1, max_size=5))
+def test_many_commits_are_shaped_and_counted_as_each_frame_by_itself(drawn):
+    commits, start = [], 0
+    for number, frames in enumerate(drawn, 1):
+        rows = []
+        for frame in frames:
+            rows.append(frame_of(*frame, start))
+            start += len(frame[3])
+        commits.append(Commit(number, tuple(rows)))
+    codes = [row[4] for frames in drawn for frame in frames for row in frame[3]]
+    batches = batches_of(commits)
+    assert sum(batch.columns.num_rows for batch in batches) == start
+    for batch in batches:
+        place = (batch.spec.schema_name, batch.spec.name)
+        alone = [
+            batches_of([Commit(frame.commit_number, (frame.rows,))], {place: batch.spec})[0]
+            for frame in batch.frames
+        ]
+        assert batch.columns.equals(pa.concat_tables([one.columns for one in alone]))
+        assert batch.context.equals(pa.concat_tables([one.context for one in alone]))
+        assert [f.end - f.start for f in batch.frames] == [
+            f.rows.data.num_rows for f in batch.frames
+        ]
+        batch.outcomes[:] = [codes[key] for key in batch.columns["id"].to_pylist()]
+    before = {2: 10}
+    expected = outcomes_by_row(commits, batches, before)
+    outcomes = outcomes_of(commits, batches, before=before)
+    assert [outcome.commit_number for outcome in outcomes] == [commit.number for commit in commits]
+    for outcome in outcomes:
+        counts, replays, rows = expected[outcome.commit_number]
+        assert outcome.counts == [OutcomeCount(*key, **counts[key]) for key in sorted(counts)]
+        assert outcome.replays == replays
+        assert outcome.rows.to_pylist() == rows
+        assert outcome.rows.schema == outcomes_of([Commit(1, ())], [])[0].rows.schema
+
+
+def test_commits_of_one_table_are_shaped_together_and_errors_name_whose_rows_they_are(monkeypatch):
+    shaped = []
+    fitted = batch_module._fitted
+    monkeypatch.setattr(
+        batch_module, "_fitted", lambda rows, spec: shaped.append(rows) or fitted(rows, spec)
+    )
+    batches_of([commit_of(number, [Order(number, 1, 1)]) for number in range(100)])
+    assert len(shaped) == 1
+    one = Column(name="id", type="int64")
+    old = spec_of("t", one, Column(name="n", type="string"))
+    new = spec_of("t", one, Column(name="n", type="int32"))
+    good, bad = (rows_of([Order(1, 1, 1)], old, n=[text]) for text in ("1", "many"))
+    commits = [
+        Commit(1, (good,)),
+        Commit(2, (replace(good, pipeline_id="second"),)),
+        Commit(3, (replace(bad, pipeline_id="third"),)),
+    ]
+    with pytest.raises(InputError, match="in rows of 'third', expected int32"):
+        batches_of(commits, {("shop", "t"): new})

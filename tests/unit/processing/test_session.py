@@ -21,6 +21,14 @@ def test_whatever_a_session_sets_is_refused_of_a_cluster(tmp_path: Path) -> None
     assert options.keys() - SET_BY_WAYBILL.keys() == set()
 
 
+def test_checkpoints_of_every_query_are_written_with_few_child_processes(tmp_path: Path) -> None:
+    (tmp_path / "spark-sql-kafka-0-10_2.13-4.0.5.jar").touch()
+    options = session_options(SparkSettings(jars_dir=tmp_path))
+    name = "spark.sql.streaming.checkpointFileManagerClass"
+    assert options[name].endswith(".FileSystemBasedCheckpointFileManager")
+    assert SET_BY_WAYBILL[name] == "", "a cluster cannot set it"
+
+
 class Executors:
     """How many there are, and the clock."""
 

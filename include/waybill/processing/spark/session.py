@@ -29,6 +29,9 @@ _PLACED = (
 _EXTRA_JAVA = "spark.driver.extraJavaOptions"
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
+_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+"""How queries write ``offsets/<n>`` and ``commits/<n>``. Spark's default starts ``chmod`` and
+``readlink`` several times for each file, which takes four times as long."""
 _WORDS = 400
 """Most characters of what Spark says of a start that failed."""
 
@@ -138,6 +141,7 @@ def session_options(
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.stopTimeout": "2s",
