@@ -12,6 +12,7 @@ from tests.support import told_traces as told
 from tests.support import web_app
 from tests.unit.tracing.samples import ids
 
+from waybill.events import key_id
 from waybill.trails import queries as trace_queries
 from waybill.trails.question import ask_for_ids
 
@@ -141,6 +142,22 @@ def test_who_goes_through_a_list_of_personal_keys_is_slow(web, spool, monkeypatc
     web.post("pia", "/api/trails", {"ids": [ONE]})
     web.post("pia", "/api/trails", {"pipeline": "flights", "key": ["4711"]})
     web.post("ann", "/api/trails", body)
+
+
+def test_an_id_does_not_tell_whether_there_is_an_event_of_a_personal_key(web, spool):
+    web.deploy("pl-4", "people", "aviation", personal=("mail",), key=("mail",))
+    mail, plain = "ann@example.org", "4711"
+    key = {"name": "flight", "pipeline_id": "pl-4"}
+    told.keyed(spool, TWO, f'["{mail}"]', **key)
+    for user in ("uma", "pia"):
+        asked = {"ids": [mail, key_id("pl-4", "flight", f'["{mail}"]'), plain]}
+        answer = web.post(user, "/api/trails", asked)["answer"]
+        assert answer["trails"] == []
+        near = {one["id"]: " ".join(one["nearest"]) for one in answer["missing"]}
+        assert near[mail] == ""
+        assert "people" not in str(near)
+        assert "pl-4" not in str(near)
+        assert "primary key of an event" in near[plain]
 
 
 def test_others_questions_are_told_to_who_may_see_every_team_only(web, spool):

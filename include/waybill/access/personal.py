@@ -155,6 +155,11 @@ class Personal:
         own = any(_overlap(event.key, event.personal) for event in events.values())
         return tuple(sorted(found | {KEY} if own or _overlap(keys, found) else found))
 
+    def is_key_personal(self, pipeline_id: str, event_name: str = ANY_EVENT) -> bool:
+        """Tell whether the key of an event name is personal, or may be: nobody deployed it."""
+        fields = self.fields(pipeline_id, event_name)
+        return fields is None or KEY in fields
+
     def columns(self, pipeline_id: str) -> frozenset[str]:
         """Return the columns that versions of a pipeline name, without those that were learned."""
         return self._columns.get(pipeline_id, frozenset())

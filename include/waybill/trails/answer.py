@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import func, select
 
+from waybill.access import personal_of
 from waybill.errors import InputError
 from waybill.events import key_id
 from waybill.storage import TrackerStore
@@ -22,6 +23,7 @@ from waybill.tracing import Searched, Trace
 from waybill.trails.question import KeyOf, Question, key_spellings, spellings
 from waybill.trails.trail import Trail, TrailBooks, made_trails
 from waybill.trails.verdict import (
+    MOST_NEAR_KEYS,
     Near,
     near_key,
     parked_at_ingestion,
@@ -151,10 +153,22 @@ class Answering:
             return
         windowed = self._asked.since is not None or self._asked.until is not None
         ids = [one["id"] for one in answer.missing]
-        near = Near(ids, _names_of_all(self._tracker, self._told), windowed=windowed)
+        near = Near(ids, self._names_to_try(len(ids)), windowed=windowed)
         found = self._look(near.ids, None, None) if near.ids else {}
         for one in answer.missing:
             one["nearest"] = near.sentences(one["id"], found, self.may_tell)
+
+    def _names_to_try(self, missing: int) -> dict[str, list[str]]:
+        """Return event names of which a text may be a primary key; none where these are many.
+
+        Pipelines with personal keys are left out: an id may be asked for without the right to see
+        what is personal, so it must not tell whether there is an event of such a key.
+        """
+        names = _names_of_all(self._tracker, self._told)
+        if sum(map(len, names.values())) * 3 * missing > MOST_NEAR_KEYS:
+            return {}
+        personal = personal_of(self._tracker, names)
+        return {one: own for one, own in names.items() if not personal.is_key_personal(one)}
 
     def _by_key(self, key: KeyOf) -> Answer:
         tried = self.ways_of(key)

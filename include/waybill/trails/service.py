@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import or_, select
 
-from waybill.access import ANY_EVENT, KEY, MASK, personal_of
+from waybill.access import ANY_EVENT, MASK, personal_of
 from waybill.errors import InputError, NotFoundError
 from waybill.parking import storable
 from waybill.storage import TrackerStore
@@ -162,8 +162,7 @@ class TrailService:
         if key is None:
             return False
         name = ANY_EVENT if key.event_name is None else key.event_name
-        fields = personal_of(self._tracker, [key.pipeline_id]).fields(key.pipeline_id, name)
-        return fields is None or KEY in fields
+        return personal_of(self._tracker, [key.pipeline_id]).is_key_personal(key.pipeline_id, name)
 
     def _beginning(self, wanted: str) -> Asked | None:
         if len(wanted) < _FEWEST_DIGITS:

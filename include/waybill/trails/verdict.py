@@ -355,20 +355,18 @@ class Near:
 
     Args:
         missing: what was asked for, as it was written.
-        names: event names by pipeline id, of pipelines that may be told.
+        names: event names by pipeline id, whose keys are looked for.
         windowed: the question had a window, so that the same id may be known outside of it.
     """
 
     def __init__(self, missing: Sequence[str], names: Names, *, windowed: bool) -> None:
         self._of: dict[str, dict[str, str]] = {}
         """What was asked for to {id to look for: what a hit means}."""
-        keys = sum(map(len, names.values())) * 3
         for one in missing[:MOST_LOOKED_NEAR]:
             near = dict(_parents(one))
             if windowed:
                 near |= dict.fromkeys(spellings(one), "outside")
-            if keys * len(missing) <= MOST_NEAR_KEYS:
-                near |= dict(_keys(one, names))
+            near |= dict(_keys(one, names))
             self._of[one] = near
 
     @property

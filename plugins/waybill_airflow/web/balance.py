@@ -271,12 +271,12 @@ def _breach_access(
     access: Access, permission: Permission, balances: BalanceService, breach_id: int
 ) -> BreachAccess:
     require_anywhere(access, permission)
-    what = f"breach {breach_id}"
+    missing = absent(f"breach {breach_id}")
     try:
         breach = balances.breach(breach_id)
     except InputError as error:
-        raise absent(what) from error
-    require(access, permission, parked_events().team(breach.key.pipeline_id) or "", what=what)
+        raise missing from error
+    require(access, permission, parked_events().team(breach.key.pipeline_id) or "", missing)
     return BreachAccess(access, breach)
 
 

@@ -154,15 +154,15 @@ def _at_campaign(permission: Permission) -> Callable[..., CampaignAccess]:
         campaign_id: Annotated[int, Path(ge=1, lt=2**63, description="The campaign's id.")],
     ) -> CampaignAccess:
         require_anywhere(access, permission)
-        what = f"campaign {campaign_id}"
+        missing = absent(f"campaign {campaign_id}")
         try:
             found = read_campaign(parked_events().tracker, campaign_id)
         except InputError as error:
-            raise absent(what) from error
+            raise missing from error
         if not all(access.may("view", team) for team in found.teams):
-            raise absent(what)
+            raise missing
         for team in found.teams:
-            require(access, permission, team, what=what)
+            require(access, permission, team, missing)
         return CampaignAccess(access, found)
 
     return allowed

@@ -22,7 +22,7 @@ from waybill.clusters import (
     team_history,
 )
 from waybill.errors import InputError
-from waybill_airflow.web.guard import Viewer, require
+from waybill_airflow.web.guard import Viewer, absent, require
 from waybill_airflow.web.models import problems
 from waybill_airflow.web.services import parked_events
 
@@ -303,7 +303,7 @@ def history(access: Viewer, span: SpanOf = "6h") -> ClusterHistory:
 def teams(access: Viewer, team: Teams, span: SpanOf = "6h") -> TeamHistory:
     """Return the lag of some teams in equal steps."""
     for name in team:
-        require(access, "view", name, what=f"team {name[:80]!r}")
+        require(access, "view", name, absent(f"team {name[:80]!r}"))
     return TeamHistory(**team_history(parked_events().tracker, span, team).to_json())
 
 

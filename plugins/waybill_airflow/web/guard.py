@@ -88,31 +88,31 @@ def _access(user: UserDep) -> Access:
 AccessDep = Annotated[Access, Depends(_access)]
 
 
-def absent(what: str) -> HTTPException:
+def absent(what: str, hint: str = "") -> HTTPException:
     """Return the answer for what is not there, or not to be seen: the two are the same."""
-    return HTTPException(status.HTTP_404_NOT_FOUND, f"there is no {what} that you may see")
+    return HTTPException(status.HTTP_404_NOT_FOUND, f"there is no {what} that you may see{hint}")
 
 
 def _refused(access: Access, permission: Permission, team: str | None = None) -> HTTPException:
     what = "" if team is None else f" of team {team!r}" if team else " of no team"
     return HTTPException(
         status.HTTP_403_FORBIDDEN,
-        f"{access.user!r} has no permission {permission!r} for parked events{what}; who may do "
-        "what is said by the setting WAYBILL_ACCESS__GRANTS",
+        f"{access.user!r} has no permission {permission!r} for events{what}; who may do what "
+        "is said by the setting WAYBILL_ACCESS__GRANTS",
     )
 
 
-def require(access: Access, permission: Permission, team: str, *, what: str) -> None:
+def require(access: Access, permission: Permission, team: str, missing: HTTPException) -> None:
     """Refuse what a user may not do with something of a team's.
 
-    :param what: what it is, as ``absent`` takes it.
+    :param missing: the answer where there is no such thing: see ``absent``.
     :raises HTTPException: 403: they may see it, and may not do this; 404: they may not see it.
     """
     if access.may(permission, team):
         return
     if access.may("view", team):
         raise _refused(access, permission, team)
-    raise absent(what)
+    raise missing
 
 
 def require_anywhere(access: Access, permission: Permission) -> None:
@@ -152,12 +152,12 @@ def partition_access(access: Access, permission: Permission, partition_id: int) 
         a team whose partitions the user may not see.
     """
     require_anywhere(access, permission)
-    what = f"parked group {partition_id}"
+    missing = absent(f"parked group {partition_id}")
     try:
         partition = parked_events().partition(partition_id)
     except InputError as error:
-        raise absent(what) from error
-    require(access, permission, partition.team, what=what)
+        raise missing from error
+    require(access, permission, partition.team, missing)
     return PartitionAccess(access, partition)
 
 
@@ -170,9 +170,9 @@ class PipelineAccess:
     team: str
 
 
-def pipeline_named(given: str) -> str:
-    """Return what ``absent`` says of a pipeline."""
-    return f"pipeline {given[:80]!r} (/names gives their ids)"
+def no_pipeline(given: str) -> HTTPException:
+    """Return the answer for a pipeline that is not there, or not to be seen."""
+    return absent(f"pipeline {given[:80]!r}", "; /names gives the ids of those")
 
 
 PipelineId = Annotated[str, Path(pattern=r"^[^\x00]{1,300}$", description="The pipeline's id.")]
@@ -182,10 +182,10 @@ def _at_pipeline(permission: Permission) -> Callable[..., PipelineAccess]:
     def allowed(access: AccessDep, pipeline_id: PipelineId) -> PipelineAccess:
         require_anywhere(access, permission)
         team = parked_events().team(pipeline_id)
-        what = pipeline_named(pipeline_id)
-        require(access, permission, team or "", what=what)
+        missing = no_pipeline(pipeline_id)
+        require(access, permission, team or "", missing)
         if team is None:
-            raise absent(what)
+            raise missing
         return PipelineAccess(access, pipeline_id, team)
 
     return allowed

@@ -25,7 +25,7 @@ from waybill.trails import (
     ask_for_key,
 )
 from waybill_airflow.web import models
-from waybill_airflow.web.guard import Viewer, absent, pipeline_named, require
+from waybill_airflow.web.guard import Viewer, no_pipeline, require
 from waybill_airflow.web.services import trails
 
 _Text = Annotated[str, Field(max_length=MOST_KEY_CHARS)]
@@ -302,10 +302,10 @@ def _question(access: Access, body: TrailBody) -> Question:
         question = ask_for_ids(body.ids, since=body.since, until=body.until)
         return question.for_teams(teams)
     found = trails().pipeline(body.pipeline or "")
-    what = pipeline_named(body.pipeline or "")
-    require(access, "view", "" if found is None else found.team, what=what)
+    missing = no_pipeline(body.pipeline or "")
+    require(access, "view", "" if found is None else found.team, missing)
     if found is None:
-        raise absent(what)
+        raise missing
     question = ask_for_key(
         found.id,
         body.key or (),
@@ -313,8 +313,12 @@ def _question(access: Access, body: TrailBody) -> Question:
         since=body.since,
         until=body.until,
     ).for_teams(teams)
-    if trails().is_personal(question):  # that there is an event of this key says it as well
-        require(access, "personal", found.team, what=what)
+    if trails().is_personal(question) and not access.may("personal", found.team):
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN,
+            f"the key of pipeline {found.name!r} is personal, and whether there is an event of it "
+            f"is told with the permission 'personal' only: WAYBILL_ACCESS__GRANTS gives it",
+        )
     return question
 
 
