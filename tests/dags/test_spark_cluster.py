@@ -71,7 +71,7 @@ def wait(settings, what, condition):
         return condition()
 
     try:
-        children.wait_until(holds, limit_s=300, what=what)
+        children.wait_until(holds, what=what)
     finally:
         for kind in applications.KINDS:
             print(applications.application_last_words(settings, kind, "default", lines=40))

@@ -93,7 +93,7 @@ def test_a_destination_that_is_away_holds_up_no_other(loads, settings):
         lambda: ids_in(settings, "other") == list(range(1, 19)), limit_s=60, what="the next load"
     )
     loads.gate.open()
-    children.wait_until(lambda: loads.position == 1, limit_s=90, what="the first load")
+    children.wait_until(lambda: loads.position == 1, what="the first load")
     assert loads.ids() == [1, 2, 3, 4, 5]
     assert set(all_waiting(loads.tracker)) == {"nowhere"}
     rows = loads.sql(

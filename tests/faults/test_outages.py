@@ -73,7 +73,7 @@ def test_the_tracker_down_mid_run_is_waited_for(settings, postgres):
     streams.keep_running(settings)
     good = orders.good_numbers(ROWS)
     children.wait_until(  # the first of 15 batches or more
-        lambda: services.balance(settings).parked > 0, limit_s=240, what="a commit of processing"
+        lambda: services.balance(settings).parked > 0, what="a commit of processing"
     )
     assert services.balance(settings).in_flight > 0, "all was done before the outage"
     before = _pids(settings)

@@ -105,9 +105,7 @@ def test_a_topic_that_may_not_be_read_has_no_copies_but_of_what_a_kill_left_in_d
     campaign = producer_kills.open_campaign(producer_kills.BLIND, guarded, tmp_path / "log")
     life = campaign.start()
     campaign.wait_ready(life)
-    children.wait_until(
-        lambda: campaign.checkpoint().low_lsn > SOON_DELIVERED, limit_s=120, what="a checkpoint"
-    )
+    children.wait_until(lambda: campaign.checkpoint().low_lsn > SOON_DELIVERED, what="a checkpoint")
     kill(life)
     assert campaign.note_window().low > SOON_DELIVERED  # what is delivered is not in doubt
     tally = run(campaign, KILLS_UNREAD, random.Random(SEED + 2))

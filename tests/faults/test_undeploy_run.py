@@ -40,7 +40,7 @@ def test_what_was_read_arrives_and_the_rest_is_read_once_it_is_deployed_again(
         streams.keep_running(settings)
         child = children.start(settings, SLOWLY)
         try:
-            children.wait_until(lambda: taken(settings) > 0, limit_s=60, what="a page")
+            children.wait_until(lambda: taken(settings) > 0, what="a page")
             report = undeploy(settings)
             said, _ = child.communicate(timeout=600)
         finally:

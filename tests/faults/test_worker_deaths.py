@@ -57,7 +57,7 @@ def run_killers(settings):
             return parked(settings) + staged == ROWS and parked(settings) > 0
 
         try:
-            children.wait_until(all_processed, limit_s=400, what="a commit of all events")
+            children.wait_until(all_processed, what="a commit of all events")
         finally:
             print(applications.application_last_words(settings, "processing", "default", lines=200))
     kinds = {p.error_type: p.parked for p in services.parked_partitions(settings)}

@@ -260,9 +260,7 @@ def test_what_an_application_serves_is_in_its_row_until_another_start(
         words = "its application of processing can read none of its topics: RetryError: no leader"
         assert why_unserved(row(tracker)) == words
         sql(tracker, "UPDATE applications SET report = '{}'")  # it was restored
-        children.wait_until(
-            lambda: row(tracker).serving == nothing_runs, limit_s=120, what="another report"
-        )
+        children.wait_until(lambda: row(tracker).serving == nothing_runs, what="another report")
         heartbeat.beat(serving=one_runs)
         assert (row(tracker).serving, why_unserved(row(tracker))) == (one_runs, "")
         by_hand = lease(tracker)
@@ -354,7 +352,7 @@ def test_a_start_comes_before_a_takeover_by_the_older_application_or_after_it(
         with tracker.transaction() as connection:
             older.check(connection)  # and takes the consumer over next
             newer = pool.submit(lease, tracker)
-            children.wait_until(lambda: is_waiting(tracker), limit_s=120, what="a start that waits")
+            children.wait_until(lambda: is_waiting(tracker), what="a start that waits")
         assert newer.result(120).epoch == older.epoch + 1
 
 

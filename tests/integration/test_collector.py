@@ -57,7 +57,7 @@ def test_what_is_answered_is_in_kafka_counted_and_traced_once(
         def counted() -> bool:
             return services.balance(settings).ingested == 59
 
-        wait_until(counted, limit_s=240, what="its pages are committed while it runs")
+        wait_until(counted, what="its pages are committed while it runs")
         [log] = services.write_ahead_logs(settings)
         assert (log.state, log.unsettled, log.rereadable) == ("open", 0, False)
         assert services.audit_round(settings).number > 0
@@ -215,7 +215,7 @@ def test_while_kafka_stands_still_the_disk_is_enough_and_two_workers_settle_all_
             assert running.post(events[-1]).status_code == 202
             return len(services.write_ahead_logs(settings)) == 2
 
-        wait_until(both_take_events, limit_s=240, what=running.words())
+        wait_until(both_take_events, what=running.words())
         processes.freeze([kafka.pid])
         try:
             for batch in batches:
@@ -246,9 +246,7 @@ def test_a_log_that_cannot_be_recovered_yet_is_tried_until_it_is_and_no_request_
     hasty = settings.model_copy(update={"collector": own})
     with collectors.collector(settings, tmp_path) as running:
         assert running.post({"number": 0}).status_code == 202
-        wait_until(
-            lambda: services.balance(settings).ingested == 1, limit_s=240, what=running.words()
-        )
+        wait_until(lambda: services.balance(settings).ingested == 1, what=running.words())
         processes.freeze([kafka.pid])
         try:
             answer = running.post([{"number": number} for number in range(1, 30)])
@@ -338,9 +336,7 @@ def test_what_was_answered_is_sent_though_a_restored_tracker_does_not_know_its_l
     with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
         assert connection.execute(text("DELETE FROM write_ahead_logs")).rowcount == 1
     with collectors.collector(settings, tmp_path) as running:
-        wait_until(
-            lambda: services.balance(settings).ingested == 30, limit_s=240, what=running.words()
-        )
+        wait_until(lambda: services.balance(settings).ingested == 30, what=running.words())
         assert running.stop() == 0, running.words()
     log = open_log(settings.kafka)
     sent = list(log.read(second, log.watermarks(log.describe(second))))
@@ -383,7 +379,7 @@ def test_the_stack_starts_its_collector_and_ends_it(
         def takes_events() -> bool:
             return running.post({"number": 1}).status_code == 202
 
-        wait_until(takes_events, limit_s=240, what=running.words())
+        wait_until(takes_events, what=running.words())
     finally:
         service.stop()
     assert not service.healthy()

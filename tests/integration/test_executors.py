@@ -70,7 +70,7 @@ def test_executors_whose_tracker_refuses_process_and_learn_all_the_same(settings
         return staged_rows(settings) == ROWS
 
     try:
-        children.wait_until(all_processed, limit_s=300, what="a commit of all events")
+        children.wait_until(all_processed, what="a commit of all events")
     finally:
         print(words(settings))
     assert services.balance(settings).parked == 0
@@ -88,7 +88,7 @@ def test_executors_of_another_deployment_refuse_and_write_nothing(settings):
         return "has WAYBILL_S3__BUCKET with another value than the driver" in words(settings)
 
     try:
-        children.wait_until(refused, limit_s=300, what="the executors refuse")
+        children.wait_until(refused, what="the executors refuse")
     finally:
         print(words(settings))
     assert (staged_rows(settings), services.balance(settings).parked) == (0, 0)

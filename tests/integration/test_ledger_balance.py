@@ -305,4 +305,4 @@ def test_a_fold_that_is_killed_leaves_books_that_fold_exactly(tracker: TrackerSt
         fold(tracker)  # which leaves the rows that the dead one's session still holds
         return folded(tracker) == sums
 
-    children.wait_until(is_folded, limit_s=180, what="all is folded")
+    children.wait_until(is_folded, what="all is folded")

@@ -59,7 +59,7 @@ def move_away_and_back(settings) -> None:
     with open_tracker(settings.tracker) as tracker:
         consumer = "loading/warehouse"
         what = "it is loaded here"
-        children.wait_until(lambda: lease_holder(tracker, consumer), limit_s=120, what=what)
+        children.wait_until(lambda: lease_holder(tracker, consumer), what=what)
         acquire_lease(tracker, consumer, holder="another cluster's")
 
 
@@ -91,7 +91,7 @@ def test_executors_killed_amid_loads_and_a_lease_that_was_lost_change_no_count(
         return services.balance(settings).delivered
 
     try:
-        children.wait_until(delivered, limit_s=180, what="a load")
+        children.wait_until(delivered, what="a load")
         assert keep_loading(settings) == pid, "it goes on when its lease was lost"
         assert kill_executors(settings)
         report = streams.rest_of(settings, rows=ROWS)

@@ -159,7 +159,7 @@ def wait_until_it_inserts(tracker: TrackerStore) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
         "AND query LIKE 'INSERT INTO mapping_versions%' AND datname = current_database()"
     )
-    until = time.monotonic() + 240
+    until = time.monotonic() + 600
     while time.monotonic() < until:
         with tracker.transaction() as connection:
             if connection.execute(query).scalar():

@@ -98,7 +98,7 @@ def line(tracker: TrackerStore) -> SourceLine:
     return found
 
 
-def wait_until(tracker: TrackerStore, holds: Any, limit_s: float = 180) -> SourceLine:
+def wait_until(tracker: TrackerStore, holds: Any, limit_s: float = 600) -> SourceLine:
     end = time.monotonic() + limit_s
     while not holds(found := line(tracker)):
         assert time.monotonic() < end, found

@@ -162,7 +162,7 @@ def waiting(tracker: TrackerStore, act: Callable[[], Any]) -> Iterator[Future[An
     """Begin something in a thread, and go on once it waits for a row."""
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(act)
-        children.wait_until(lambda: waits_for_a_lock(tracker), limit_s=240, what="it waits")
+        children.wait_until(lambda: waits_for_a_lock(tracker), what="it waits")
         yield found
 
 
@@ -398,12 +398,12 @@ def test_keys_keep_their_order_while_the_topic_grows_twice_under_runs_that_are_k
 
     child = children.start(shop.settings, SLOW + INGEST)
     try:
-        children.wait_until(lambda: shop.written(2) >= 20, limit_s=360, what="the run moves on")
+        children.wait_until(lambda: shop.written(2) >= 20, what="the run moves on")
         children.wait_until(
-            lambda: shop.process() >= 0 and shop.reading() == second, limit_s=360, what="it drains"
+            lambda: shop.process() >= 0 and shop.reading() == second, what="it drains"
         )
         third = shop.grow(5)
-        children.wait_until(lambda: shop.written(3) >= 5, limit_s=360, what="it moves on again")
+        children.wait_until(lambda: shop.written(3) >= 5, what="it moves on again")
         assert child.poll() is None, "it is killed amid its work"
     finally:
         children.kill(child)
@@ -455,9 +455,7 @@ def test_a_topic_is_grown_by_the_command_which_adopts_what_a_killed_one_left(sho
     assert [one["late"] for one in shop.json("topics", "list", code=2)] == [1, 0]
     admin = AdminClient(servers)
     admin.create_partitions([NewPartitions(second, 6)])[second].result(120)
-    children.wait_until(
-        lambda: shop.log.describe(second).partitions == 6, limit_s=240, what="it is altered"
-    )
+    children.wait_until(lambda: shop.log.describe(second).partitions == 6, what="it is altered")
     [_, altered] = shop.json("topics", "list", code=2)
     assert altered["state"] == "altered"
     assert "made with 4 partitions, and has 6" in altered["altered"]
@@ -537,9 +535,7 @@ def test_an_ended_generation_is_deleted_once_its_records_are_and_its_name_does_n
     with shop.tracker.transaction() as connection:
         connection.execute(text("UPDATE write_ahead_logs SET state = 'closed'"))
     assert delete_ended(shop.tracker, shop.log) == [shop.topic]
-    children.wait_until(
-        lambda: shop.topic not in shop.log.topics(), limit_s=240, what="it is gone from Kafka"
-    )
+    children.wait_until(lambda: shop.topic not in shop.log.topics(), what="it is gone from Kafka")
     assert delete_ended(shop.tracker, shop.log) == []
     assert [one["topic"] for one in shop.json("topics", "list")] == [second]
     shop.run("pipelines", "reread", "orders", "--why", "x", "--yes")

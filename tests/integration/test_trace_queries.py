@@ -28,7 +28,7 @@ from waybill.trails.trail import TrailBooks
 pytestmark = pytest.mark.serves
 
 ONE = ask_for_ids(["e"])
-WAIT_S = 120.0
+WAIT_S = 600.0
 
 
 @pytest.fixture(scope="module")

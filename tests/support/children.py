@@ -72,9 +72,10 @@ def kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def wait_until(true: Callable[[], bool], *, limit_s: float, what: str) -> None:
+def wait_until(true: Callable[[], bool], *, limit_s: float = 600.0, what: str) -> None:
     """Wait for a condition, or fail with what was waited for.
 
+    The limit is for what never comes, not for how long it may take: a machine can be slow.
     What waits long looks seldom: to look at the books costs 40 ms of CPU, and as much in servers.
     """
     began = time.monotonic()

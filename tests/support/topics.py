@@ -10,7 +10,7 @@ from typing import Any
 
 from waybill.settings import WalSettings
 
-_LIMIT_S = 150.0
+_LIMIT_S = 600.0
 """Of one request: a broker that has just started, on a busy machine."""
 
 
