@@ -34,7 +34,8 @@ object store take of it. ``late_run_vs_early``: these runs of one topic against 
 before the same workers and JVMs had 5,000 pipelines, failures and rivals.
 Their applications have the default trigger. A third one over them has nothing to read, which is CPU of
 all our processes a topic: ``quiet_topic_cpu_ms_per_s`` in the first minute, when queries look for
-events as often as busy ones do, ``idle_topic_cpu_ms_per_s`` behind it, when they are idle (ADR 27). And
+events as often as busy ones do, ``idle_topic_cpu_ms_per_s`` behind it, when they are idle (ADR 27),
+with the threads of it that take most, of all topics (``idle_cpu_ms_per_s_of_threads``). And
 ``group_restart_s``, from a topic that goes until its group reads again, the longest of five.
 ``QUICK=1`` takes fewer events, pipelines and topics. Exit code 1 where a figure of the full form is
 beyond its limit (``LIMITS``).
@@ -44,11 +45,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import statistics
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -96,6 +99,8 @@ LIMITS = {
 """Least and most of figures."""
 QUICK_TOPICS, QUICK_PIPELINES = 10, 500
 _FEW_PIPELINES = 5
+_MOST_KINDS = 12
+"""Of threads, that the report names."""
 TEAM, PIPELINE_ID, NAME = "bench", "bench-orders", "order"
 DECLARATION = f"""
 id: {PIPELINE_ID}
@@ -524,7 +529,7 @@ class Bench:
 
     def _idle(
         self, settings: Any, log: Any, names: Sequence[str], seconds: float
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """Measure an application that has read all: what it costs, and restarts of a group."""
         from waybill.processing.spark.idle_trigger import IDLE_AFTER_S
         from waybill.processing.spark.topic_consumer import ProcessingParts
@@ -536,16 +541,17 @@ class Bench:
             application = Application(self._spark, parts, settings.spark.work_dir)
             application.served(names)
             served_at = time.monotonic()
-            quiet = _cpu_ms_per_s(seconds)
+            quiet, _ = _cpu_ms_per_s(seconds)
             if seconds >= IDLE_S:  # the short form does not wait for it
                 time.sleep(served_at + IDLE_AFTER_S + 1 - time.monotonic())
                 application.groups.look(names)
-            idle = _cpu_ms_per_s(seconds)
+            idle, of_threads = _cpu_ms_per_s(seconds)
             took = [application.served(names[number + 1 :]) for number in range(RESTARTS)]
             application.groups.stop()
         return {
             "quiet_topic_cpu_ms_per_s": round(quiet / len(names), 3),
             "idle_topic_cpu_ms_per_s": round(idle / len(names), 3),
+            "idle_cpu_ms_per_s_of_threads": of_threads,
             "group_restart_s": round(max(took), 2),
         }
 
@@ -779,11 +785,35 @@ def cpu_seconds(pids: Collection[int] | None = None) -> float:
     return sum(seen.values())
 
 
-def _cpu_ms_per_s(seconds: float) -> float:
-    """Return what all our processes take while they are left alone for some seconds."""
-    before = cpu_seconds()
+def _cpu_ms_per_s(seconds: float) -> tuple[float, dict[str, float]]:
+    """Return what all our processes take while they are left alone for some seconds.
+
+    Returns:
+        Milliseconds a second of all, and of the kinds of threads that take most: by the process's
+        name, pid and the thread's name without numbers.
+    """
+    before, threads_before = cpu_seconds(), _threads_ns()
     time.sleep(seconds)
-    return (cpu_seconds() - before) / seconds * 1000
+    cpu_s, threads = cpu_seconds() - before, _threads_ns()
+    kinds = Counter[str]()
+    for (kind, place), ns in threads.items():
+        kinds[kind] += ns - threads_before.get((kind, place), 0)
+    largest = {kind: round(ns / seconds / 1e6, 2) for kind, ns in kinds.most_common(_MOST_KINDS)}
+    return cpu_s / seconds * 1000, largest
+
+
+def _threads_ns() -> dict[tuple[str, str], int]:
+    """Return the CPU time of each thread of our processes, in ns, by its kind and its id."""
+    found = dict[tuple[str, str], int]()
+    top = psutil.Process()
+    for process in (top, *top.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess, OSError):
+            name = process.name()
+            for task in Path(f"/proc/{process.pid}/task").iterdir():
+                thread = re.sub(r"\d+", "N", (task / "comm").read_text().strip())
+                ns = int((task / "schedstat").read_text().split()[0])
+                found[f"{name} {process.pid} {thread}", task.name] = ns
+    return found
 
 
 def rivals_of(
