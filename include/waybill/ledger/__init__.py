@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from waybill.ledger.collector_logs import close_collector_log as close_collector_log
     from waybill.ledger.collector_logs import commit_collected as commit_collected
     from waybill.ledger.collector_logs import open_collector_log as open_collector_log
+    from waybill.ledger.commit import STAGED as STAGED
     from waybill.ledger.commit import BatchCommit as BatchCommit
     from waybill.ledger.commit import FencedError as FencedError
     from waybill.ledger.commit import LoadCommit as LoadCommit
@@ -193,6 +194,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "OffsetRange",
             "OffsetsMovedError",
             "PackedCounts",
+            "STAGED",
             "StagedObject",
             "check_lease",
             "commit_batch",

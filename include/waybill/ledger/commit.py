@@ -15,7 +15,18 @@ from json import dumps
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, BigInteger, Connection, ScalarSelect, cast, func, select, text, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    ScalarSelect,
+    Text,
+    cast,
+    func,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.back_off import BackOff
@@ -60,6 +71,8 @@ INSERT INTO commit_sequences (destination, last) VALUES (:scope, 1)
 ON CONFLICT (destination) DO UPDATE SET last = commit_sequences.last + 1
 RETURNING last
 """)
+STAGED = "waybill_staged"
+"""The channel on which a destination is told, by its name, that a commit has rows for it."""
 _COMMIT_TRIES = 5
 _BACK_OFF = BackOff(0.2)
 """Before the second try, twice as long before each later one: 3 s in all."""
@@ -203,6 +216,7 @@ def _commit_batch_once(
                     for item in commit.staged
                 ],
             )
+            connection.execute(select(func.pg_notify(STAGED, cast(commit.destination, Text))))
         connection.execute(
             batches.insert(),
             {
