@@ -10,6 +10,7 @@ from tests.support.loads import opened_loads, some
 from tests.unit.destinations.orders import Order, clean_database
 
 from waybill.errors import AwayError, StopError, WaybillError
+from waybill.ledger import tell_staged
 from waybill.ledger.positions import StagedSum, commit_age_s, staged_after, staged_sums
 from waybill.loading import Patience, next_load
 from waybill.loading.delivery import DeliveryParts, deliver
@@ -134,6 +135,13 @@ def test_sums_of_commits_are_their_objects_and_no_others(loads):
     assert 50 <= commit_age_s(loads.tracker, "warehouse", 2) < 100
 
 
+AWAY = AwayError("the tracker did not answer", setting="WAYBILL_TRACKER__DSN")
+
+
+def away(*_, **__):
+    raise AWAY
+
+
 HOURS = Pauses(3_600.0, 7_200.0)
 """It is told of commits, or it never loads them."""
 
@@ -166,6 +174,7 @@ def test_a_consumer_is_told_of_commits_and_loads_them(loads):
     with StagedListener(loads.tracker) as listener, Started(loads, listener=listener) as consumer:
         for number in (1, 2, 3):
             loads.stage(some(10 * number, 5))
+            tell_staged(loads.tracker, {"elsewhere", "warehouse"})
             wait_for(lambda until=number: loads.position == until)
         assert consumer.is_running
         assert (consumer.problem, consumer.error) == ("", None)
@@ -181,7 +190,13 @@ def test_commits_of_before_and_of_while_nobody_listened_are_loaded(loads):
             " WHERE query = 'LISTEN waybill_staged' AND datname = current_database()"
         )
         loads.stage(some(20, 5))
+        tell_staged(loads.tracker, {"warehouse"})
         wait_for(lambda: loads.position == 2)
+
+
+def test_who_commits_goes_on_where_nobody_can_be_told(loads, monkeypatch):
+    monkeypatch.setattr(loads.tracker, "transaction", away)
+    tell_staged(loads.tracker, {"warehouse"})
 
 
 def test_a_consumer_that_is_told_nothing_looks_by_itself(loads):
@@ -191,19 +206,11 @@ def test_a_consumer_that_is_told_nothing_looks_by_itself(loads):
 
 
 def test_a_consumer_outlives_a_tracker_that_is_away_and_says_so_meanwhile(loads, monkeypatch):
-    real, away = consumers.next_load, threading.Event()
-    away.set()
-
-    def found(*given, **named):
-        if away.is_set():
-            raise AwayError("the tracker did not answer", setting="WAYBILL_TRACKER__DSN")
-        return real(*given, **named)
-
-    monkeypatch.setattr(consumers, "next_load", found)
     loads.stage(some(10, 5))
+    monkeypatch.setattr(consumers, "next_load", away)
     with Started(loads) as consumer:
-        wait_for(lambda: "the tracker did not answer" in consumer.problem)
-        away.clear()
+        wait_for(lambda: str(AWAY) in consumer.problem)
+        monkeypatch.undo()
         wait_for(lambda: loads.position == 1)
         assert consumer.problem == ""
 

@@ -42,14 +42,15 @@ class StagedListener:
                 if self._told.open():
                     for wake in list(self._wakes.values()):
                         wake.set()
-                destination = self._told.next(_LISTEN_S)
+                destinations = self._told.wait(_LISTEN_S)
             except NOTIFYING_ERRORS as error:
                 _LOG.info("no notifications of commits, they are looked for instead: %s", error)
                 self._told.close()
                 self._ended.wait(_RETRY_S)
             else:
-                if destination in self._wakes:
-                    self._wakes[destination].set()
+                for name in destinations:
+                    if (wake := self._wakes.get(name)) is not None:
+                        wake.set()
         self._told.close()
 
     def __enter__(self) -> Self:

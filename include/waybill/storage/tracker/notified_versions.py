@@ -48,17 +48,18 @@ class Notifications:
         self._listening.execute(text(f"LISTEN {self._channel}"))
         return True
 
-    def next(self, timeout_s: float) -> str | None:
-        """Return what is told next; None: nothing was, for so long. It listens by now.
+    def wait(self, timeout_s: float) -> list[str]:
+        """Return what is told next, all that comes together; empty: nothing was, for so long.
 
-        Signals are handled meanwhile, and do not end it.
+        It listens by now. Signals are handled meanwhile, and do not end it.
 
         Raises:
             NOTIFYING_ERRORS: close it, and try again later.
         """
         assert self._listening is not None  # noqa: S101 - narrows a type
         driver: Any = self._listening.connection.driver_connection
-        return next((one.payload for one in driver.notifies(timeout=timeout_s, stop_after=1)), None)
+        # after one: it ends with the packet that brought it, and drops what of that nobody took
+        return [told.payload for told in driver.notifies(timeout=timeout_s, stop_after=1)]
 
     def close(self) -> None:
         """Give the connection back."""
@@ -111,7 +112,7 @@ class NotifiedVersions:
             with self._tracker.transaction() as looking:
                 if self._newest(looking) != seen:
                     return True
-        return self._told.next(timeout_s) is not None
+        return bool(self._told.wait(timeout_s))
 
     def close(self) -> None:
         """Give the connection back."""
