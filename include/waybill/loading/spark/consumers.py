@@ -168,7 +168,7 @@ class LoadingConsumer:
             if loaded:
                 worked_at = now
                 self._ending.wait(self._pauses.behind(now - began))
-            else:
+            elif not self.is_ending:  # that was told before its event was cleared
                 self._staged.wait(self._pauses.quiet(now - worked_at))
 
     def _load(self) -> bool:
