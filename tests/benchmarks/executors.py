@@ -135,9 +135,7 @@ class ExecutorRun:
         self._wait(last, consumers, load_position)
         took_s = time.monotonic() - began
         for consumer in consumers:
-            while not consumer.end():
-                time.sleep(0.05)
-            consumer.close()
+            _end(consumer)
         return rows * len(self._names) / took_s
 
     def small_loads(self) -> dict[str, float]:
@@ -180,6 +178,7 @@ class ExecutorRun:
                 self._wait(last, [consumer], load_position)
             except SystemExit as error:
                 sys.stderr.write(f"{name} is started again: {error}\n")
+                _end(consumer)
             else:
                 return consumer
         consumer = self._start(name)
@@ -257,3 +256,9 @@ def staged_body(first: int, rows: int) -> bytes:
         batch=pa.RecordBatch.from_arrays([*own, *values.values()], schema=schema),
     )
     return packer.finish()
+
+
+def _end(consumer: Any) -> None:
+    while not consumer.end():
+        time.sleep(0.05)
+    consumer.close()

@@ -215,8 +215,26 @@ def test_a_consumer_outlives_a_tracker_that_is_away_and_says_so_meanwhile(loads,
         assert consumer.problem == ""
 
 
+def test_a_tracker_that_is_back_is_no_problem_of_the_load_that_follows(loads, monkeypatch):
+    loads.stage(some(10, 5))
+    monkeypatch.setattr(consumers, "next_load", away)
+    with Started(loads) as consumer:
+        wait_for(lambda: str(AWAY) in consumer.problem)
+        goes_on, real = threading.Event(), consumer._patience.deliver
+
+        def deliver(*given, **named):
+            assert goes_on.wait(300)
+            real(*given, **named)
+
+        monkeypatch.undo()
+        monkeypatch.setattr(consumer._patience, "deliver", deliver)
+        wait_for(lambda: not consumer.problem)
+        assert loads.position == 0
+        goes_on.set()
+        wait_for(lambda: loads.position == 1)
+
+
 @pytest.mark.parametrize("error", [StopError("column x is gone"), KeyError("x")])
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_consumer_keeps_what_it_ended_with(loads, monkeypatch, error):
     def fail(*_, **__):
         raise error

@@ -18,9 +18,10 @@ from uuid import UUID
 
 from sqlalchemy import ARRAY, BigInteger, Connection, ScalarSelect, cast, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import SQLAlchemyError
 
 from waybill.back_off import BackOff
-from waybill.errors import RetryError, StopError
+from waybill.errors import RetryError, StopError, WaybillError
 from waybill.ledger.positions import LastRead
 from waybill.ledger.replay_entries import ReplayEntry, add_entries
 from waybill.storage.tracker import (
@@ -186,7 +187,7 @@ def tell_staged(tracker: TrackerStore, destinations: Collection[str]) -> None:
         with tracker.transaction() as connection:
             connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
             connection.execute(_TELL, {"channel": STAGED, "names": sorted(destinations)})
-    except RetryError as error:
+    except (WaybillError, SQLAlchemyError) as error:  # the commits are there
         _LOG.info("nobody was told of commits, they are looked for: %s", error)
 
 

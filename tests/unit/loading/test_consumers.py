@@ -21,7 +21,7 @@ class Consumer:
         """Its load goes on."""
         self.ends_at = 0
         """Asked so often it ends."""
-        self.is_running = True
+        self.is_running, self.asked = True, False
         self.closed = False
         self.fenced_at_look = False
         self.problem = ""
@@ -33,6 +33,9 @@ class Consumer:
     def look(self) -> None:
         if self.fenced_at_look:
             raise FencedError("it was taken over")
+
+    def ask_to_end(self) -> None:
+        self.asked = True
 
     def end(self) -> bool:
         self.ends_at -= 1
@@ -106,7 +109,7 @@ def test_a_consumer_that_cannot_start_waits_and_its_neighbours_go_on(clock, kind
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_destination_that_is_waited_for_in_its_query_is_not_served():
+def test_a_destination_that_is_waited_for_is_not_served():
     app = Application()
     assert app.consumers.serving(1) is None
     app.consumers.look(["away", "well"])
@@ -162,7 +165,7 @@ def test_a_destination_that_is_moved_while_another_is_let_go_of_ends_nobody(cloc
     clock[0] += 100
     app.consumers.look(["second", "stays"])
     app.consumers.look(["stays"])
-    assert not app.running["first"].closed  # its batch goes on
+    assert not app.running["first"].closed  # its load goes on
     app.running["first"].busy = False
     app.consumers.look(["stays"])
     assert app.running["first"].closed
@@ -174,7 +177,7 @@ def test_a_destination_that_is_moved_while_another_is_let_go_of_ends_nobody(cloc
 
 @pytest.mark.usefixtures("clock")
 def test_a_destination_that_was_moved_while_it_was_away_is_let_go_of():
-    """Whether it answers is asked beside its batches, and its lease with that."""
+    """Whether it answers is asked beside its loads, and its lease with that."""
     app = Application()
     app.consumers.look(["away", "stays"])
     app.running["away"].fenced_at_look = True
@@ -241,14 +244,16 @@ def test_why_a_consumer_ended_is_reported():
     assert found.held == (HeldConsumer("a", "fails", "StopError: column x is gone"),)
 
 
-def test_an_application_that_ends_lets_loads_end_and_waits_for_none_for_ever(monkeypatch):
-    monkeypatch.setattr(consumers, "LAST_BATCH_S", 0.3)
-    app, names = Application(), ["idle", "short", "stuck"]
+def test_an_application_that_ends_lets_loads_end_and_waits_for_none_for_ever():
+    app, names = Application(), ["idle", "short", "stuck", "behind it"]
     app.consumers.look(names)
     app.running["short"].ends_at = 3
     app.running["stuck"].busy = True
-    app.consumers.stop()
-    assert [app.running[name].is_running for name in names] == [False, False, True]
+    assert not app.consumers.stop(0.5)
+    assert [app.running[name].is_running for name in names[:3]] == [False, False, True]
+    assert all(consumer.asked for consumer in app.running.values()), "none begins another load"
+    app.running["stuck"].busy = False
+    assert app.consumers.stop(0.5)
     app.consumers.close()
     assert all(consumer.closed for consumer in app.running.values())
 
@@ -264,7 +269,7 @@ def test_small_loads_that_keep_coming_leave_half_of_the_time_to_others(usual_s, 
 
 @pytest.mark.parametrize(
     ("usual_s", "idle_s", "since_s", "pause_s"),
-    [(0.5, 2.0, 59.0, 0.5), (0.5, 2.0, 60.0, 2.0), (0.5, 0.1, 60.0, 0.5), (0.0, 2.0, 60.0, 0.01)],
+    [(0.5, 2.0, 59.0, 0.5), (0.5, 2.0, 60.0, 2.0), (0.5, 0.1, 60.0, 0.5), (0.0, 2.0, 60.0, 0.1)],
 )
 def test_who_is_told_nothing_looks_less_often_after_a_minute(usual_s, idle_s, since_s, pause_s):
     assert Pauses(usual_s, idle_s).quiet(since_s) == pause_s

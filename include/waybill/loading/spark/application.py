@@ -16,7 +16,13 @@ from functools import partial
 import orjson
 from pyspark.sql import SparkSession
 
-from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
+from waybill.clusters import (
+    ApplicationLease,
+    Heartbeat,
+    ServedTopics,
+    VirtualCluster,
+    cluster_settings,
+)
 from waybill.destinations import Destination, open_destination
 from waybill.errors import InputError
 from waybill.loading import Loader, LoadSizes, Patience, placement_of
@@ -46,6 +52,8 @@ from waybill.tracing import Recorder, open_recorder
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_DESTINATIONS_S = 2.0
+_CANCELLED_S = 3.0
+"""What loads are waited for whose jobs were cancelled."""
 
 
 @dataclass(frozen=True)
@@ -145,16 +153,8 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
         refuse_foreign_bucket(settings)
         objects = open_owned_objects(settings)
         recorder = open_recorder(settings.traces) if settings.traces.enabled else None
-        spark = None
-        if is_submitted() or has_executors(settings.spark.master):
-            spark = open_session(
-                settings.spark,
-                name=f"waybill-loading-{cluster}",
-                max_cores=settings.spark.loading_max_cores,
-                memory_mb=own.memory_mb,
-                conf=own.spark_conf,
-                is_light=True,
-            )
+        spark = _opened_spark(settings, own, cluster)
+        if spark is not None:
             reporting.callback(stop_session, spark)
         parts = LoadingParts(
             settings,
@@ -174,6 +174,7 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             return consumer
 
         consumers = Consumers(start)
+        reporting.callback(consumers.ask_to_end)  # also where the loop fails: before Spark ends
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
@@ -189,10 +190,26 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
             every_s=_LOOK_FOR_DESTINATIONS_S,
             sleep=reporting.enter_context(served.watcher).wait,
         )
-        consumers.stop()
+        if not consumers.stop() and spark is not None:
+            spark.sparkContext.cancelAllJobs()
+            consumers.stop(_CANCELLED_S)
         if spark is not None:
             stop_session(spark)
         consumers.close()
+
+
+def _opened_spark(settings: Settings, cluster: VirtualCluster, name: str) -> SparkSession | None:
+    """Return the session of what has executors, or was submitted; None: no Spark is of use."""
+    if not is_submitted() and not has_executors(settings.spark.master):
+        return None
+    return open_session(
+        settings.spark,
+        name=f"waybill-loading-{name}",
+        max_cores=settings.spark.loading_max_cores,
+        memory_mb=cluster.memory_mb,
+        conf=cluster.spark_conf,
+        is_light=True,
+    )
 
 
 def _open(settings: Settings, name: str) -> Destination:

@@ -23,7 +23,7 @@ from waybill.back_off import BackOff, RetryTimer
 from waybill.clusters import HeldConsumer, Serving
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError, load_position
-from waybill.loading import Loader, LoadSizes, Patience, next_load
+from waybill.loading import Loader, LoadSizes, NextLoad, Patience, StoppedError, next_load
 from waybill.processing.spark import (
     CONSUMER_BACK_OFF,
     IDLE_AFTER_S,
@@ -39,7 +39,7 @@ _STOPPING_S = 5.0
 _ENDS_S = 0.2
 """What a consumer that is told to end is waited for."""
 _STEP_S = 0.05
-_SHORTEST_S = 0.01
+_SHORTEST_S = 0.1
 """Between two looks for commits, whatever the settings say."""
 _AWAY = BackOff(1.0, 15.0)
 
@@ -127,10 +127,14 @@ class LoadingConsumer:
         """Whether it was told to end: a destination that is away is waited for no more."""
         return self._ending.is_set()
 
-    def end(self) -> bool:
-        """Have it end; False: a load goes on, or a comparison, ask again."""
+    def ask_to_end(self) -> None:
+        """Have no more loads begin."""
         self._ending.set()
         self._staged.set()
+
+    def end(self) -> bool:
+        """Have it end; False: a load goes on, or a comparison, ask again."""
+        self.ask_to_end()
         if self._thread.is_alive():
             self._thread.join(_ENDS_S)
         return not self._thread.is_alive() and self._patience.end()
@@ -144,18 +148,24 @@ class LoadingConsumer:
             self._load_all()
         except WaybillError as error:
             self.error = error
-        except Exception as error:
+            if not isinstance(error, StoppedError):
+                _LOG.exception("%s ends", self._loader.consumer)
+        except Exception as error:  # noqa: BLE001 - whoever looks is told, and starts it again
             self.error = WaybillError(f"{type(error).__name__}: {error}")
-            raise  # the log has where
+            _LOG.exception("%s ends", self._loader.consumer)
 
     def _load_all(self) -> None:
         """Load what comes until told to end."""
         worked_at, failures = time.monotonic(), 0
+        # one that waits for more rows is not told of each batch: there may be many
+        told = self._ending if self._sizes.min_rows else self._staged
         while not self.is_ending:
             began = time.monotonic()
             self._staged.clear()
             try:
-                loaded = self._load()
+                load = next_load(
+                    self._tracker, self._loader.name, self._sizes, after=self._position
+                )
             except RetryError as error:
                 failures += 1
                 self._away = str(error)
@@ -164,22 +174,17 @@ class LoadingConsumer:
                 self._ending.wait(wait_s)
                 continue
             self._away, failures = "", 0
-            now = time.monotonic()
-            if loaded:
-                worked_at = now
-                self._ending.wait(self._pauses.behind(now - began))
+            if load is not None:
+                self._deliver(load)
+                worked_at = time.monotonic()
+                self._ending.wait(self._pauses.behind(worked_at - began))
             elif not self.is_ending:  # that was told before its event was cleared
-                self._staged.wait(self._pauses.quiet(now - worked_at))
+                told.wait(self._pauses.quiet(time.monotonic() - worked_at))
 
-    def _load(self) -> bool:
-        """Make the next load; False: none is due."""
-        load = next_load(self._tracker, self._loader.name, self._sizes, after=self._position)
-        if load is None:
-            return False
+    def _deliver(self, load: NextLoad) -> None:
         self._patience.deliver(load.references, after=load.after, until=load.until)
         self._position = load.until
         give_memory_back()
-        return True
 
 
 class Consumer(Protocol):
@@ -199,6 +204,9 @@ class Consumer(Protocol):
 
     def look(self) -> None:
         """Do what is due beside the loads."""
+
+    def ask_to_end(self) -> None:
+        """Have no more loads begin; waits for nothing."""
 
     def end(self) -> bool:
         """Have it end between two loads; False: it goes on, ask again."""
@@ -236,6 +244,9 @@ class Consumers:
         Waits for no load: what it cannot do yet is done by a later look.
         """
         names = self._wanted = dict.fromkeys(wanted)
+        for name, state in self._states.items():
+            if name not in names and state.running is not None:
+                state.running.ask_to_end()
         until = time.monotonic() + _STOPPING_S
         for name, state in list(self._states.items()):
             if (state.is_ending or name not in names) and time.monotonic() < until:
@@ -261,15 +272,23 @@ class Consumers:
             return HeldConsumer(name, "fails", problem) if problem else None
         return HeldConsumer.of(name, state.error, "for its turn, or for its last load")
 
-    def stop(self) -> None:
-        """End all at the end of their loads; what takes longer than `LAST_BATCH_S` is cut off."""
-        running = [state.running for state in self._states.values() if state.running is not None]
-        deadline = time.monotonic() + LAST_BATCH_S
-        while running := [one for one in running if not one.end()]:
-            if time.monotonic() >= deadline:
-                _LOG.warning("%d loads are cut off after %.0f s", len(running), LAST_BATCH_S)
-                return
-            time.sleep(_STEP_S)
+    def ask_to_end(self) -> None:
+        """Have no more loads begin; waits for nothing."""
+        for state in self._states.values():
+            if state.running is not None:
+                state.running.ask_to_end()
+
+    def stop(self, limit_s: float = LAST_BATCH_S) -> bool:
+        """End all at the end of their loads; False: some take longer than the limit."""
+        self.ask_to_end()
+        deadline = time.monotonic() + limit_s
+        for state in self._states.values():
+            while state.running is not None and not state.running.end():
+                if time.monotonic() >= deadline:
+                    _LOG.warning("loads are cut off after %.0f s", limit_s)
+                    return False
+                time.sleep(_STEP_S)
+        return True
 
     def close(self) -> None:
         """Give back what the consumers hold, once Spark has ended."""

@@ -39,19 +39,20 @@ class StagedListener:
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
-                if self._told.open():
-                    for wake in list(self._wakes.values()):
-                        wake.set()
-                destinations = self._told.wait(_LISTEN_S)
-            except NOTIFYING_ERRORS as error:
+                self._listen()
+            except (*NOTIFYING_ERRORS, UnicodeError) as error:  # anybody may notify anything
                 _LOG.info("no notifications of commits, they are looked for instead: %s", error)
                 self._told.close()
                 self._ended.wait(_RETRY_S)
-            else:
-                for name in destinations:
-                    if (wake := self._wakes.get(name)) is not None:
-                        wake.set()
         self._told.close()
+
+    def _listen(self) -> None:
+        if self._told.open():
+            for wake in list(self._wakes.values()):
+                wake.set()
+        for name in self._told.wait(_LISTEN_S):
+            if name in self._wakes:
+                self._wakes[name].set()
 
     def __enter__(self) -> Self:
         self._thread.start()
