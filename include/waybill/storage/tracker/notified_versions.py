@@ -39,13 +39,12 @@ class Notifications:
         Raises:
             NOTIFYING_ERRORS: close it, and try again later.
 
-        Cost: where it did not, one connection, which is kept, beside those of the pool.
+        Cost: where it did not, one connection of the pool, which is kept.
         """
         if self._listening is not None:
             return False
         connection = self._tracker.engine.connect()
         self._listening = connection.execution_options(isolation_level="AUTOCOMMIT")
-        connection.detach()  # it is no place of the pool, and no other user's later
         self._listening.execute(text(f"LISTEN {self._channel}"))
         return True
 
@@ -58,14 +57,15 @@ class Notifications:
             NOTIFYING_ERRORS: close it, and try again later.
         """
         assert self._listening is not None  # noqa: S101 - narrows a type
-        driver: Any = self._listening.connection.dbapi_connection
+        driver: Any = self._listening.connection.driver_connection
         # after one: it ends with the packet that brought it, and drops what of that nobody took
         return [told.payload for told in driver.notifies(timeout=timeout_s, stop_after=1)]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Give the connection back."""
         listening, self._listening = self._listening, None
         if listening is not None:
+            listening.invalidate()  # no other user of the pool is to get notifications
             listening.close()
 
 
@@ -115,5 +115,5 @@ class NotifiedVersions:
         return bool(self._told.wait(timeout_s))
 
     def close(self) -> None:
-        """Close the connection."""
+        """Give the connection back."""
         self._told.close()
