@@ -94,7 +94,7 @@ class ExecutorRun:
         from waybill.clusters import ApplicationLease
         from waybill.ledger import acquire_lease
         from waybill.loading.spark.application import LoadingParts
-        from waybill.loading.spark.source import StagedSource
+        from waybill.loading.spark.staged_listener import StagedListener
         from waybill.processing.spark import open_session
         from waybill.storage import deployment_of, open_objects, open_tracker
 
@@ -106,29 +106,36 @@ class ExecutorRun:
                 settings.spark, name="bench-loading", max_cores=settings.spark.loading_max_cores
             )
             try:
-                self._spark.dataSource.register(StagedSource)
                 lease = ApplicationLease.acquire(tracker, "loading", "default")
                 deployment = deployment_of(tracker)
-                self._parts = LoadingParts(
-                    settings, tracker, self._spark, self._objects, None, deployment, lease
-                )
-                yield
+                with StagedListener(tracker) as listener:
+                    self._parts = LoadingParts(
+                        settings,
+                        tracker,
+                        self._spark,
+                        self._objects,
+                        None,
+                        deployment,
+                        lease,
+                        listener,
+                    )
+                    yield
             finally:
                 self._spark.stop()
 
     def rows_per_s(self, rows: int) -> float:
-        """Load rows into all destinations, each through its own query."""
+        """Load rows into all destinations, each by its own consumer."""
         from waybill.ledger import load_position
 
-        queries = [self._warm(name, load_position) for name in self._names]
+        consumers = [self._warm(name, load_position) for name in self._names]
         sizes = [min(COMMIT_ROWS, rows - at) for at in range(0, rows, COMMIT_ROWS)]
         bodies = [staged_body(1_000_000 + at * COMMIT_ROWS, n) for at, n in enumerate(sizes)]
         began = time.monotonic()
         last = {name: self._stage(name, sizes, bodies) for name in self._names}
-        self._wait(last, queries, load_position)
+        self._wait(last, consumers, load_position)
         took_s = time.monotonic() - began
-        for query in queries:
-            query.stop()
+        for consumer in consumers:
+            _end(consumer)
         return rows * len(self._names) / took_s
 
     def small_loads(self) -> dict[str, float]:
@@ -163,29 +170,30 @@ class ExecutorRun:
         }
 
     def _warm(self, name: str, load_position: Any) -> Any:
-        """Start a destination's query and load once; again where a busy machine is too slow."""
+        """Start a destination's consumer and load once; again where a busy machine is too slow."""
         last = {name: self._stage(name, [5_000])}
         for _ in range(_STARTS - 1):
-            query = self._start(name)
+            consumer = self._start(name)
             try:
-                self._wait(last, [query], load_position)
+                self._wait(last, [consumer], load_position)
             except SystemExit as error:
                 sys.stderr.write(f"{name} is started again: {error}\n")
+                _end(consumer)
             else:
-                return query
-        query = self._start(name)
-        self._wait(last, [query], load_position)
-        return query
+                return consumer
+        consumer = self._start(name)
+        self._wait(last, [consumer], load_position)
+        return consumer
 
     def _start(self, name: str) -> Any:
-        checkpoint = self._settings.spark.work_dir / uuid.uuid4().hex
-        consumer = self._parts.consumer(name, checkpoint, wait=threading.Event().wait)
-        return consumer.start(self._spark)
+        consumer = self._parts.consumer(name, wait=threading.Event().wait)
+        consumer.start()
+        return consumer
 
-    def _wait(self, last: dict[str, int], queries: Sequence[Any], load_position: Any) -> None:
+    def _wait(self, last: dict[str, int], consumers: Sequence[Any], load_position: Any) -> None:
         while any(load_position(self._tracker, name) < until for name, until in last.items()):
-            if ended := [query for query in queries if not query.isActive]:
-                raise SystemExit(f"loading ended: {ended[0].exception()}")
+            if ended := [one for one in consumers if not one.is_running]:
+                raise SystemExit(f"loading ended: {ended[0].error}")
             time.sleep(0.05)
 
     def _stage(self, name: str, sizes: Sequence[int], bodies: Sequence[bytes] = ()) -> int:
@@ -248,3 +256,9 @@ def staged_body(first: int, rows: int) -> bytes:
         batch=pa.RecordBatch.from_arrays([*own, *values.values()], schema=schema),
     )
     return packer.finish()
+
+
+def _end(consumer: Any) -> None:
+    while not consumer.end():
+        time.sleep(0.05)
+    consumer.close()

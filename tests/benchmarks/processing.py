@@ -557,31 +557,29 @@ class Bench:
 
     def _load(self, settings: Any) -> dict[str, float]:
         from waybill.destinations import open_destination
-        from waybill.loading.backoff import Patience
-        from waybill.loading.loader import Loader
-        from waybill.loading.spark.application import LoadingConsumer
-        from waybill.loading.spark.source import StagedSource
+        from waybill.loading import Loader, LoadSizes, Patience
+        from waybill.loading.spark.consumers import LoadingConsumer, Pauses
         from waybill.storage import open_objects, open_tracker
 
-        self._spark.dataSource.register(StagedSource)
         opening = partial(open_destination, "warehouse", settings.destinations["warehouse"])
         with open_tracker(settings.tracker) as tracker:
             loader = Loader(tracker, open_objects(settings.s3), opening, name="warehouse")
             patience = Patience(loader, park_after_s=None, wait=threading.Event().wait)
             consumer = LoadingConsumer(
-                settings, tracker, loader, patience, settings.spark.work_dir / "load"
+                tracker, loader, patience, sizes=LoadSizes(), pauses=Pauses(0, 0)
             )
             from waybill.ledger import last_commit_number, load_position
 
             last = last_commit_number(tracker, "warehouse")
             began, cpu = time.monotonic(), cpu_seconds()
-            query = consumer.start(self._spark)
+            consumer.start()
             while load_position(tracker, "warehouse") < last:
-                if not query.isActive:
-                    raise SystemExit(f"loading ended: {query.exception()}")
+                if not consumer.is_running:
+                    raise SystemExit(f"loading ended: {consumer.error}")
                 time.sleep(0.1)
             figures = {"seconds": time.monotonic() - began, "cpu_s": cpu_seconds() - cpu}
-            query.stop()
+            while not consumer.end():
+                time.sleep(0.1)
             consumer.close()
         return {**figures, "per_s": self._events / figures["seconds"]}
 

@@ -372,10 +372,9 @@ def test_an_epoch_that_a_restored_tracker_gives_out_again_is_of_one_application(
 def test_one_that_comes_late_leaves_the_checkpoints_of_the_one_that_runs(
     tracker: TrackerStore, tmp_path: Path, run: Callable[..., None]
 ) -> None:
-    kind = run.__name__.removeprefix("run_")
     lease(tracker)
     ApplicationLease.acquire(tracker, "loading", "default")
-    checkpoint = tmp_path / f"{kind}-default" / "of-epoch-1"
+    checkpoint = tmp_path / "processing-default" / "of-epoch-1"
     checkpoint.mkdir(parents=True)
     settings = Settings(
         _env_file=None,

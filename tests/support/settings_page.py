@@ -70,10 +70,11 @@ WORDS = {
     "wal.disk_floor_bytes": "Free disk that a log leaves untouched.",
     "wal.when_full": "At the threshold or the floor: `wait` for room, or `raise` an error.",
     "spark.master": "Spark master. `local[2,4]`: two cores here, four tries a task.",
-    "spark.driver_memory": "Heap of the driver's Java.",
+    "spark.driver_memory": "Heap of the driver's Java. Loading has none on a master `local`.",
     "spark.jars_dir": "Folder with the Kafka connector of Spark; `waybill up` fills it.",
     "spark.trigger_ms": "Time between two micro-batches when there is little to do; queries of an application of "
-    "processing add up to a ninth, each another part of it, so that they do not begin together.",
+    "processing add up to a ninth, each another part of it, so that they do not begin together. Loading is told of "
+    "commits, and looks so often for what it was not told of.",
     "spark.event_timeout_s": "Longest that a transformation may take for one event; then the event is "
     "parked as `transformation_timeout`.",
     "spark.work_dir": "Folder for checkpoints (made anew at each start) and Spark's scratch files.",

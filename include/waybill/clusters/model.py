@@ -70,7 +70,8 @@ class VirtualCluster:
     memory_mb: int | None = None
     """Memory of an executor; None: as the settings say."""
     scheduler_pool: str = ""
-    """Spark's scheduler pool of its queries; empty: one for each group of consumers."""
+    """Spark's scheduler pool of its queries and loads; empty: one for each group of consumers, and
+    each destination."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     """More of Spark's configuration; of names in ``SET_BY_WAYBILL`` nothing has an effect."""
     is_served: bool = True

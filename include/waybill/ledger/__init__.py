@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from waybill.ledger.collector_logs import close_collector_log as close_collector_log
     from waybill.ledger.collector_logs import commit_collected as commit_collected
     from waybill.ledger.collector_logs import open_collector_log as open_collector_log
+    from waybill.ledger.commit import STAGED as STAGED
     from waybill.ledger.commit import BatchCommit as BatchCommit
     from waybill.ledger.commit import FencedError as FencedError
     from waybill.ledger.commit import LoadCommit as LoadCommit
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from waybill.ledger.commit import commit_load as commit_load
     from waybill.ledger.commit import last_commit_of_topic as last_commit_of_topic
     from waybill.ledger.commit import next_commit_number as next_commit_number
+    from waybill.ledger.commit import tell_staged as tell_staged
     from waybill.ledger.commit import write_copies as write_copies
     from waybill.ledger.commit import write_counts as write_counts
     from waybill.ledger.commit import write_replayed_earlier as write_replayed_earlier
@@ -193,12 +195,14 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "OffsetRange",
             "OffsetsMovedError",
             "PackedCounts",
+            "STAGED",
             "StagedObject",
             "check_lease",
             "commit_batch",
             "commit_load",
             "last_commit_of_topic",
             "next_commit_number",
+            "tell_staged",
             "write_copies",
             "write_counts",
             "write_replayed_earlier",

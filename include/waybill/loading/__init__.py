@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from waybill.loading.failures import failure_to_json as failure_to_json
     from waybill.loading.failures import raise_failure as raise_failure
     from waybill.loading.loader import Loader as Loader
+    from waybill.loading.next_loads import NextLoad as NextLoad
+    from waybill.loading.next_loads import next_load as next_load
     from waybill.loading.placement import placement_of as placement_of
     from waybill.loading.plans import LoadPlan as LoadPlan
     from waybill.loading.plans import LoadReport as LoadReport
@@ -49,10 +51,7 @@ if TYPE_CHECKING:
     from waybill.loading.rewinds import Rewind as Rewind
     from waybill.loading.rewinds import open_rewinds as open_rewinds
     from waybill.loading.rewinds import settle_rewinds as settle_rewinds
-    from waybill.loading.sizes import MOST_COMMITS as MOST_COMMITS
     from waybill.loading.sizes import LoadSizes as LoadSizes
-    from waybill.loading.sizes import is_due as is_due
-    from waybill.loading.sizes import last_of_load as last_of_load
     from waybill.loading.states import Waiting as Waiting
     from waybill.loading.states import all_waiting as all_waiting
     from waybill.loading.states import ask_to_park as ask_to_park
@@ -79,6 +78,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "raise_failure",
         ],
         "loader": ["Loader"],
+        "next_loads": ["NextLoad", "next_load"],
         "placement": ["placement_of"],
         "plans": ["LoadPlan", "LoadReport"],
         "quarantine": [
@@ -95,7 +95,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "settle_lost",
         ],
         "rewinds": ["Rewind", "open_rewinds", "settle_rewinds"],
-        "sizes": ["LoadSizes", "MOST_COMMITS", "is_due", "last_of_load"],
+        "sizes": ["LoadSizes"],
         "states": ["Waiting", "all_waiting", "ask_to_park", "take_back"],
         "status": [
             "DestinationLine",

@@ -224,7 +224,8 @@ class SparkSettings(Section):
     too; the topics of one share its batches by what waits in them."""
     trigger_ms: int = Field(500, ge=0)
     idle_trigger_ms: int = Field(2_000, ge=0)
-    """The same for a query to which nothing came for a minute; at most `trigger_ms`: no other."""
+    """The same for a query, and a destination, to which nothing came for a minute; at most
+    `trigger_ms`: no other."""
     event_timeout_s: float = Field(30.0, gt=0)
     """Longest time user code may take for one event before the event is parked."""
     work_dir: Path = Path(".waybill/spark")

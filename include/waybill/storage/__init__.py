@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from waybill.storage.range_reader import RangeReader as RangeReader
     from waybill.storage.range_reader import Records as Records
     from waybill.storage.range_reader import Unread as Unread
+    from waybill.storage.tracker import NOTIFYING_ERRORS as NOTIFYING_ERRORS
+    from waybill.storage.tracker import Notifications as Notifications
     from waybill.storage.tracker import NotifiedVersions as NotifiedVersions
     from waybill.storage.tracker import TrackerStore as TrackerStore
     from waybill.storage.tracker import open_tracker as open_tracker
@@ -89,6 +91,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "payloads": ["LARGEST_MESSAGE_BYTES", "PayloadReader", "check_in", "payloads_at_once"],
         "range_reader": ["PartitionRange", "RangeReader", "Records", "Unread"],
-        "tracker": ["NotifiedVersions", "TrackerStore", "open_tracker"],
+        "tracker": [
+            "NOTIFYING_ERRORS",
+            "Notifications",
+            "NotifiedVersions",
+            "TrackerStore",
+            "open_tracker",
+        ],
     },
 )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.servers import wait_for
 
 from waybill.ledger import FencedError
-from waybill.loading import Patience
-from waybill.loading.spark import application
-from waybill.loading.spark.application import LoadingConsumer
-from waybill.settings import Settings
+from waybill.loading import LoadSizes, Patience
+from waybill.loading.spark import consumers
+from waybill.loading.spark.consumers import LoadingConsumer, Pauses
 
 
 class Loader:
@@ -35,15 +33,6 @@ class Loader:
         self.compared += 1
 
 
-class Query:
-    """What Spark gives for a query."""
-
-    name = "load-warehouse"
-
-    def stop(self) -> None:
-        pass
-
-
 @pytest.fixture
 def loader() -> Loader:
     return Loader()
@@ -56,20 +45,20 @@ def patience(loader: Loader) -> Patience:
 
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch, loader: Any, patience: Patience) -> LoadingConsumer:
-    monkeypatch.setattr(application, "load_position", lambda *_: 0)
+    monkeypatch.setattr(consumers, "load_position", lambda *_: 0)
     tracker: Any = None
-    return LoadingConsumer(Settings(), tracker, loader, patience, Path("none"))
+    pauses = Pauses(0.5, 2.0)
+    return LoadingConsumer(tracker, loader, patience, sizes=LoadSizes(), pauses=pauses)
 
 
 def test_a_consumer_ends_once_its_destination_is_compared_and_it_is_not_compared_again(
     loader: Loader, patience: Patience, consumer: LoadingConsumer
 ) -> None:
-    query: Any = Query()
     consumer.look()
     assert loader.begun.wait(300)
-    assert not consumer.end(query)
+    assert not consumer.end()
     loader.go_on.set()
-    wait_for(lambda: consumer.end(query))
+    wait_for(consumer.end)
     patience.compare()  # of a thread that was begun before, and came late
     assert loader.compared == 1
 

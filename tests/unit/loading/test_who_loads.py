@@ -30,10 +30,10 @@ def no_surroundings(monkeypatch, tmp_path):
         monkeypatch.delenv(name)
 
 
-def parts(master: str, setting: str = "local[2]") -> LoadingParts:
+def parts(master: str | None, setting: str = "local[2]") -> LoadingParts:
     settings = Settings(_env_file=None, destinations=DESTINATIONS, spark={"master": setting})  # type: ignore[arg-type]
-    spark = SimpleNamespace(sparkContext=SimpleNamespace(master=master))
-    return LoadingParts(settings, None, spark, None, None, "d1", None)  # type: ignore[arg-type]
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(master=master)) if master else None
+    return LoadingParts(settings, None, spark, None, None, "d1", None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_executors_load_where_spark_has_its_own(master):
     assert isinstance(parts(master).executors("far"), ExecutorLoads)
 
 
-@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,4]"])
+@pytest.mark.parametrize("master", [None, "local", "local[2]", "local[*]", "local[2,4]"])
 def test_the_driver_loads_where_spark_has_none(master):
     assert parts(master, setting="spark://h:7077").executors("far") is None
 

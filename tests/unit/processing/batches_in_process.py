@@ -93,6 +93,7 @@ class Consumer(TopicConsumer):
 
     def __init__(self, name: str, kept: Kept) -> None:
         self.name = name
+        self.destination = f"of {name}"
         self.topic = SimpleNamespace(name=name)  # type: ignore[assignment]
         self._kept, self._texts, self._plans = kept, TaskTexts(), 0
         self._in_use, self._positions, self.batch_size = PipelinesInUse(), {}, BatchSize()
@@ -166,6 +167,9 @@ class Application:
         monkeypatch.setattr(tasks, "PayloadReader", lambda objects: None)
         monkeypatch.setattr(topic_group, "run_tasks", self._run_tasks)
         monkeypatch.setattr(topic_group, "held_pipelines", lambda tracker: frozenset())
+        self.told: list[set[str]] = []
+        """Destinations, of each telling of commits."""
+        monkeypatch.setattr(topic_group, "tell_staged", lambda _, names: self.told.append(names))
         parts: Any = SimpleNamespace(
             settings=Settings(),
             executor_settings=own,

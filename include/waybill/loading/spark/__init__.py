@@ -1,4 +1,4 @@
-"""The loading application: Spark, and a source whose offsets are commit numbers."""
+"""The loading application, whose loads executors carry out where Spark has any."""
 
 from typing import TYPE_CHECKING
 

@@ -47,7 +47,7 @@ class ExecutorLoads:
             ExecutorsFailedError: Spark did not bring the job to its end, or a worker is not one
                 that could carry the plan out.
             RetryError: the store is away.
-            StoppedError: the job was cancelled: its query is being stopped.
+            StoppedError: the job was cancelled: the application ends.
             WaybillError: whatever else a task raised of ours.
         """
         if self._pool:
@@ -81,7 +81,7 @@ def _raise(failure: str, consumer: str) -> None:
 def _job_error(error: PySparkException | Py4JJavaError) -> Exception:
     """Return what a job's failure means: tasks return their own errors, so it is Spark's."""
     if is_cancelled(error):
-        return StoppedError("Spark cancelled the job of a load: its query is being stopped")
+        return StoppedError("Spark cancelled the job of a load: the application ends")
     shown = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
     return ExecutorsFailedError(
         f"executors did not bring the load to its end: they died, or were not started: {shown}"

@@ -20,32 +20,36 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from waybill.processing.spark.application import fresh_checkpoints as fresh_checkpoints
     from waybill.processing.spark.application import run_processing as run_processing
-    from waybill.processing.spark.batches import checkpoint_location as checkpoint_location
-    from waybill.processing.spark.batches import read_offsets as read_offsets
-    from waybill.processing.spark.consumers import BatchGate as BatchGate
-    from waybill.processing.spark.consumers import Consumers as Consumers
+    from waybill.processing.spark.consumers import CONSUMER_BACK_OFF as CONSUMER_BACK_OFF
+    from waybill.processing.spark.consumers import LAST_BATCH_S as LAST_BATCH_S
     from waybill.processing.spark.consumers import Stopping as Stopping
     from waybill.processing.spark.consumers import keep_running as keep_running
+    from waybill.processing.spark.consumers import try_later as try_later
     from waybill.processing.spark.executor_settings import ExecutorSettings as ExecutorSettings
     from waybill.processing.spark.executor_watch import has_executors as has_executors
     from waybill.processing.spark.executor_watch import watch_executors as watch_executors
-    from waybill.processing.spark.idle_trigger import IdleTrigger as IdleTrigger
+    from waybill.processing.spark.idle_trigger import IDLE_AFTER_S as IDLE_AFTER_S
     from waybill.processing.spark.memory import give_memory_back as give_memory_back
+    from waybill.processing.spark.session import is_submitted as is_submitted
     from waybill.processing.spark.session import open_session as open_session
     from waybill.processing.spark.session import stop_session as stop_session
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "application": ["fresh_checkpoints", "run_processing"],
-        "batches": ["checkpoint_location", "read_offsets"],
-        "consumers": ["BatchGate", "Consumers", "Stopping", "keep_running"],
+        "application": ["run_processing"],
+        "consumers": [
+            "CONSUMER_BACK_OFF",
+            "LAST_BATCH_S",
+            "Stopping",
+            "keep_running",
+            "try_later",
+        ],
         "executor_settings": ["ExecutorSettings"],
         "executor_watch": ["has_executors", "watch_executors"],
-        "idle_trigger": ["IdleTrigger"],
+        "idle_trigger": ["IDLE_AFTER_S"],
         "memory": ["give_memory_back"],
-        "session": ["open_session", "stop_session"],
+        "session": ["is_submitted", "open_session", "stop_session"],
     },
 )

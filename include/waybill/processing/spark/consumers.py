@@ -1,17 +1,10 @@
-"""Consumers with a query each: started when they are wanted, and again when they stopped.
-
-Those of loading; the topics of processing share queries (``topic_groups``). A consumer that stops
-(a table that does not fit) is loud in the log and is tried again with back-off; its neighbours flow
-on. So is one whose tracker is away: the application outlives that. So is one whose lease another
-application took: it lets go, and if it is wanted here all the same (it was moved away and back
-between two looks), it takes the lease again. That is refused where a newer application serves this
-cluster (``ApplicationLease.check``), and only that ends this one, at its next beat.
+"""How an application's queries end, and its loop.
 
 A query ends between two batches (``BatchGate``), and is waited for by nobody: the next look asks
 again. When the application ends, batches have `LAST_BATCH_S` to end in.
 
 Asking an application to stop: SIGTERM, SIGINT and its row in the tracker set a flag that its loop
-looks at.
+looks at. While its tracker is away it waits, and outlives that.
 """
 
 from __future__ import annotations
@@ -22,16 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
-from typing import Protocol
 
 from pyspark.sql.streaming import StreamingQuery
 
 from waybill.back_off import BackOff, RetryTimer
-from waybill.clusters import HeldConsumer, Serving
-from waybill.errors import InputError, RetryError, StopError, WaybillError
-from waybill.ledger import FencedError
+from waybill.errors import RetryError, WaybillError
 
 
 class Stopping:
@@ -68,8 +57,6 @@ LAST_BATCH_S = 20.0
 """How long an application that is to end lets the batches at work go on."""
 _CUT_OFF_S = 3.0
 """What Spark is waited for after that, for all queries together: it has 2 s for each."""
-_STOPPING_S = 5.0
-"""What is not wanted any more and has not ended after so long is left to the next look."""
 
 
 class BatchGate:
@@ -139,129 +126,6 @@ def _stop_by(deadline: float, query: StreamingQuery, end: Callable[[StreamingQue
             stop_query(query)
             return
         time.sleep(0.1)
-
-
-class Consumer(Protocol):
-    """A consumer whose query was started."""
-
-    @property
-    def problem(self) -> str:
-        """Why nothing comes of its query now; empty: it works."""
-
-    @property
-    def error(self) -> WaybillError | None:
-        """What its last batch failed with: Spark's words for it begin with ids of the query."""
-
-    def look(self) -> None:
-        """Do what is due beside the batches."""
-
-    def end(self, query: StreamingQuery) -> bool:
-        """Stop the query, unless a batch runs: see `BatchGate.end`."""
-
-    def close(self) -> None:
-        """Give back what it holds; its query has ended."""
-
-
-@dataclass(slots=True)
-class _State:
-    running: tuple[Consumer, StreamingQuery] | None = None
-    retry: RetryTimer = field(default_factory=lambda: RetryTimer(CONSUMER_BACK_OFF))
-    is_ending: bool = False
-    """It was told to end, by not being wanted or by a fence: it ends before it starts anew."""
-    error: WaybillError | None = None
-    """Why it was not started, or ended, last."""
-
-
-class Consumers:
-    """Keeps one query running for each name.
-
-    Args:
-        start: starts the query of a name where the ledger stands.
-    """
-
-    def __init__(self, start: Callable[[str], tuple[Consumer, StreamingQuery]]) -> None:
-        self._start = start
-        self._states: dict[str, _State] = {}
-        self._wanted: dict[str, None] | None = None
-        """By the last look."""
-
-    def look(self, wanted: Iterable[str]) -> None:
-        """Start what is wanted and does not run; end what is not wanted any more.
-
-        Waits for no batch: what it cannot do yet is done by a later look.
-        """
-        names = self._wanted = dict.fromkeys(wanted)
-        until = time.monotonic() + _STOPPING_S
-        for name, state in list(self._states.items()):
-            if (state.is_ending or name not in names) and time.monotonic() < until:
-                self._let_go(state)
-                if name not in names and not state.is_ending:
-                    del self._states[name]
-        for name in names:
-            state = self._states.setdefault(name, _State())
-            if not state.is_ending:
-                self._keep(name, state)
-
-    def serving(self, version: int) -> Serving | None:
-        """Return what the last look left running, by this version; None before the first one."""
-        if self._wanted is None:
-            return None
-        held = filter(None, map(self._held, self._wanted))
-        return Serving.of(version, len(self._wanted), list(held))
-
-    def _held(self, name: str) -> HeldConsumer | None:
-        state = self._states.get(name, _State())
-        if state.running is not None and not state.is_ending:
-            problem = state.running[0].problem
-            return HeldConsumer(name, "fails", problem) if problem else None
-        return HeldConsumer.of(name, state.error, "for its turn, or for its last query")
-
-    def stop(self) -> None:
-        """Stop all queries at the end of their batches, or after `LAST_BATCH_S`."""
-        running = [state.running for state in self._states.values() if state.running is not None]
-        stop_queries((query, consumer.end) for consumer, query in running)
-
-    def close(self) -> None:
-        """Give back what the consumers hold, once Spark has ended."""
-        for state in self._states.values():
-            if state.running is not None:
-                state.running[0].close()
-
-    def _let_go(self, state: _State) -> None:
-        state.is_ending = True
-        if state.running is not None:
-            consumer, query = state.running
-            if not consumer.end(query):
-                return
-            consumer.close()
-        state.running, state.is_ending = None, False
-
-    def _keep(self, name: str, state: _State) -> None:
-        if state.running is None:
-            if time.monotonic() >= state.retry.due:
-                self._try(name, state)
-        elif (error := _look(*state.running)) is not None:
-            state.is_ending, state.error = True, error
-            try_later(name, state.retry, error)
-
-    def _try(self, name: str, state: _State) -> None:
-        state.retry.began = time.monotonic()
-        try:
-            state.running, state.error = self._start(name), None
-        except (StopError, InputError, RetryError) as error:
-            state.error = error
-            try_later(name, state.retry, error)
-
-
-def _look(consumer: Consumer, query: StreamingQuery) -> WaybillError | None:
-    """Look at a consumer; returns why it cannot go on."""
-    if not query.isActive:
-        return consumer.error or WaybillError(str(query.exception()))
-    try:
-        consumer.look()
-    except FencedError as error:
-        return error
-    return None
 
 
 def try_later(name: str, retry: RetryTimer, error: WaybillError) -> None:

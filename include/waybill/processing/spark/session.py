@@ -66,7 +66,7 @@ def open_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run another Python
     options = session_options(settings, max_cores=max_cores, memory_mb=memory_mb)
     master = settings.master
-    if _SUBMITTED in os.environ:
+    if is_submitted():
         SparkContext._ensure_initialized()  # else nobody knows what was submitted
         submitted = SparkConf()
         master = submitted.get("spark.master", master) or master
@@ -87,6 +87,11 @@ def open_session(
         ) from error
     _refuse_speculation(session)
     return session
+
+
+def is_submitted() -> bool:
+    """Tell whether this process is the driver of a `spark-submit`, which chose the master."""
+    return _SUBMITTED in os.environ
 
 
 def _java_options(conf: Mapping[str, str], *, is_light: bool) -> dict[str, str]:
@@ -181,7 +186,7 @@ def _refuse_speculation(session: SparkSession) -> None:
 
 def _own_jars(folder: Path) -> dict[str, str]:
     """Return the option with the connector's jars; none where they were submitted."""
-    if _SUBMITTED in os.environ:
+    if is_submitted():
         return {}
     return {"spark.jars": ",".join(str(path) for path in _jars(folder))}
 

@@ -154,7 +154,8 @@ class TopicConsumer:
         self._tracker = parts.tracker
         self._log = parts.log
         self._parking = parts.parking
-        self._destination = destination
+        self.destination = destination
+        """Where its events go."""
         self._rules = destination_rules(destination, parts.settings.destinations)
         self._texts = TaskTexts()
         self._in_use = parts.in_use.setdefault(topic.name, PipelinesInUse())
@@ -301,7 +302,7 @@ class TopicConsumer:
 
         def record_parked(connection: Any, number: int) -> list[str]:
             copies = self._parking.record_once(
-                connection, parked, scope=self._destination, commit_number=number
+                connection, parked, scope=self.destination, commit_number=number
             )
             write_copies(connection, str(commit.batch_id), copies)
             for storm in storms:
@@ -331,7 +332,7 @@ class TopicConsumer:
             cluster_id=topic.cluster_id,
             topic_id=topic.topic_id,
             topic=topic.name,
-            destination=self._destination,
+            destination=self.destination,
             ranges=[
                 OffsetRange(
                     number,

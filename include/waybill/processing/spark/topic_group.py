@@ -27,6 +27,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from waybill.deployment import DeployedOnTopic
 from waybill.errors import RetryError, StopError, WaybillError
+from waybill.ledger import tell_staged
 from waybill.parking import held_pipelines
 from waybill.processing import Counts, Storm, find_storms
 from waybill.processing.spark.batch_size import MOST_BYTES, BatchSize
@@ -397,6 +398,7 @@ class TopicGroup:
         began: float,
     ) -> None:
         """Commit each topic's share; one that cannot be keeps no other from it."""
+        committed = set[str]()
         infos = [self._consumers[topic].topic for topic in batches]
         states = self._parts.log.states(infos)
         for topic, batch in batches.items():
@@ -408,6 +410,9 @@ class TopicGroup:
                 consumer.check_same_log(state)
                 took_ms = round((time.monotonic() - began) * 1000)
                 consumer.commit(batch, storms[topic], took_ms=took_ms)
+                committed.add(consumer.destination)
+        if committed:
+            tell_staged(self._parts.tracker, committed)
 
     @contextmanager
     def _left_out_if_it_fails(self, topic: str, message: str) -> Iterator[None]:

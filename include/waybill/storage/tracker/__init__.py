@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.columns import text_value as text_value
     from waybill.storage.tracker.engine import TrackerStore as TrackerStore
     from waybill.storage.tracker.engine import open_tracker as open_tracker
+    from waybill.storage.tracker.notified_versions import NOTIFYING_ERRORS as NOTIFYING_ERRORS
+    from waybill.storage.tracker.notified_versions import Notifications as Notifications
     from waybill.storage.tracker.notified_versions import NotifiedVersions as NotifiedVersions
     from waybill.storage.tracker.outcomes import AT_THE_DESTINATION as AT_THE_DESTINATION
     from waybill.storage.tracker.outcomes import COPY as COPY
@@ -72,7 +74,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "columns": ["json_value", "text_value"],
         "engine": ["TrackerStore", "open_tracker"],
-        "notified_versions": ["NotifiedVersions"],
+        "notified_versions": ["NOTIFYING_ERRORS", "Notifications", "NotifiedVersions"],
         "outcomes": ["AT_THE_DESTINATION", "COPY", "HELD_AGAIN", "add_outcomes", "parked_before"],
         "tables": [
             "COUNT_COLUMNS",

@@ -1,4 +1,4 @@
-"""Waiting for a newer version of something in the tracker, by notifications or by time."""
+"""Waiting for what the tracker notifies, or for a newer version of something in it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,58 @@ from waybill.errors import RetryError
 from waybill.storage.tracker.engine import TrackerStore
 
 _LOG = logging.getLogger(__name__)
+NOTIFYING_ERRORS = (SQLAlchemyError, psycopg.Error, RetryError)
+"""What waiting for a notification fails with: the tracker is away, or does not notify."""
+
+
+class Notifications:
+    """What PostgreSQL notifies on a channel. For one thread.
+
+    They are a hint: a connection that was lost, or a pooler that does not pass them on, loses some.
+
+    Args:
+        tracker: that notifies.
+        channel: of PostgreSQL, a plain identifier.
+    """
+
+    def __init__(self, tracker: TrackerStore, channel: str) -> None:
+        self._tracker, self._channel = tracker, channel
+        self._listening: Connection | None = None
+
+    def open(self) -> bool:
+        """Listen; True: it did not before, and nobody was told of what came until now.
+
+        Raises:
+            NOTIFYING_ERRORS: close it, and try again later.
+
+        Cost: where it did not, one connection of the pool, which is kept.
+        """
+        if self._listening is not None:
+            return False
+        connection = self._tracker.engine.connect()
+        self._listening = connection.execution_options(isolation_level="AUTOCOMMIT")
+        self._listening.execute(text(f"LISTEN {self._channel}"))
+        return True
+
+    def wait(self, timeout_s: float) -> list[str]:
+        """Return what is told next, all that comes together; empty: nothing was, for so long.
+
+        It listens by now. Signals are handled meanwhile, and do not end it.
+
+        Raises:
+            NOTIFYING_ERRORS: close it, and try again later.
+        """
+        assert self._listening is not None  # noqa: S101 - narrows a type
+        driver: Any = self._listening.connection.driver_connection
+        # after one: it ends with the packet that brought it, and drops what of that nobody took
+        return [told.payload for told in driver.notifies(timeout=timeout_s, stop_after=1)]
+
+    def close(self) -> None:
+        """Give the connection back."""
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.invalidate()  # no other user of the pool is to get notifications
+            listening.close()
 
 
 class NotifiedVersions:
@@ -29,8 +81,8 @@ class NotifiedVersions:
     def __init__(
         self, tracker: TrackerStore, channel: str, newest: Callable[[Connection], int]
     ) -> None:
-        self._tracker, self._channel, self._newest = tracker, channel, newest
-        self._listening: Connection | None = None
+        self._tracker, self._newest = tracker, newest
+        self._told = Notifications(tracker, channel)
 
     def wait(self, seen: int, timeout_s: float) -> bool:
         """Wait until there is a newer version, at most so long; True: a notification came.
@@ -49,26 +101,19 @@ class NotifiedVersions:
         try:
             if self._came(seen, timeout_s):
                 return True
-        except (SQLAlchemyError, psycopg.Error, RetryError) as error:
+        except NOTIFYING_ERRORS as error:
             _LOG.info("no notifications, looking every %.0f s instead: %s", timeout_s, error)
             self.close()
         time.sleep(max(0.0, end - time.monotonic()))
         return False
 
     def _came(self, seen: int, timeout_s: float) -> bool:
-        if self._listening is None:
-            connection = self._tracker.engine.connect()
-            self._listening = connection.execution_options(isolation_level="AUTOCOMMIT")
-            self._listening.execute(text(f"LISTEN {self._channel}"))
-            with self._tracker.transaction() as looking:  # what came before nobody was told of
+        if self._told.open():
+            with self._tracker.transaction() as looking:
                 if self._newest(looking) != seen:
                     return True
-        driver: Any = self._listening.connection.driver_connection
-        return any(True for _ in driver.notifies(timeout=timeout_s, stop_after=1))
+        return bool(self._told.wait(timeout_s))
 
     def close(self) -> None:
         """Give the connection back."""
-        listening, self._listening = self._listening, None
-        if listening is not None:
-            listening.invalidate()  # no other user of the pool is to get notifications
-            listening.close()
+        self._told.close()
