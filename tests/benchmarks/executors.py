@@ -198,24 +198,51 @@ class ExecutorRun:
 
     def _stage(self, name: str, sizes: Sequence[int], bodies: Sequence[bytes] = ()) -> int:
         """Commit a batch of each size for a destination; return the last commit's number."""
-        from tests.support.books import batch, nothing_parked
+        first = self._staged.get(name, 0)
+        self._staged[name] = first + sum(sizes)
+        return stage_commits(
+            self._tracker, self._objects, self._epoch, name, sizes, first=first, bodies=bodies
+        )
 
-        from waybill.ledger import commit_batch
-        from waybill.ledger.commit import StagedObject
 
-        last = 0
-        for place, rows in enumerate(sizes):
-            key = f"staged/{uuid.uuid4()}.wbs"
-            body = bodies[place] if bodies else staged_body(self._staged.get(name, 0), rows)
-            self._objects.put(key, body)
-            start = self._staged.get(name, 0)
-            self._staged[name] = start + rows
-            done = batch(
-                self._epoch, topic=f"events.{name}", topic_id=name, destination=name,
-                staged=[StagedObject(key, rows, len(body))],
-            )  # fmt: skip
-            last = commit_batch(self._tracker, done, nothing_parked)
-        return last
+def stage_commits(
+    tracker: Any,
+    objects: Any,
+    epoch: int,
+    name: str,
+    sizes: Sequence[int],
+    *,
+    first: int = 0,
+    bodies: Sequence[bytes] = (),
+) -> int:
+    """Commit a batch of each size for a destination; return the last commit's number.
+
+    Args:
+        tracker: the books.
+        objects: where staged objects are put.
+        epoch: of the processing consumer.
+        name: the destination's.
+        sizes: in rows.
+        first: number of the first order.
+        bodies: of the staged objects; empty: they are made.
+    """
+    from tests.support.books import batch, nothing_parked
+
+    from waybill.ledger import commit_batch
+    from waybill.ledger.commit import StagedObject
+
+    last = 0
+    for place, rows in enumerate(sizes):
+        key = f"staged/{uuid.uuid4()}.wbs"
+        body = bodies[place] if bodies else staged_body(first, rows)
+        objects.put(key, body)
+        first += rows
+        done = batch(
+            epoch, topic=f"events.{name}", topic_id=name, destination=name,
+            staged=[StagedObject(key, rows, len(body))],
+        )  # fmt: skip
+        last = commit_batch(tracker, done, nothing_parked)
+    return last
 
 
 def staged_body(first: int, rows: int) -> bytes:

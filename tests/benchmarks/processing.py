@@ -13,7 +13,7 @@ in a process a core (``tuned_loop``: by the thousand, with orjson). ``ledger_ove
 of A's batches that commits take, ``peak_rss_mb`` the memory of driver, JVM, workers and processes of
 user code together (proportional set size), in a run of A of its own: looking costs CPU. Then the
 staged objects of the last A are loaded into PostgreSQL. ``loading_2_vs_1_executors`` and what stands
-beside it: ``executors``.
+beside it: ``executors``; ``backlog_2000_vs_1``: ``backlog``.
 
 Latency: the real applications with default settings, at half of what both can do together on the
 machine; from the lossless producer to a row that the warehouse shows.
@@ -61,6 +61,7 @@ from typing import Any
 
 import psutil
 from tests.benchmarks.application import Application
+from tests.benchmarks.backlog import COMMITS, QUICK_COMMITS, measure_backlog
 from tests.benchmarks.executors import measure_executors
 from tests.benchmarks.home import opened_home
 from tests.benchmarks.latency import TEAM as LATENCY_TEAM
@@ -177,6 +178,7 @@ def main() -> None:
         report |= bench.shares(rounds=1 if quick else NEIGHBOURS_ROUNDS, quick=quick)
         report |= bench.latency(rates, seconds=QUICK_LATENCY_S if quick else LATENCY_S)
         report |= bench.executors(quick=quick)
+        report |= bench.backlog(quick=quick)
     show(report)
     broken = [] if quick else beyond(report)
     for name in broken:
@@ -362,6 +364,17 @@ class Bench:
         rounds = 1 if quick else ROUNDS
         return measure_executors(
             self._first, self._parts[0], self._work / "executors", rows=rows, rounds=rounds
+        )
+
+    def backlog(self, *, quick: bool) -> dict[str, Any]:
+        """Measure a backlog of many small commits against one large commit."""
+        from waybill import services
+
+        settings = self._settings("backlog")
+        services.migrate(settings)
+        commits = QUICK_COMMITS if quick else COMMITS
+        return measure_backlog(
+            settings, self._parts[0], commits=commits, rounds=1 if quick else RIVAL_ROUNDS
         )
 
     def _rivals(self, settings: Any, log: Any, topic: Any, rounds: int) -> dict[str, float]:
@@ -925,6 +938,7 @@ def show(report: dict[str, Any]) -> None:
         f"start of {report['topics']} consumers, s", f"{report['consumers_100_start_s']}", ""
     )
     table.add_row("loading, two executors against one", f"{report['loading_2_vs_1_executors']}", "")
+    table.add_row("loading 2,000 commits, against one", f"{report['backlog_2000_vs_1']}", "")
     table.add_row(
         "a small load in the driver and in a task, ms",
         f"{report['small_load_driver_ms']} and {report['small_load_task_ms']}", "",
