@@ -25,11 +25,11 @@ SHOWN = {
         "processing_cpu_us_per_event", "identity_cpu_us_per_event", "loading_cpu_us_per_row",
         "vs_identity_batch_form", "vs_udf", "vs_loop", "trace_overhead", "failing_10pct_vs_clean",
         "topics_100_vs_1", "idle_topic_cpu_ms_per_s", "group_restart_s", "others_share",
-        "latency_p50_s", "latency_p99_s", "peak_rss_mb",
+        "latency_p50_s", "latency_p99_s", "backlog_2000_vs_1", "peak_rss_mb",
     ),
     "bench-producer": (
         "throughput_ratio_100b", "throughput_ratio_1kb", "throughput_ratio_10kb",
-        "batch_ratio_1kb", "added_cpu_us_1kb", "batch_added_cpu_us_1kb", "append_p50_us_1kb",
+        "batch_ratio_1kb", "values_ratio_1kb", "added_cpu_us_1kb", "batch_added_cpu_us_1kb", "append_p50_us_1kb",
         "append_p99_us_1kb", "wal_bytes_per_message_1kb", "wal_open_s_per_gib",
     ),
     "bench-shapes": (
