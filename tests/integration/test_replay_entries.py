@@ -92,7 +92,7 @@ def test_a_batch_counts_what_came_of_each_replay_that_is_known(tracker: TrackerS
 
 def consumer(tracker: TrackerStore) -> TopicConsumer:
     made = object.__new__(TopicConsumer)
-    made.name, made._destination = "processing/events.t.w", "w"
+    made.name, made.destination = "processing/events.t.w", "w"
     made._holes, made._ends = {}, {0: LogEnd(2, 0)}
     made._epoch = acquire_lease(tracker, made.name, holder="me")
     made.topic = type("Topic", (), {"name": "events.t.w", "cluster_id": "c", "topic_id": "t"})()  # type: ignore[assignment]
