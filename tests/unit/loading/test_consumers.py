@@ -222,6 +222,26 @@ def test_however_many_destinations_are_let_go_of_a_look_takes_seconds(clock):
     assert all(consumer.closed for consumer in app.running.values())
 
 
+def test_one_that_a_look_did_not_come_to_and_that_comes_back_has_not_failed(clock, caplog):
+    app, names = Application(), ["slow", "later"]
+    app.consumers.look(names)
+    first, end = app.running["later"], Consumer.end
+
+    def slow(consumer: Consumer) -> bool:
+        clock[0] += 9
+        return end(consumer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Consumer, "end", slow)
+        app.consumers.look([])
+    assert first.asked
+    first.is_running = False  # its thread ends by itself
+    app.consumers.look(["later"])
+    app.consumers.look(["later"])
+    assert (first.closed, app.started) == (True, [*names, "later"])
+    assert "stopped" not in caplog.text
+
+
 def test_a_consumer_that_stopped_is_tried_again(clock):
     app = Application()
     app.consumers.look(["a"])

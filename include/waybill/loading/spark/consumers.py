@@ -246,6 +246,7 @@ class Consumers:
         names = self._wanted = dict.fromkeys(wanted)
         for name, state in self._states.items():
             if name not in names and state.running is not None:
+                state.is_ending = True  # also of those that this look does not come to
                 state.running.ask_to_end()
         until = time.monotonic() + _STOPPING_S
         for name, state in list(self._states.items()):
