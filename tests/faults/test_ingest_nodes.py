@@ -379,6 +379,9 @@ def read(run, *given):
     result = real_page(run, *given)
     pages.append(1)
     if len(pages) == 5:
+        sender = run._intake.producer._sender
+        with sender.poller._lock:
+            assert not sender._client.flush(30)  # librdkafka's own: it does not wait for linger.ms
         run._deliver_all()
         run._intake.producer.components.maintenance.try_checkpoint()
     if len(pages) == {last}:
