@@ -146,7 +146,7 @@ def _ending(found: SourceDiscovery, written: str | None, most: int) -> Iterator[
     for proposal in found.proposals:
         yield from _refused(proposal.event, found.samples[proposal.event])
     if written is not None:
-        yield f"written to {written}; `waybill pipelines check` comes next"
+        yield f"written to {written}; `waybill test` of its folder comes next"
     elif not found.proposals and not found.unknown:
         yield (
             "nothing to propose: every event is declared, with its key and a column for each field"

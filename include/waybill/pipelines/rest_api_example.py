@@ -183,6 +183,10 @@ def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterat
     yield "            # paginator: { type: cursor, cursor_path: next, cursor_param: cursor }"
     numbers = "type: page_number, base_page: 1, page_param: page, total_path: pages"
     yield f"            # paginator: {{ {numbers} }}"
+    yield "            # what changed since the run before, if the API can be asked for it:"
+    yield '            # params: { since: "{incremental.start_value}" }'
+    since = 'initial_value: "2024-01-01T00:00:00Z", row_order: asc'
+    yield f"            # incremental: {{ cursor_path: updated_at, {since} }}"
 
 
 def _value(api: RestApi, name: str) -> str:
