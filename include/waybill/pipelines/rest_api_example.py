@@ -158,6 +158,9 @@ def _is_opened(egress: EgressGuard | None, host: str, port: int) -> bool:
         return False
 
 
+_NUMBERED_PAGES = "type: page_number, base_page: 1, page_param: page, total_path: pages"
+
+
 def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterator[str]:
     """Yield the lines below ``source.connector``."""
     if api.secrets:
@@ -174,19 +177,21 @@ def _source_lines(api: RestApi, key: tuple[str, ...], connection: str) -> Iterat
         yield f"          primary_key: [{', '.join(map(yaml_text, key))}]"
     yield "          endpoint:"
     yield f"            path: {_quoted(api.path)}"
-    if names := dict.fromkeys(name for name, _ in api.params):
-        given = ", ".join(f"{_literal(name)}: {_value(api, name)}" for name in names)
-        yield f"            params: {{ {given} }}"
+    names = (name for name, _ in api.params)
+    params = [f"{_literal(name)}: {_value(api, name)}" for name in dict.fromkeys(names)]
+    if params:
+        yield f"            params: {{ {', '.join(params)} }}"
     yield "            # where records stand in an answer, and how the next page is asked for, if"
     yield "            # dlt does not find it (it does not where an answer has a number of pages):"
     yield "            # data_selector: data"
     yield "            # paginator: { type: cursor, cursor_path: next, cursor_param: cursor }"
-    numbers = "type: page_number, base_page: 1, page_param: page, total_path: pages"
-    yield f"            # paginator: {{ {numbers} }}"
-    yield "            # what changed since the run before, if the API can be asked for it:"
-    yield '            # params: { since: "{incremental.start_value}" }'
-    since = 'initial_value: "2024-01-01T00:00:00Z", row_order: asc'
-    yield f"            # incremental: {{ cursor_path: updated_at, {since} }}"
+    yield f"            # paginator: {{ {_NUMBERED_PAGES} }}"
+    above = " (params in place of those above)" if params else ""
+    yield f"            # only what changed since, if the API can be asked for it{above}:"
+    changed = ", ".join([*params, 'since: "{incremental.start_value}"'])
+    yield f"            # params: {{ {changed} }}"
+    start = 'initial_value: "2024-01-01T00:00:00Z", row_order: asc'
+    yield f"            # incremental: {{ cursor_path: updated_at, {start} }}"
 
 
 def _value(api: RestApi, name: str) -> str:

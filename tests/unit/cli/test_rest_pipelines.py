@@ -231,6 +231,22 @@ def test_parameters_reach_the_server_as_the_address_has_them(
     assert dict(parse_qsl(urlsplit(asked[0]).query)) == odd
 
 
+@pytest.mark.parametrize("query", ["", "?state=all"])
+def test_the_lines_that_read_only_what_changed_need_no_more_than_to_be_put_in_force(
+    root: Path, port: int, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Api, "seen", asked.append)
+    run("new", "loans", "--connector", "dlt", "--rest-api", f"http://127.0.0.1:{port}/loans{query}")
+    file = root / "loans" / "pipeline.yaml"
+    text = re.sub(r"\n {12}params: .*", "", file.read_text())
+    text = re.sub(r"# (?=(params|incremental): \{)", "", text)
+    text = text.replace("cursor_path: updated_at", "cursor_path: loan_id")
+    file.write_text(text.replace('initial_value: "2024-01-01T00:00:00Z"', "initial_value: 7"))
+    run("sources", "test", "loans")
+    assert parse_qsl(urlsplit(asked[0]).query) == [*parse_qsl(query[1:]), ("since", "7")]
+
+
 def test_each_secret_of_the_address_has_a_place_in_the_connection_that_is_sent(
     root: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
