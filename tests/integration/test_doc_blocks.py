@@ -17,10 +17,12 @@ from tests.support.doc_blocks import shell_blocks
 from tests.support.doc_shell import DocShell
 
 from waybill import services
+from waybill.clusters import ApplicationLease
 from waybill.events import Event, encode
 from waybill.parking import Packer, ParkedEvent
 from waybill.settings import Settings
-from waybill.storage import open_log
+from waybill.stack import environment
+from waybill.storage import open_log, open_tracker
 
 pytestmark = pytest.mark.serves
 
@@ -66,6 +68,14 @@ def checkout(stack_settings: Settings, tmp_path: Path) -> Checkout:
 
 def deployed(checkout: Checkout) -> None:
     checkout.deploy()
+
+
+def at_work(checkout: Checkout) -> None:
+    """Applications that the cluster has."""
+    checkout.deploy()
+    with open_tracker(checkout.settings.tracker) as tracker:
+        for kind in ("processing", "loading"):
+            ApplicationLease.acquire(tracker, kind, "default").renew(at_work=True)
 
 
 def with_rows(checkout: Checkout) -> None:
@@ -130,7 +140,7 @@ def parked_flight(number: int) -> ParkedEvent:
 GIVEN: dict[str, Callable[[Checkout], Any]] = {
     "docs/auditor.md": deployed,
     "docs/command-line.md": with_rows,
-    "docs/destinations.md": deployed,
+    "docs/destinations.md": at_work,
     "docs/parked-events.md": with_parked_flights,
     "docs/pipelines.md": with_versions_and_parked_flights,
     "docs/virtual-clusters.md": deployed,
@@ -141,7 +151,9 @@ GIVEN: dict[str, Callable[[Checkout], Any]] = {
 @pytest.mark.parametrize("page", STACK)
 def test_blocks_do_what_the_page_shows(page: str, checkout: Checkout, tmp_path: Path) -> None:
     GIVEN.get(page, lambda _: None)(checkout)
-    with DocShell(checkout.folder, tmp_path / "shell", checkout.settings.to_env()) as shell:
+    environment.write(checkout.settings)
+    home = {"WAYBILL_HOME": str(checkout.settings.home)}
+    with DocShell(checkout.folder, tmp_path / "shell", home) as shell:
         for block in STACK[page]:
             shell.run(block)
 

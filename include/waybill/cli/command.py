@@ -181,7 +181,7 @@ def _destinations() -> list[str]:
 
 
 _MOST_LISTED = 10
-_NAMED = frozenset({"undeploy", "rollback", "replay", "reread", "settle", "settle-lost"})
+_NAMED = frozenset({"undeploy", "rollback", "replay", "reread", "remove", "settle", "settle-lost"})
 """Commands that are told which: what they do to a wrong one cannot be taken back."""
 _CHOICES: Mapping[str, Callable[[], list[str]]] = {
     DEPLOYED: _deployed,

@@ -1,4 +1,4 @@
-"""``waybill destination list|check|park|unpark|settle``: where events are loaded to."""
+"""``waybill destination list|check|add|set|remove|park|…``: where events are loaded to."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ import typer
 
 from waybill.cli.command import DESTINATION
 from waybill.cli.exit_codes import ExitCode
-from waybill.cli.options import AsJson, Reason, Who, ask, decision
-from waybill.cli.output import counted, echo, print_json, print_line
+from waybill.cli.options import AsJson, Reason, Who, Why, ask, decision, takes
+from waybill.cli.output import counted, echo, plain, print_folded, print_json, print_line
+from waybill.cli.promises import stream_dag, tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
+from waybill.services import DestinationRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from waybill.destinations import Finding
     from waybill.loading import DestinationLine, Waiting
+    from waybill.services import DestinationChange
 
 app = typer.Typer(
     no_args_is_help=True, help="Destinations: how far they are, what waits, whether they respond."
 )
 
 Name = Annotated[str, typer.Argument(metavar=DESTINATION, help="The destination's name.")]
+
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="What a kind needs beside its address."),
+]
+Values = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Another setting: max_rows, max_wait_s, …"),
+]
 
 
 @app.command("list")
@@ -65,6 +77,58 @@ def check(
         echo(f"{name}: {'can be loaded' if ok else 'cannot be loaded as it is'}")
     if not ok:
         raise typer.Exit(ExitCode.FOUND)
+
+
+@app.command()
+@takes(DestinationRequest, argument="name", without={"options", "values"})
+def add(
+    request: DestinationRequest,
+    option: Options = None,
+    set_: Values = None,
+    who: Who = None,
+    why: Why = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Add a destination to the embedded stack: tried, kept, and its applications start anew."""
+    from waybill.services import add_destination
+    from waybill.settings import Settings
+
+    given = {
+        "kind": request.kind or "postgres",
+        "dsn": _address(request.dsn or "-", as_json=as_json),
+    }
+    asked = _asked(request, option, set_, given)
+    _tell(add_destination(Settings(), asked, decision(who, why)), "added", as_json=as_json)
+
+
+@app.command("set")
+@takes(DestinationRequest, argument="name", without={"options", "values"})
+def set_destination(
+    request: DestinationRequest,
+    option: Options = None,
+    set_: Values = None,
+    who: Who = None,
+    why: Why = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Change a destination of the embedded stack; its applications start anew with it."""
+    from waybill.services import change_destination
+    from waybill.settings import Settings
+
+    given = {"dsn": request.dsn and _address(request.dsn, as_json=as_json)}
+    asked = _asked(request, option, set_, given)
+    _tell(change_destination(Settings(), asked, decision(who, why)), "changed", as_json=as_json)
+
+
+@app.command()
+def remove(name: Name, why: Reason, who: Who = None, *, as_json: AsJson = False) -> None:
+    """Remove a destination that no pipeline names from the embedded stack; its tables stay."""
+    from waybill.services import remove_destination
+    from waybill.settings import Settings
+
+    _tell(remove_destination(Settings(), name, decision(who, why)), "removed", as_json=as_json)
 
 
 @app.command()
@@ -134,6 +198,70 @@ def waits(one: Waiting) -> str:
     return f"{words}; to be parked" if one.asked_at is not None else words
 
 
+def _asked(
+    request: DestinationRequest,
+    options: list[str] | None,
+    values: list[str] | None,
+    given: Mapping[str, str | None],
+) -> DestinationRequest:
+    lists = {"options": options or [], "values": values or []}
+    return request.model_copy(update={**given, **lists})
+
+
+def _address(given: str, *, as_json: bool) -> str:
+    """Return an address as it was given, or as standard input has it.
+
+    Raises:
+        InputError: nothing came; or a person would have to be asked with --json.
+    """
+    import sys
+
+    from waybill.errors import InputError
+
+    if given != "-":
+        return given
+    if not sys.stdin.isatty():
+        asked = sys.stdin.read().strip()
+    elif as_json:
+        raise InputError("--json asks no questions: give --dsn, or pipe the address in")
+    else:
+        asked = typer.prompt("Its address (dsn; it is not shown)", hide_input=True, err=True)
+    if not asked:
+        raise InputError("no address: give --dsn, or the address on standard input")
+    return asked
+
+
+def _tell(change: DestinationChange, done: str, *, as_json: bool) -> None:
+    from waybill.settings import Settings
+
+    name = plain(change.name)
+    if as_json:
+        print_json(change.to_json())
+    else:
+        if change.findings:
+            print_table(_step_table(change.findings))
+        if change.is_done:
+            print_folded([f"{name}: {done}; so it is for commands and Airflow's tasks from now on"])
+            print_folded(_restart_lines(change))
+        else:
+            echo(f"{name}: cannot be loaded as it is; nothing was changed")
+    if not change.is_done:
+        raise typer.Exit(ExitCode.FOUND)
+    if change.restarted:
+        dags = sorted({stream_dag(cluster) for cluster in change.restarted})
+        tell_hindrances(Settings(), "the applications do not start anew", dags=dags)
+
+
+def _restart_lines(change: DestinationChange) -> list[str]:
+    if not change.restarted:
+        return ["no application runs; so it is for those that start from now on"]
+    return [
+        f"{' and '.join(kinds)} of cluster {plain(cluster)} start anew with that, within a minute:"
+        f" `waybill clusters show {plain(cluster)}`"
+        for cluster, kinds in change.restarted.items()
+    ]
+
+
 def _troubles(one: DestinationLine) -> list[str]:
     back = [line for rewind in one.rewinds for line in ("", f"{one.name}: {rewind.words}")]
     return [*back, *_waits(one)]
@@ -144,7 +272,7 @@ def _waits(one: DestinationLine) -> list[str]:
     if found is None:
         if one.kind:
             return []
-        return ["", f"{one.name}: not configured; set WAYBILL_DESTINATIONS, start loading again"]
+        return ["", f"{one.name}: not configured; `waybill destination add` adds it"]
     tries = f"{found.attempts:,} {'try' if found.attempts == 1 else 'tries'}"
     lines = ["", f"{one.name}: {waits(found)}", f"  {tries}, {found.code}: {found.error}"]
     if found.asked_at is not None:

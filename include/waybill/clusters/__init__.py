@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from waybill.clusters.processes import process_state as process_state
     from waybill.clusters.records import COORDINATOR as COORDINATOR
     from waybill.clusters.records import read_capacities as read_capacities
+    from waybill.clusters.records import read_clusters as read_clusters
     from waybill.clusters.records import read_consumers as read_consumers
     from waybill.clusters.records import read_topic_looks as read_topic_looks
     from waybill.clusters.request import ClusterRequest as ClusterRequest
@@ -184,7 +185,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "packing": ["PackingPolicy", "assign", "check_pin"],
         "processes": ["process_identity", "process_place", "process_state"],
-        "records": ["COORDINATOR", "read_capacities", "read_consumers", "read_topic_looks"],
+        "records": [
+            "COORDINATOR",
+            "read_capacities",
+            "read_clusters",
+            "read_consumers",
+            "read_topic_looks",
+        ],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
         "serving": ["HeldConsumer", "Serving", "held_words", "serving_words"],
         "status": ["ClusterLine", "ClusterStatus", "cluster_status"],

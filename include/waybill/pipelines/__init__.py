@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from waybill.pipelines.folder import read_inside as read_inside
     from waybill.pipelines.folder import root_of as root_of
     from waybill.pipelines.form import CONNECTORS as CONNECTORS
+    from waybill.pipelines.form import PART as PART
+    from waybill.pipelines.form import PART_PATTERN as PART_PATTERN
     from waybill.pipelines.form import UNKNOWN_PIPELINE as UNKNOWN_PIPELINE
     from waybill.pipelines.form import brought_connectors as brought_connectors
     from waybill.pipelines.index import SHARDS as SHARDS
@@ -141,7 +143,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "document": ["read_document", "yaml_text"],
         "folder": ["SHARED", "folder_names", "has_shared", "read_inside", "root_of"],
-        "form": ["CONNECTORS", "UNKNOWN_PIPELINE", "brought_connectors"],
+        "form": ["CONNECTORS", "PART", "PART_PATTERN", "UNKNOWN_PIPELINE", "brought_connectors"],
         "index": ["SHARDS", "DeclarationIndex", "DeclaredPipeline", "shard_of"],
         "model": [
             "ChildTable",

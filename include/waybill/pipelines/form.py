@@ -155,7 +155,8 @@ def _csv_type(text: str) -> str:
 
 
 PART = "text of 1 to 63 letters, digits, - and _"
-Part = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
+PART_PATTERN = r"^[A-Za-z0-9_-]{1,63}$"
+Part = Annotated[str, StringConstraints(pattern=PART_PATTERN)]
 """A part of a topic's name: no dots, they separate the parts."""
 Identifier = Annotated[str, StringConstraints(min_length=1), AfterValidator(_identifier)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]

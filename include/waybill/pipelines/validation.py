@@ -198,7 +198,7 @@ def _unknown_destination(pipeline: Pipeline, environment: RunEnvironment) -> str
         return ""
     there = ", ".join(sorted(map(shown_name, known)))
     said = f"expected a destination of the settings ({there}); found {shown_name(name)!r}"
-    return said + hint(name, known)
+    return said + (hint(name, known) or "; `waybill destination add` adds one")
 
 
 def check_version(

@@ -66,6 +66,11 @@ if TYPE_CHECKING:
     from waybill.services.destination_queries import Shell as Shell
     from waybill.services.destination_queries import destination_shell as destination_shell
     from waybill.services.destination_queries import query_destination as query_destination
+    from waybill.services.destination_settings import DestinationChange as DestinationChange
+    from waybill.services.destination_settings import DestinationRequest as DestinationRequest
+    from waybill.services.destination_settings import add_destination as add_destination
+    from waybill.services.destination_settings import change_destination as change_destination
+    from waybill.services.destination_settings import remove_destination as remove_destination
     from waybill.services.environment import current_user as current_user
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
@@ -234,6 +239,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "version_diff",
         ],
         "destination_queries": ["Shell", "destination_shell", "query_destination"],
+        "destination_settings": [
+            "DestinationChange",
+            "DestinationRequest",
+            "add_destination",
+            "change_destination",
+            "remove_destination",
+        ],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
             "AskedRun",

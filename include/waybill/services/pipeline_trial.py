@@ -141,7 +141,7 @@ def _try_destination(trial: _Trial) -> None:
     if configured is None:
         said = (
             f"{shown_name(name)!r} was not tried: it is not among the destinations of the settings "
-            "here (WAYBILL_DESTINATIONS)"
+            "here; `waybill destination add` adds one"
         )
         trial.warnings.append(problem_at(trial.directory, place, said))
         return

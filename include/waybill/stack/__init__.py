@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from waybill.stack.doctor import examine as examine
     from waybill.stack.embedded import ServiceStatus as ServiceStatus
     from waybill.stack.embedded import Stack as Stack
+    from waybill.stack.environment import OWN_DESTINATION as OWN_DESTINATION
+    from waybill.stack.environment import changed_destinations as changed_destinations
+    from waybill.stack.environment import kept_destinations as kept_destinations
     from waybill.stack.environment import resolve_paths as resolve_paths
     from waybill.stack.java import find_java as find_java
     from waybill.stack.nodes import LoopbackNodes as LoopbackNodes
@@ -41,7 +44,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "doctor": ["Check", "examine"],
         "embedded": ["ServiceStatus", "Stack"],
-        "environment": ["resolve_paths"],
+        "environment": [
+            "OWN_DESTINATION",
+            "changed_destinations",
+            "kept_destinations",
+            "resolve_paths",
+        ],
         "java": ["find_java"],
         "nodes": ["LoopbackNodes", "NodeCommands"],
         "ports": ["free_port"],

@@ -111,6 +111,8 @@ class Stack:
         """What the last `up` started."""
         self._has_run = False
         """Whether the last `up` found services at work; PostgreSQL may be used alone."""
+        self._kept = environment.kept_destinations(self.home)
+        """What `waybill destination add` changes while this `up` waits for it is not undone."""
         self.not_applied: list[str] = []
         """Names of settings that are not those of services which the last `up` found at work."""
 
@@ -266,13 +268,21 @@ class Stack:
 
     def _tell(self, postgres: Postgres) -> Settings:
         keys = credentials.read_or_draw(self.home)
-        settings = environment.embedded_settings(self.settings, keys, postgres)
+        settings = environment.embedded_settings(self._with_changes(), keys, postgres)
         environment.write(settings)
         if self._has_run:
             self.not_applied = environment.not_applied(settings)
         else:
             environment.keep_started(settings)
         return settings
+
+    def _with_changes(self) -> Settings:
+        """Return the settings with the destinations that were changed since they were read."""
+        before, now = self._kept, environment.kept_destinations(self.home)
+        gone = before.keys() - now.keys()
+        news = {name: one for name, one in now.items() if before.get(name) != one}
+        rest = {name: one for name, one in self.settings.destinations.items() if name not in gone}
+        return self.settings.model_copy(update={"destinations": {**rest, **news}})
 
     def status(self) -> list[ServiceStatus]:
         """Look at every service and every registered process; asks each server, some seconds."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
+from pydantic_settings import DotEnvSettingsSource
 
 from waybill.errors import InputError
 from waybill.settings import ENV_FILE_NAME, DestinationSettings, Settings
@@ -25,6 +28,10 @@ from waybill.stack.postgres import Postgres
 STARTED = Path("run", "settings")
 """Below ``home``: what `keep_started` writes; goes with ``down --wipe``."""
 _APPLIED_AT_ONCE = "WAYBILL_COLLECTOR__EMBEDDED"
+_DESTINATIONS = "WAYBILL_DESTINATIONS"
+OWN_DESTINATION = "warehouse"
+"""The one that `up` brings; its kind and dsn are the stack's own."""
+_WAIT_S = 300.0
 HEAD = "# Written by `waybill up`. Variables of the same name win.\n"
 
 
@@ -68,7 +75,9 @@ def embedded_settings(settings: Settings, keys: Credentials, postgres: Postgres)
         "password": SecretStr(keys.airflow_password),
     }
     kafka = {"bootstrap_servers": f"127.0.0.1:{stack.kafka_port}"}
-    warehouse = DestinationSettings(kind="postgres", dsn=SecretStr(postgres.dsn("warehouse")))
+    place = {"kind": "postgres", "dsn": SecretStr(postgres.dsn(OWN_DESTINATION))}
+    set_before = settings.destinations.get(OWN_DESTINATION, DestinationSettings(**place))
+    warehouse = set_before.model_copy(update=place)
     return resolve_paths(settings).model_copy(
         update={
             "kafka": settings.kafka.model_copy(update=kafka),
@@ -77,7 +86,7 @@ def embedded_settings(settings: Settings, keys: Credentials, postgres: Postgres)
                 update={"dsn": SecretStr(postgres.dsn("waybill"))}
             ),
             "airflow": settings.airflow.model_copy(update=airflow),
-            "destinations": {**settings.destinations, "warehouse": warehouse},
+            "destinations": {**settings.destinations, OWN_DESTINATION: warehouse},
         }
     )
 
@@ -88,8 +97,47 @@ def write(settings: Settings) -> Path:
     Raises:
         InputError: a value holds ``${``, which the file's readers would replace.
     """
-    path = settings.home / ENV_FILE_NAME
-    lines = [f"{name}={_quoted(name, value)}\n" for name, value in variables(settings).items()]
+    return _write(settings.home, variables(settings))
+
+
+def kept_destinations(home: Path) -> dict[str, DestinationSettings]:
+    """Return the destinations that ``stack.env`` names; variables of this process are not asked."""
+    return _destinations(_read(home))
+
+
+@contextmanager
+def changed_destinations(home: Path) -> Iterator[dict[str, DestinationSettings]]:
+    """Give the destinations that ``stack.env`` names; as the caller leaves them they are written.
+
+    No `up`, and no other change, runs meanwhile. Nothing is written where the caller raises.
+
+    Raises:
+        InputError: as `write`.
+        RetryError: an `up` takes over five minutes.
+    """
+    with state_folder.exclusive(home / "run" / ".lock", timeout_s=_WAIT_S):
+        kept = _read(home)
+        there = _destinations(kept)
+        before = kept.get(_DESTINATIONS, "{}")
+        yield there
+        after = _text(there)
+        _write(home, {**kept, _DESTINATIONS: after})
+        _note_applied(home, _DESTINATIONS, before, after)
+
+
+def _read(home: Path) -> dict[str, str]:
+    read = DotEnvSettingsSource(Settings, env_file=home / ENV_FILE_NAME).env_vars
+    return {name.upper(): value for name, value in read.items() if value is not None}
+
+
+def _destinations(kept: Mapping[str, str]) -> dict[str, DestinationSettings]:
+    given = json.loads(kept.get(_DESTINATIONS, "{}"))
+    return {name: DestinationSettings.model_validate(one) for name, one in given.items()}
+
+
+def _write(home: Path, values: Mapping[str, str]) -> Path:
+    path = home / ENV_FILE_NAME
+    lines = [f"{name}={_quoted(name, value)}\n" for name, value in values.items()]
     state_folder.write_private(path, HEAD + "".join(lines))
     return path
 
@@ -128,11 +176,22 @@ def not_applied(settings: Settings) -> list[str]:
     return [name for name in names if before.get(name) != now.get(name)]
 
 
+def _note_applied(home: Path, name: str, before: str, after: str) -> None:
+    """Write that what runs has a setting's new value, where it had the one before."""
+    try:
+        digests = json.loads((home / STARTED).read_text())
+    except (FileNotFoundError, ValueError):
+        return
+    if digests.get(name) == _digest(before):
+        state_folder.write_private(home / STARTED, json.dumps({**digests, name: _digest(after)}))
+
+
 def _digests(settings: Settings) -> dict[str, str]:
-    return {
-        name: hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
-        for name, value in variables(settings).items()
-    }
+    return {name: _digest(value) for name, value in variables(settings).items()}
+
+
+def _digest(value: str) -> str:
+    return hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _text(value: object) -> str:
@@ -159,6 +218,6 @@ def _plain(value: Any) -> Any:
 def _quoted(name: str, value: str) -> str:
     if "${" in value or "\n" in value:
         raise InputError(
-            f"{name}: {value!r} cannot be kept in {ENV_FILE_NAME}: it holds `${{` or a new line"
+            f"{name} cannot be kept in {ENV_FILE_NAME}: its value holds `${{` or a new line"
         )
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

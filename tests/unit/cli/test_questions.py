@@ -23,11 +23,12 @@ ASKING = [
 ]
 QUESTIONS = frozenset({"confirm", "prompt"})
 ASKERS = {
+    "destinations.py": {"_address"},
     "options.py": {"ask"},
     "new_pipeline.py": {"_answer"},
     "undeployments.py": {"_confirm_drop"},
 }
-"""The only functions that ask; `_answer` asks in a terminal only."""
+"""The only functions that ask; `_answer` and `_address` ask in a terminal only."""
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings, S3Settings, Settings, StackSettings
-from waybill.stack import credentials, environment
+from waybill.stack import Stack, credentials, environment
 
 
 def mode(path: Path) -> int:
@@ -105,3 +105,40 @@ def test_settings_that_differ_from_those_of_the_start_are_named_without_values(
     kept = tmp_path / "run" / "settings"
     assert "very-secret" not in kept.read_text()
     assert mode(kept) == 0o600
+
+
+def test_what_is_added_while_an_up_waits_is_kept_and_what_is_removed_does_not_come_back(
+    tmp_path: Path,
+) -> None:
+    lake, dwh = (DestinationSettings(kind="duckdb", dsn=f"/{name}") for name in ("lake", "dwh"))
+    first = settings(tmp_path, destinations={"lake": lake})
+    environment.write(first)
+    (tmp_path / "run").mkdir()
+    waiting = Stack(first.model_copy(update={"destinations": {"lake": lake, "by_variable": dwh}}))
+    with environment.changed_destinations(tmp_path) as there:
+        del there["lake"]
+        there["dwh"] = dwh
+    assert waiting._with_changes().destinations == {"by_variable": dwh, "dwh": dwh}
+
+
+def test_a_change_that_fails_writes_nothing(tmp_path: Path) -> None:
+    path = environment.write(settings(tmp_path))
+    (tmp_path / "run").mkdir()
+    before = path.read_text()
+    with pytest.raises(RuntimeError), environment.changed_destinations(tmp_path) as there:
+        there["lake"] = DestinationSettings(kind="duckdb", dsn="/lake")
+        raise RuntimeError
+    assert path.read_text() == before
+
+
+def test_the_stack_s_own_warehouse_keeps_what_else_was_set(tmp_path: Path) -> None:
+    class Server:
+        def dsn(self, database: str) -> str:
+            return f"postgresql://postgres@/{database}"
+
+    slow = DestinationSettings(dsn="postgresql://old@/x", min_rows=5, max_wait_s=9.0)
+    keys = credentials.read_or_draw(tmp_path)
+    found = environment.embedded_settings(
+        settings(tmp_path, destinations={"warehouse": slow}), keys, Server()
+    ).destinations["warehouse"]
+    assert (found.min_rows, found.dsn.get_secret_value()) == (5, "postgresql://postgres@/warehouse")

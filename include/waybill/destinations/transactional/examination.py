@@ -34,7 +34,7 @@ def examine(
     findings = run_steps(
         [
             ("connect", saying("it answers", check)),
-            ("make Waybill's own tables", saying("schema waybill has them", make_books)),
+            ("make Waybill's own tables", saying("they are in schema waybill", make_books)),
             (
                 "create a table",
                 saying(f"in schema {schema_name}", lambda: engine.ensure([spec])),
