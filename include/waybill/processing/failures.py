@@ -55,6 +55,7 @@ _traceback: Callable[[BaseException], TracebackType | None] = BaseException.__di
     "__traceback__"
 ].__get__
 """As the interpreter has them: a user's class may define both anew."""
+_NO_NUMBER = ([decimal.ConversionSyntax],)
 _RANGE_WORDS = ("must be in", "out of range", "out of bounds")
 
 
@@ -90,9 +91,14 @@ def describe(error: BaseException) -> Fault:
 
 
 def words_of(error: BaseException) -> str:
-    """Return "Type: message", whatever the exception's own ``__str__`` does."""
+    """Return "Type: message", whatever the exception's own ``__str__`` does.
+
+    What `decimal` says of a text that is no number is the representation of a list.
+    """
     name = _name(type(error))
     try:
+        if type(error) is decimal.InvalidOperation and error.args == _NO_NUMBER:
+            return f"{name}: the text is no number (ConversionSyntax)"
         return cut(f"{name}: {error}")
     except (KeyboardInterrupt, EventTimeoutError):
         raise

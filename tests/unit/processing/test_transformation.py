@@ -289,3 +289,8 @@ def test_many_slow_events_in_a_row_are_no_timeout(watchdog: Clock) -> None:
 
     found = results(run(slowly, [event(n) for n in range(6)], watchdog))
     assert [fault for _, _, fault in found] == [None] * 6
+
+
+def test_a_text_that_is_no_number_for_decimal_is_said_in_words() -> None:
+    fault = second("import decimal\nreturn decimal.Decimal('n/a')")
+    assert fault.message == "InvalidOperation: the text is no number (ConversionSyntax)"
