@@ -1322,6 +1322,11 @@ _TEAM_DESTINATIONS = text(
     "SELECT DISTINCT pipelines.team, active.declaration->>'destination' AS destination "
     + _ACTIVE_ONES
 )
+_SENDERS = text(
+    "SELECT pipelines.id, pipelines.team, active.declaration->>'destination' AS destination "
+    + _ACTIVE_ONES
+    + " WHERE pipelines.id = ANY(CAST(:ids AS text[]))"
+)
 _HEADS = text(
     "SELECT pipelines.id, active.declaration "
     "- CAST('{events,transformation_code,shared_code}' AS text[]) " + _ACTIVE_ONES
@@ -1646,6 +1651,15 @@ def active_pipelines(tracker: TrackerStore) -> dict[str, Pipeline]:
     Where these are not looked at, ask for `active_heads`; for one pipeline, `active_pipeline`.
     """
     return ActivePipelines(tracker).read()
+
+
+def elsewhere(connection: Connection, pipeline_ids: Collection[str], topic: str) -> frozenset[str]:
+    """Return those pipelines that send to another topic; undeployed ones too.
+
+    Cost: one statement, by primary keys.
+    """
+    rows = connection.execute(_SENDERS, {"ids": list(pipeline_ids)})
+    return frozenset(row.id for row in rows if topic_name(row.team, row.destination) != topic)
 
 
 def active_heads(tracker: TrackerStore) -> dict[str, PipelineHead]:

@@ -22,6 +22,7 @@ from waybill.deployment import (
     active_pipeline,
     active_pipelines,
     deploy,
+    elsewhere,
     pipeline_of,
 )
 from waybill.errors import InputError
@@ -190,6 +191,20 @@ def test_a_head_is_the_newest_version_without_event_names_and_code(
         )
         for pipeline_id, one in whole.items()
     }
+
+
+def test_pipelines_that_send_to_another_topic_are_told_also_when_they_are_undeployed(
+    tracker: TrackerStore, tmp_path: Path
+) -> None:
+    first = deploy(tracker, orders.write_orders(tmp_path / "a", rows=1), who="ann").pipeline
+    deploy(tracker, edited(tmp_path / "b", id="second", name="second"), who="ann")
+    ids = [first.id, "second", "nobody", "x'; DROP TABLE pipelines; --", ""]
+    with tracker.transaction() as connection:
+        connection.execute(text("UPDATE pipelines SET team = 'red' WHERE id = 'second'"))
+        assert elsewhere(connection, ids, topic_of(first)) == {"second"}
+        there = f"events.red.{first.destination}"
+        assert elsewhere(connection, ids, there) == {first.id}
+        assert elsewhere(connection, [], there) == frozenset()
 
 
 def test_two_deploys_of_one_pipeline_at_once_number_their_versions(

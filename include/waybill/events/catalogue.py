@@ -99,6 +99,11 @@ _ALL: list[ErrorType] = [
             "No deployed pipeline with this id sends to the topic",
             "Deploy it, then replay.",
         ),
+        (
+            "foreign_event",
+            "The event's team or pipeline does not belong to its topic",
+            "Find who wrote it, and take their right to; then discard.",
+        ),
         ("data_ref_missing", "The payload's object is gone", "Restore the object, then replay."),
         (
             "data_ref_refused",

@@ -46,7 +46,7 @@ from waybill.storage.tracker import (
 )
 from waybill.topics import ALL_PARTITIONS, stops_in
 
-Run = Callable[[Sequence[bytes], datetime], ChainResult]
+Run = Callable[[Sequence[bytes], str, datetime], ChainResult]
 """Runs events, in order, through the stages as they were at a time."""
 _LOADER = "loading"
 _RECOVERY = "recovery"
@@ -196,7 +196,8 @@ def recover_lost(
             left += 1
             continue
         try:
-            result = run(_values(tracker, log, item), item.committed_at)
+            values, topic = _values(tracker, log, item)
+            result = run(values, topic, item.committed_at)
         except WaitingError:
             left += 1
             continue
@@ -225,14 +226,15 @@ class WaitingError(LeftError):
     """It cannot be made again before its topic is settled."""
 
 
-def _values(tracker: TrackerStore, log: KafkaLog, item: LostObject) -> list[bytes]:
+def _values(tracker: TrackerStore, log: KafkaLog, item: LostObject) -> tuple[list[bytes], str]:
+    """Return the messages of a staged object, in order, and the topic that they stood in."""
     if not item.offsets:
         raise LeftError("it is of an older release: its offsets are not known")
     check_in_log(tracker, log, item.offsets, item.committed_at, item.commit_number)
     values: list[bytes] = []
     for topic, partition, start, end in item.offsets:
         values += log.read(topic, {partition: (start, end)})
-    return values
+    return values, str(item.offsets[0][0])
 
 
 def check_in_log(

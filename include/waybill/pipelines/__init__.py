@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.model import brings_deletes as brings_deletes
     from waybill.pipelines.model import generation_name as generation_name
     from waybill.pipelines.model import generation_of as generation_of
+    from waybill.pipelines.model import team_of as team_of
     from waybill.pipelines.model import topic_name as topic_name
     from waybill.pipelines.model import topic_of as topic_of
     from waybill.pipelines.problems import Problem as Problem
@@ -158,6 +159,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "brings_deletes",
             "generation_name",
             "generation_of",
+            "team_of",
             "topic_name",
             "topic_of",
         ],

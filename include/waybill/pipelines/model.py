@@ -292,6 +292,11 @@ def generation_of(name: str) -> tuple[str, int]:
     return f"{_PREFIX}.{match[2]}", int(match[1])
 
 
+def team_of(name: str) -> str:
+    """Return the team whose events are in a topic: ``events.<team>.<destination>``."""
+    return name.split(".")[1]
+
+
 def base_topic(name: str) -> str:
     """Return the topic of which this is the name of a generation."""
     return generation_of(name)[0]

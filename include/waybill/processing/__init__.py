@@ -24,6 +24,7 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.processing.chain import MOST_SLICE_BYTES as MOST_SLICE_BYTES
     from waybill.processing.chain import Chain as Chain
+    from waybill.processing.chain import TopicOwner as TopicOwner
     from waybill.processing.clock import Clock as Clock
     from waybill.processing.code_runner import CodeRunner as CodeRunner
     from waybill.processing.code_runner import InProcess as InProcess
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "chain": ["MOST_SLICE_BYTES", "Chain"],
+        "chain": ["MOST_SLICE_BYTES", "Chain", "TopicOwner"],
         "clock": ["Clock"],
         "code_runner": ["CodeRunner", "InProcess", "outcomes_of"],
         "conversion": ["convert"],

@@ -57,6 +57,25 @@ _SHOWN_NAME = 100
 """Characters of an event name that a message quotes."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicOwner:
+    """What belongs to a topic. Who may write to one may name any team and pipeline in an event."""
+
+    team: str
+    foreign: frozenset[str] = frozenset()
+    """Ids of pipelines that send to another topic: those that are known here."""
+
+    def refusal(self, team: str, pipeline_id: str) -> ParkError | None:
+        """Return why an event is to be in no pipeline's books; None: it may belong here."""
+        if team != self.team:
+            words = f"an event of team {_shown(team)} in the topic of team {_shown(self.team)}"
+        elif pipeline_id in self.foreign:
+            words = f"pipeline {_shown(pipeline_id)} sends to another topic"
+        else:
+            return None
+        return ParkError("foreign_event", words, where="source")
+
+
 class _Group(NamedTuple):
     """What a slice's events are grouped by: they take the same way."""
 
@@ -91,6 +110,7 @@ class Chain:
         fetch: returns the payload bytes of a ``dataref``; raises ObjectMissingError, or ParkError.
         retries: of events whose user code meets a transient error; None: they fail at once.
         held: ids of pipelines whose events are parked as they came, before any stage.
+        owner: of the messages' topic; None: what belongs to it is not looked at.
     """
 
     def __init__(
@@ -101,7 +121,9 @@ class Chain:
         fetch: Callable[[str], bytes] | None = None,
         retries: Retries | None = None,
         held: Collection[str] = (),
+        owner: TopicOwner | None = None,
     ) -> None:
+        self._owner = owner
         self._retries = retries
         self._plans = plans
         self._code: CodeRunner = InProcess() if code is None else code
@@ -146,6 +168,10 @@ class Chain:
             else:
                 self._wanted = max(self._wanted, slice_.wanted)
                 for heads, places in slice_.groups(self._chunk.values):
+                    if (foreign := self._foreign(heads)) is not None:
+                        for place in places:
+                            self._park_unreadable(place, foreign)
+                        continue
                     group = _Group(heads.pipeline_id, heads.name, _FIRST_STAGE, replayed=False)
                     self._enter(group, Items(heads, places))
             if taken is not None:
@@ -156,10 +182,7 @@ class Chain:
         groups: dict[tuple[str, str, str, bool], tuple[list[Event], list[int]]] = {}
         for place, value in enumerate(chunk.values):
             try:
-                event = decode_head(value)
-                if event.attempt or event.stage != _FIRST_STAGE:
-                    event = decode(value)
-                    self._enter_late(event)
+                event = self._read(value)
             except ParkError as error:
                 self._park_unreadable(place, error)
                 continue
@@ -178,6 +201,23 @@ class Chain:
             group[1].append(place)
         for key, (events, places) in groups.items():
             self._enter(_Group(*key), Items(events, places))
+
+    def _foreign(self, event: Event | Heads) -> ParkError | None:
+        return None if self._owner is None else self._owner.refusal(event.team, event.pipeline_id)
+
+    def _read(self, value: bytes) -> Event:
+        """Return an event that may enter.
+
+        Raises:
+            ParkError: it is none, or of another topic; or no books of the stage before have it.
+        """
+        event = decode_head(value)
+        if (foreign := self._foreign(event)) is not None:
+            raise foreign
+        if event.attempt or event.stage != _FIRST_STAGE:
+            event = decode(value)
+            self._enter_late(event)
+        return event
 
     def _enter_late(self, event: Event) -> None:
         """Count what comes of a replay; refuse a first pass that says it enters later.
@@ -205,7 +245,7 @@ class Chain:
         event.data_ref = None
 
     def _park_unreadable(self, place: int, error: ParkError) -> None:
-        """Park what is no event. Nobody counted it when it was taken in: that is done here."""
+        """Park what is no event, or nobody's. Nobody counted it when it was taken in: this does."""
         chunk = self._chunk
         minute = chunk.times_us[place] // 60_000_000
         for stage, names in (
@@ -565,8 +605,12 @@ def _mapped(
 
 
 def _unknown_name(plan: Plan, name: str) -> Fault:
-    shown = repr(name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…")
-    return Fault("event_name_unknown", f"{plan.pipeline.name!r} declares no event {shown}")
+    words = f"{plan.pipeline.name!r} declares no event {_shown(name)}"
+    return Fault("event_name_unknown", words)
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}…")
 
 
 def _fault(fault: MappingFault) -> Fault:

@@ -68,6 +68,11 @@ class Counts:
             for index, number in enumerate(row):
                 mine[index] += number
 
+    @property
+    def pipeline_ids(self) -> set[str]:
+        """Return the ids of the pipelines that something is counted of."""
+        return {key[0] for key in self._rows}
+
     def drop(self, pipeline_id: str) -> None:
         """Take out the counters of a pipeline."""
         self._rows = {key: row for key, row in self._rows.items() if key[0] != pipeline_id}

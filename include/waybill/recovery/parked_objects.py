@@ -274,7 +274,7 @@ def _failed_again(
             [record.offset for _, record in records],
             [record.at_ms * 1000 for _, record in records],
         )
-        for failure in find(chunk, batch.began_at, held):
+        for failure in find(chunk, topic, batch.began_at, held):
             event = parked_event(failure, topic, at)
             key = (event.pipeline_id, event.event_name, event.stage, event.error_type)
             a, b, c, d = map(storable, key)

@@ -10,13 +10,13 @@ from sqlalchemy import func, select
 from waybill.deployment import ActivePipelines
 from waybill.loading import Run
 from waybill.mappings import InForce
-from waybill.pipelines import Pipeline, topic_of
-from waybill.processing import Chain, ChainResult, Chunk, CodeRunner, Failure, Plan
+from waybill.pipelines import Pipeline, base_topic, team_of, topic_of
+from waybill.processing import Chain, ChainResult, Chunk, CodeRunner, Failure, Plan, TopicOwner
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import pipeline_versions
 
 _CHUNK = 512
-FindFailures = Callable[[Chunk, datetime, Collection[str]], list[Failure]]
+FindFailures = Callable[[Chunk, str, datetime, Collection[str]], list[Failure]]
 """Runs events through the stages as they were at a time, these pipelines held."""
 
 
@@ -32,8 +32,8 @@ def stages_at(tracker: TrackerStore, *, fetch: Callable[[str], bytes], code: Cod
         code: runs user code.
     """
 
-    def run(values: Sequence[bytes], at: datetime) -> ChainResult:
-        chain = _chain_at(tracker, at, fetch, code)
+    def run(values: Sequence[bytes], topic: str, at: datetime) -> ChainResult:
+        chain = _chain_at(tracker, topic, at, fetch, code)
         zeros = [0] * len(values)
         for _ in _run(chain, Chunk(values, zeros, range(len(values)), zeros)):
             pass
@@ -47,8 +47,8 @@ def failures_at(
 ) -> FindFailures:
     """Return what runs events as ``stages_at`` does, and gives what does not pass, in log order."""
 
-    def run(chunk: Chunk, at: datetime, held: Collection[str]) -> list[Failure]:
-        chain = _chain_at(tracker, at, fetch, code, held)
+    def run(chunk: Chunk, topic: str, at: datetime, held: Collection[str]) -> list[Failure]:
+        chain = _chain_at(tracker, topic, at, fetch, code, held)
         found = [failure for failures in _run(chain, chunk) for failure in failures]
         return sorted(found, key=lambda failure: (failure.partition, failure.offset))
 
@@ -57,20 +57,21 @@ def failures_at(
 
 def _chain_at(
     tracker: TrackerStore,
+    topic: str,
     at: datetime,
     fetch: Callable[[str], bytes],
     code: CodeRunner,
     held: Collection[str] = (),
 ) -> Chain:
-    pipelines = _versions_at(tracker, at)
+    known, base = _versions_at(tracker, at), base_topic(topic)
+    pipelines = {ident: one for ident, one in known.items() if topic_of(one) == base}
     mappings: dict[str, dict[str, InForce]] = {}
-    active = ActivePipelines(tracker)
-    topics = {topic_of(pipeline) for pipeline in pipelines.values()}
-    for deployed in active.read_mapped(topics).values():
+    for deployed in ActivePipelines(tracker).read_mapped({base}).values():
         for (pipeline_id, name), mapping in deployed.mappings.items():
             mappings.setdefault(pipeline_id, {})[name] = mapping
     plans = {one.id: Plan(one, mappings.get(one.id)) for one in pipelines.values()}
-    return Chain(plans, code=code, fetch=fetch, held=held)
+    owner = TopicOwner(team_of(base), frozenset(known.keys() - pipelines.keys()))
+    return Chain(plans, code=code, fetch=fetch, held=held, owner=owner)
 
 
 def _run(chain: Chain, chunk: Chunk) -> Iterator[list[Failure]]:

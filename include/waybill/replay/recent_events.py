@@ -17,6 +17,7 @@ from waybill.access import KEY, MASK, same_name
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.parking import masked_words
+from waybill.pipelines import team_of
 from waybill.processing import DryRunner, Fate
 from waybill.storage import TopicInfo
 
@@ -74,7 +75,7 @@ def recent_events(
         RetryError: Kafka is away.
         StopError: there is no such topic.
     """
-    info = log.describe(topic)
+    info, team = log.describe(topic), team_of(topic)
     marks = log.watermarks(info)
     edges = {number: high for number, (_, high) in marks.items()}
     kept: list[bytes] = []
@@ -90,7 +91,7 @@ def recent_events(
         if not size:
             break
         for value in log.read(topic, ranges):
-            if not _is_wanted(value, pipeline_id, event_name):
+            if not _is_wanted(value, team, pipeline_id, event_name):
                 continue
             seen += 1
             if len(kept) < n:
@@ -102,16 +103,13 @@ def recent_events(
     return kept
 
 
-def _is_wanted(value: bytes, pipeline_id: str, event_name: str) -> bool:
+def _is_wanted(value: bytes, team: str, pipeline_id: str, event_name: str) -> bool:
     try:
         event = decode(value)
     except ParkError:
         return False
-    return (event.pipeline_id, event.name, event.stage) == (
-        pipeline_id,
-        event_name,
-        "transformation",
-    )
+    wanted = (team, pipeline_id, event_name, "transformation")
+    return (event.team, event.pipeline_id, event.name, event.stage) == wanted
 
 
 def compare(

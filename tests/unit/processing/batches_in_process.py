@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +25,9 @@ from waybill.errors import RetryError, StopError
 from waybill.events import encode
 from waybill.mappings import InForce, rules_of, with_learned
 from waybill.pipelines import Pipeline
-from waybill.processing import read_staged
+from waybill.processing import TopicOwner, read_staged
 from waybill.processing.code_runner import InProcess
-from waybill.processing.spark import tasks, topic_group
+from waybill.processing.spark import tasks, topic_consumer, topic_group
 from waybill.processing.spark.batch_size import BatchSize, QueriesAtWork
 from waybill.processing.spark.batches import read_descriptor
 from waybill.processing.spark.executor_settings import ExecutorSettings
@@ -97,6 +98,8 @@ class Consumer(TopicConsumer):
         self.topic = SimpleNamespace(name=name)  # type: ignore[assignment]
         self._kept, self._texts, self._plans = kept, TaskTexts(), 0
         self._in_use, self._positions, self.batch_size = PipelinesInUse(), {}, BatchSize()
+        self._owner = TopicOwner("team")
+        self._tracker = SimpleNamespace(transaction=nullcontext)  # type: ignore[assignment]
         self.committed: list[TopicBatch] = []
         self.learned: list[dict[Any, Any]] = []
         self.away: Exception | None = None
@@ -165,6 +168,7 @@ class Application:
         worker: Any = tasks.Worker(os.getpid(), own, self.objects, self.recorder, None)  # type: ignore[arg-type]
         monkeypatch.setattr(tasks, "_WORKERS", [worker])
         monkeypatch.setattr(tasks, "PayloadReader", lambda objects: None)
+        monkeypatch.setattr(topic_consumer, "elsewhere", lambda *_: frozenset())
         monkeypatch.setattr(topic_group, "run_tasks", self._run_tasks)
         monkeypatch.setattr(topic_group, "held_pipelines", lambda tracker: frozenset())
         self.told: list[set[str]] = []

@@ -8,6 +8,7 @@ from tests.unit.processing.made import event, pipeline
 from tests.unit.processing.test_sandbox import SPENDS
 
 from waybill.events import encode
+from waybill.processing import TopicOwner
 from waybill.processing.spark.batches import read_descriptor
 from waybill.processing.spark.tasks import StageTask, TaskPlan
 
@@ -24,6 +25,7 @@ def transform(event):
 def test_a_team_that_says_it_spent_all_parks_no_event_of_another(monkeypatch):
     ours = pipeline(FAILS_ONCE, ident="p2").model_copy(update={"team": "ours"})
     app = Application(monkeypatch, greedy=pipeline(SPENDS % "1e300"), ours=ours)
+    app.consumers["ours"]._owner = TopicOwner("ours")
     deployed = app.kept.read_mapped(["greedy", "ours"], lambda topic, ids: ids)
     plans = {topic: app.consumers[topic].plan(one) for topic, one in deployed.items()}
     task = StageTask(TaskPlan(plans, [], app.group._parts.executor_settings))

@@ -145,7 +145,9 @@ class Log:
 
 
 def recent(log: Log, n: int) -> list[str]:
-    found = recent_events(log, "t", pipeline_id="p1", event_name="order", n=n, seed=1)
+    found = recent_events(
+        log, "events.team.warehouse", pipeline_id="p1", event_name="order", n=n, seed=1
+    )
     return [decode(value).id for value in found]
 
 

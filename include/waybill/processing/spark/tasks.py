@@ -38,6 +38,7 @@ from waybill.processing import (
     Retries,
     TooMuchMadeError,
     TooSlowError,
+    TopicOwner,
     sandbox_with,
 )
 from waybill.processing.spark.executor_settings import ExecutorSettings
@@ -77,6 +78,8 @@ class TopicPlan:
     """False: what events bring that their mapping has no room for parks."""
     ids: bytes = b""
     """Of all its active pipelines, as JSON; empty: all are in use."""
+    owner: TopicOwner | None = None
+    """What belongs to it; None: that is not looked at."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,7 @@ class StageTask:
             fetch=PayloadReader(worker.objects),
             retries=retries,
             held=self._plan.held,
+            owner=plan.owner,
         )
         output = TaskOutput(
             topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traced

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NoReturn, Self
 
 from sqlalchemy import Connection
 
-from waybill.deployment import ActivePipelines, DeployedOnTopic
+from waybill.deployment import ActivePipelines, DeployedOnTopic, elsewhere
 from waybill.errors import RetryError, StopError
 from waybill.ledger import (
     BatchCommit,
@@ -29,7 +29,8 @@ from waybill.ledger import (
 )
 from waybill.mappings import InForce, LearnedFields, NameRules, learn_once
 from waybill.parking import Parking, record_storm
-from waybill.processing import Counts, Storm, destination_rules
+from waybill.pipelines import UNKNOWN_PIPELINE, base_topic, team_of
+from waybill.processing import Counts, Storm, TopicOwner, destination_rules
 from waybill.processing.spark.batch_size import BatchSize, QueriesAtWork
 from waybill.processing.spark.batches import (
     Descriptor,
@@ -158,6 +159,7 @@ class TopicConsumer:
         """Where its events go."""
         self._rules = destination_rules(destination, parts.settings.destinations)
         self._texts = TaskTexts()
+        self._owner = TopicOwner(team_of(topic.name))
         self._in_use = parts.in_use.setdefault(topic.name, PipelinesInUse())
         self.topic = topic
         self.batch_size = BatchSize()
@@ -229,7 +231,27 @@ class TopicConsumer:
             pipelines=self._texts.of(deployed.pipelines, deployed.mappings),
             learns=learns,
             ids=self._texts.ids(deployed.ids, deployed.pipelines),
+            owner=self._owner,
         )
+
+    def find_foreign(self, deployed: DeployedOnTopic, named: Collection[str]) -> frozenset[str]:
+        """Keep which of these pipelines send to another topic; return those that were not known.
+
+        A pipeline sends to one topic for ever, so they stay so. Cost: a statement where events
+        named pipelines that are not deployed on the topic, none otherwise.
+
+        Args:
+            deployed: what is, on this topic.
+            named: ids of pipelines that its events named.
+        """
+        known = self._owner.foreign
+        unknown = set(named) - deployed.ids - known - {UNKNOWN_PIPELINE}
+        if not unknown:
+            return frozenset()
+        with self._tracker.transaction() as connection:
+            found = elsewhere(connection, unknown, base_topic(self.topic.name))
+        self._owner = replace(self._owner, foreign=known | found)
+        return found
 
     def learn(self, deployed: DeployedOnTopic, descriptors: Sequence[Descriptor]) -> bool:
         """Keep what the tasks of a batch learned, in transactions of some event names each.

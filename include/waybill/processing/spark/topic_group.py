@@ -209,7 +209,8 @@ class TopicGroup:
     def _take_effect(self, spark: SparkSession, ranges: Mapping[str, Ranges]) -> None:
         """Run a batch and commit it; again for topics that are not decided by the first run.
 
-        They taught something, have a storm, or need pipelines that were not sent.
+        They taught something, have a storm, need pipelines that were not sent, or have events of
+        pipelines that send elsewhere.
 
         What the runs before wrote of these is garbage: no row names its objects, nor its batch the
         traces.
@@ -221,7 +222,9 @@ class TopicGroup:
         while pending:
             fresh = {topic: ranges[topic] for topic in sorted(pending)}
             batches, learned, needed = self._run(spark, fresh, context)
-            pending = self._hold(batches, context)
+            pending = self._refuse_foreign(batches)
+            own = {topic: batch for topic, batch in batches.items() if topic not in pending}
+            pending |= self._hold(own, context)
             decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
             if decided:
                 self._commit(decided, context.storms, began=began)
@@ -236,6 +239,20 @@ class TopicGroup:
         return self._parts.pipelines.read_mapped(
             topics, lambda topic, ids: self._consumers[topic].in_use(ids)
         )
+
+    def _refuse_foreign(self, batches: Mapping[str, TopicBatch]) -> set[str]:
+        """Find events of pipelines that send to another topic; return the topics that run again.
+
+        Their events are to be in no books but those of nobody.
+        """
+        found = set()
+        for topic, batch in batches.items():
+            named, consumer = batch.counts.pipeline_ids, self._consumers[topic]
+            if some := consumer.find_foreign(batch.deployed, named):
+                shown = ", ".join(sorted(some)[:3])
+                _LOG.warning("%s: runs again: pipelines of other topics: %s", topic, shown)
+                found.add(topic)
+        return found
 
     def _hold(self, batches: Mapping[str, TopicBatch], context: RunContext) -> set[str]:
         """Hold pipelines with a storm; return their topics, which run again."""
