@@ -8,9 +8,9 @@ task, or Airflow itself, leaves the applications running, and the next task, on 
 
 | to | do |
 |---|---|
-| stop the applications | `waybill clusters stop <cluster>`, or set the Airflow variable `waybill_stream_<cluster>` to `stop`; within a minute they are stopped and kept so |
-| start them again | `waybill clusters start <cluster>`; or delete the variable, or set it to `run`: whichever stopped them |
-| replace them by new ones | `waybill clusters restart <cluster>` |
+| stop the applications | `waybill clusters stop <cluster>`, or *Stop* on the page *Clusters*: within a minute they are stopped and kept so |
+| start them again | `waybill clusters start <cluster>`, or *Start* there |
+| replace them by new ones | `waybill clusters restart <cluster>`, or *Restart* there |
 | supervise no longer | pause this DAG: at once nobody looks any more; the applications run on, unwatched |
 
 A run is a shift: of six hours for `stream_default`, of a quarter of an hour for `stream_clusters`, so that a new

@@ -49,9 +49,13 @@ def settings(stack_settings, tmp_path, monkeypatch):
 
 def look(settings):
     """Look at both as the tasks do; return the looks."""
-    from waybill_airflow.supervision import look_at
+    from waybill.services import supervise_application
+    from waybill_airflow.spark_submit import spark_backends
 
-    return [look_at(settings, kind, "default") for kind in applications.KINDS]
+    backends = spark_backends(settings)
+    return [
+        supervise_application(settings, kind, "default", backends) for kind in applications.KINDS
+    ]
 
 
 def row(settings, kind):

@@ -63,6 +63,10 @@ LISTS = {
 """Routes that show each user the own teams' only: where in the answer."""
 
 
+CLUSTER = {f"/api/clusters/{{name}}/{verb}" for verb in ("stop", "start", "restart")}
+"""Routes that reach every team of a cluster: who may not is tried in `test_web_clusters`."""
+
+
 def routes():
     """Return (method, path) of every route that the application answers."""
     from waybill_airflow.web.app import app
@@ -120,7 +124,7 @@ def test_there_are_the_routes_that_these_tests_know(airflow_app):
     paths = {path for _, path in routes()}
     known = NO_TEAM | set(LISTS) | {path for path in paths for one in OF_A_TEAM if one in path}
     known |= {"/api/discard", "/api/undo-discard", "/api/runs/{dag_id}/{run_id}"}
-    known |= {"/api/team-history"}
+    known |= {"/api/team-history", *CLUSTER}
     known |= {path for path in paths if path.startswith("/api/trails")}
     assert paths == known
     assert len(routes()) >= 20
@@ -149,7 +153,11 @@ def test_another_teams_partition_is_refused_by_every_route(web):
     own, others, nobodys = web.two_teams()
     tried = 0
     for method, path in routes():
-        if path in NO_TEAM or path in LISTS or path.startswith(("/api/runs/", "/api/trails")):
+        if (
+            path in NO_TEAM | CLUSTER
+            or path in LISTS
+            or path.startswith(("/api/runs/", "/api/trails"))
+        ):
             continue
         for partition_id in (others, nobodys):
             answer = ask(web, "pia", method, path, partition_id)

@@ -194,3 +194,45 @@ def test_the_page_is_there_for_who_may_view(clusters):
     answer = clusters.ask("otto", "GET", "/clusters")
     assert (answer.status_code, "clusters.js" in answer.text) == (200, True)
     assert clusters.ask("nell", "GET", "/clusters").status_code == 403
+
+
+def wanted(web):
+    return dict(web.lot.sql("SELECT DISTINCT cluster, wanted FROM applications"))
+
+
+def test_applications_are_stopped_started_and_replaced_by_who_may(clusters):
+    body = {"why": "the broker is replaced"}
+    assert clusters.post("ann", "/api/clusters/second/stop", body)["changed"] is True
+    assert clusters.post("ann", "/api/clusters/second/stop", body)["changed"] is False
+    assert wanted(clusters) == {"default": "running", "second": "stopped"}
+    by_name = {one["name"]: one for one in clusters.get("ann", "/api/clusters")["clusters"]}
+    assert by_name["second"]["may_operate"] is True
+    assert clusters.post("ann", "/api/clusters/second/start", body)["changed"] is True
+    assert wanted(clusters) == {"default": "running", "second": "running"}
+    again = clusters.post("ann", "/api/clusters/second/restart", body)
+    assert (again["changed"], again["applications"]) == (True, ["processing"])
+    assert clusters.post("ann", "/api/clusters/second/restart", body)["applications"] == []
+    asked = {(one["action"], one["who"]) for one in clusters.get("ann", "/api/audit")["entries"]}
+    assert {("stop_cluster", "ann"), ("restart_cluster", "ann")} <= asked
+
+
+@pytest.mark.parametrize("verb", ["stop", "start", "restart"])
+def test_who_has_not_all_teams_of_a_cluster_or_not_airflows_right_may_not(clusters, verb):
+    before = clusters.lot.sql("SELECT cluster, kind, wanted, restart_epoch FROM applications")
+    for user, name, words in (
+        ("otto", "second", "serves teams for whose events"),
+        ("uma", "default", "serves teams for whose events"),
+        ("vic", "second", "Airflow does not let"),
+    ):
+        answer = clusters.ask(user, "POST", f"/api/clusters/{name}/{verb}", json={"why": "x"})
+        assert answer.status_code == 403, (user, name)
+        assert words in answer.json()["detail"]
+        assert "aviation" not in answer.text.replace("'uma'", "")
+    assert clusters.ask("nell", "POST", f"/api/clusters/second/{verb}", json={}).status_code == 403
+    assert clusters.ask("ann", "POST", f"/api/clusters/none/{verb}", json={}).status_code == 404
+    foreign = {"x-waybill": "1", "sec-fetch-site": "cross-site"}
+    answer = clusters.ask("ann", "POST", f"/api/clusters/second/{verb}", json={}, headers=foreign)
+    assert answer.status_code == 403
+    assert (
+        clusters.lot.sql("SELECT cluster, kind, wanted, restart_epoch FROM applications") == before
+    )

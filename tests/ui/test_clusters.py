@@ -198,3 +198,20 @@ def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_clusters):
             one.resize(width, 860)
             wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
             assert wide == 0, (view, width)
+
+
+def test_a_clusters_applications_are_stopped_and_started_on_its_page(open_clusters, teams):
+    one = open_clusters(hash_of(cluster="default"))
+    bar = one.frame.get_by_role("toolbar", name="Applications of default")
+    expect(bar.get_by_role("button")).to_have_text(["Restart", "Stop"])
+    bar.get_by_role("button", name="Stop").click()
+    dialog = one.frame.get_by_role("dialog")
+    expect(dialog).to_contain_text("nothing is lost")
+    dialog.get_by_label("Why").fill("the broker is <b>replaced</b>")
+    dialog.get_by_role("button", name="Stop").click()
+    expect(one.frame.get_by_text("default: Its applications end.")).to_be_visible()
+    expect(bar.get_by_role("button")).to_have_text(["Start"])
+    bar.get_by_role("button", name="Start").click()
+    dialog.get_by_label("Why").fill("it is back")
+    dialog.get_by_role("button", name="Start").click()
+    expect(bar.get_by_role("button")).to_have_text(["Restart", "Stop"])

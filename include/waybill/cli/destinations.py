@@ -10,9 +10,9 @@ from waybill.cli.command import DESTINATION
 from waybill.cli.exit_codes import ExitCode
 from waybill.cli.options import AsJson, Reason, Who, Why, ask, decision, takes
 from waybill.cli.output import counted, echo, plain, print_folded, print_json, print_line
-from waybill.cli.promises import stream_dag, tell_hindrances
+from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
-from waybill.services import DestinationRequest
+from waybill.services import DestinationRequest, stream_dag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,13 +20,6 @@ UNPAUSE = (
 _WAITING = ("queued", "running")
 
 
-def stream_dag(cluster: str) -> str:
-    """Return the DAG that supervises a cluster's applications, and starts them anew."""
-    from waybill.clusters import DEFAULT_CLUSTER
-
-    return "stream_default" if cluster == DEFAULT_CLUSTER else "stream_clusters"
-
-
 def tell_hindrances(
     settings: Settings,
     promise: str,

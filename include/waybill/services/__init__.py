@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from waybill.services.collector import run_collector as run_collector
     from waybill.services.dag_health import DagHealth as DagHealth
     from waybill.services.dag_health import DagWork as DagWork
+    from waybill.services.dag_health import stream_dag as stream_dag
     from waybill.services.dag_health import work_health as work_health
     from waybill.services.deployments import VersionDiff as VersionDiff
     from waybill.services.deployments import active_beside as active_beside
@@ -228,7 +229,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unpin_team",
         ],
         "collector": ["run_collector"],
-        "dag_health": ["DagHealth", "DagWork", "work_health"],
+        "dag_health": ["DagHealth", "DagWork", "stream_dag", "work_health"],
         "deployments": [
             "VersionDiff",
             "active_beside",

@@ -55,6 +55,13 @@ class DagHealth:
     """Why it could not be checked, or not all of it; "": it was."""
 
 
+def stream_dag(cluster: str) -> str:
+    """Return the DAG that supervises a cluster's applications."""
+    from waybill.clusters import DEFAULT_CLUSTER
+
+    return "stream_default" if cluster == DEFAULT_CLUSTER else "stream_clusters"
+
+
 def work_health(settings: Settings, work: DagWork) -> DagHealth:
     """Return what hinders work that DAGs and jobs of upkeep are to do; never fails.
 

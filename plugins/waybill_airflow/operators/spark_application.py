@@ -8,10 +8,8 @@ in one query, and wakes a task where reports stay away or something else is want
 Who may end what
 - A task that is killed, timed out, marked, cleared, or whose worker or triggerer dies leaves the
   application running. The next task, on any worker, goes on from the row.
-- Stopping needs a clear request: ``waybill clusters stop``, or the Airflow variable
-  ``waybill_stream_<virtual cluster>`` set to ``stop``, which is read at most twice a minute. The
-  application is kept stopped until ``waybill clusters start``, or the variable says ``run`` or is
-  gone.
+- Stopping needs a clear request: ``waybill clusters stop``, or *Stop* on the page *Clusters*. The
+  application is kept stopped until ``waybill clusters start``, or *Start* there.
 - A task ends by itself after its ``shift`` and succeeds, so that logs, code and workers change
   hands.
 
@@ -27,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperator
 
 from waybill_airflow.failures import read_settings
-from waybill_airflow.supervision import look_at
+from waybill_airflow.spark_submit import spark_backends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,9 +88,12 @@ class SparkApplicationOperator(BaseOperator):
 
     def _supervise(self, until_s: float | None, *, starts: int) -> dict[str, JsonValue]:
         from waybill.errors import RetryError
+        from waybill.services import supervise_application
 
         try:
-            look = look_at(read_settings(), self.kind, self.virtual_cluster)
+            settings = read_settings()
+            backends = spark_backends(settings)
+            look = supervise_application(settings, self.kind, self.virtual_cluster, backends)
         except RetryError as error:
             if self._is_over(until_s):
                 raise

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from waybill_airflow.supervision import is_news, read_request
 from waybill_airflow.triggers.shared_rows import SharedRows
 
 if TYPE_CHECKING:
@@ -19,10 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from waybill.clusters import Application, ApplicationKind
-    from waybill_airflow.supervision import Request
 
-_LOG = logging.getLogger(__name__)
-_REQUEST_MAX_AGE_S = 30.0
 _UNANSWERED_S = 60.0
 """After so long without the tracker a task looks, which says what is wrong."""
 
@@ -64,8 +58,6 @@ class ApplicationTrigger(BaseTrigger):
         self.until_s = until_s
         self.quiet_s = quiet_s
         self.poll_s = poll_s
-        self._request: Request | None = None
-        self._request_read_at = float("-inf")
         self._answered_at = float("inf")
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -100,17 +92,7 @@ class ApplicationTrigger(BaseTrigger):
             return time.monotonic() - self._answered_at >= _UNANSWERED_S
         self._answered_at = time.monotonic()
         row = rows.get((self.cluster, self.kind))
-        return row is None or needs_look(row) or is_news(await self._read_request(), row)
-
-    async def _read_request(self) -> Request | None:
-        now = time.monotonic()
-        if now - self._request_read_at >= _REQUEST_MAX_AGE_S:
-            self._request_read_at = now
-            try:
-                self._request = await asyncio.to_thread(read_request, self.cluster)
-            except AirflowRuntimeError as error:
-                _LOG.warning("the variable of %s was not read: %s", self.cluster, error)
-        return self._request
+        return row is None or needs_look(row)
 
 
 __all__ = ["ROWS", "ApplicationTrigger"]

@@ -2,30 +2,48 @@
 
 Who may view a team's parked events sees where the team is and why; other teams, a cluster's Spark
 configuration, names of hosts and what the coordinator could not do are for who may view every team.
-Decisions are made on the command line: they reach every team of a cluster.
+To stop, start and replace a cluster's applications reaches every team in it: it needs the
+permission `replay` for all of them, and Airflow's right to change the DAG that supervises the
+applications. All other decisions are made on the command line.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 from fastapi import APIRouter, HTTPException, Path, Query, status
 from pydantic import BaseModel, Field
 
+from waybill.access import Decision
 from waybill.clusters import (
     MOST_TEAMS,
+    ApplicationKind,
     ClusterLine,
     ClusterStatus,
     HistorySpan,
     cluster_history,
     cluster_status,
+    restart_cluster,
+    start_cluster,
+    stop_cluster,
     team_history,
 )
 from waybill.errors import InputError
-from waybill_airflow.web.guard import Viewer, absent, require
-from waybill_airflow.web.models import problems
+from waybill.services import stream_dag
+from waybill_airflow.airflow_internals import may_change_dag
+from waybill_airflow.web.guard import UserDep, Viewer, absent, require
+from waybill_airflow.web.models import ClusterBody, problems
 from waybill_airflow.web.services import parked_events
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+
+    from waybill.access import Access
+    from waybill.storage import TrackerStore
+
+T = TypeVar("T")
 router = APIRouter(prefix="/api", tags=["clusters"])
 SpanOf = Annotated[HistorySpan, Query(description="How far back.")]
 Teams = Annotated[
@@ -137,13 +155,15 @@ class ClusterOut(BaseModel):
     applications: list[ApplicationOut]
     teams: list[TeamOut] = Field(description="The user's.")
     spark_conf: dict[str, str] | None = Field(description="For who may view every team.")
+    may_operate: bool = Field(description="You may stop, start and replace its applications.")
 
     @classmethod
-    def of(cls, line: ClusterLine, teams: tuple[str, ...] | None) -> Self:
+    def of(cls, line: ClusterLine, teams: tuple[str, ...] | None, *, may_operate: bool) -> Self:
         """Return a cluster with these teams; None: all."""
         said = line.to_json()
         own = [one for one in said["teams"] if teams is None or one["team"] in teams]
-        known = {name: said[name] for name in cls.model_fields}
+        known = {name: said[name] for name in cls.model_fields if name != "may_operate"}
+        known["may_operate"] = may_operate
         if teams is not None:
             hidden = [_without_names(one) for one in said["applications"]]
             known |= {"applications": hidden, "spark_conf": None, "unserved": ""}
@@ -251,23 +271,27 @@ class ClusterDetail(Clusters):
     history: list[MinuteOut] = Field(description="The oldest first.")
 
 
-def _said(found: ClusterStatus, teams: tuple[str, ...] | None) -> dict[str, Any]:
+def _said(found: ClusterStatus, access: Access, user: BaseUser) -> dict[str, Any]:
+    teams = access.teams("view")
     decisions = [one.to_json() for one in found.decisions]
     if teams is not None:
         decisions = [one | {"problems": []} for one in decisions if one["team"] in teams]
     return {
         "version": found.version,
-        "clusters": [ClusterOut.of(one, teams) for one in found.clusters],
+        "clusters": [
+            ClusterOut.of(one, teams, may_operate=not _refusal(access, user, one))
+            for one in found.clusters
+        ],
         "decisions": decisions,
         "problems": list(found.problems) if teams is None else [],
     }
 
 
 @router.get("/clusters", summary="Virtual clusters")
-def clusters(access: Viewer) -> Clusters:
+def clusters(access: Viewer, user: UserDep) -> Clusters:
     """Return all clusters, each with the user's teams, and what was decided about these."""
     found = cluster_status(parked_events().tracker)
-    return Clusters(**_said(found, access.teams("view")))
+    return Clusters(**_said(found, access, user))
 
 
 @router.get(
@@ -275,7 +299,7 @@ def clusters(access: Viewer) -> Clusters:
     responses=problems(_404="There is no such cluster."),
     summary="A virtual cluster and its last day",
 )
-def cluster(access: Viewer, name: ClusterName) -> ClusterDetail:
+def cluster(access: Viewer, user: UserDep, name: ClusterName) -> ClusterDetail:
     """Return one cluster, and what it needed in each minute of the last day."""
     try:
         found = cluster_status(parked_events().tracker, name)
@@ -285,7 +309,89 @@ def cluster(access: Viewer, name: ClusterName) -> ClusterDetail:
     shown = [
         MinuteOut(**{field: row[field] for field in MinuteOut.model_fields}) for row in history
     ]
-    return ClusterDetail(**_said(found, access.teams("view")), history=shown)
+    return ClusterDetail(**_said(found, access, user), history=shown)
+
+
+class ClusterOperation(BaseModel):
+    """What came of a decision about a cluster's applications."""
+
+    name: str
+    changed: bool = Field(description="False: it was so already, or no application runs.")
+    applications: list[ApplicationKind] = Field(description="Those that start anew.")
+
+
+_OPERATE = problems(
+    _403="The cluster serves teams whose events you may not replay, or Airflow does not let you "
+    "change the DAG that supervises it.",
+    _404="There is no such cluster.",
+)
+
+
+@router.post("/clusters/{name}/stop", responses=_OPERATE, summary="Stop a cluster's applications")
+def stop(access: Viewer, user: UserDep, name: ClusterName, body: ClusterBody) -> ClusterOperation:
+    """End its applications, and keep them so: its teams' events wait in Kafka, and in staging."""
+    return _wanted(stop_cluster, access, user, name, body)
+
+
+@router.post("/clusters/{name}/start", responses=_OPERATE, summary="Start a cluster's applications")
+def start(access: Viewer, user: UserDep, name: ClusterName, body: ClusterBody) -> ClusterOperation:
+    """Have its applications run again."""
+    return _wanted(start_cluster, access, user, name, body)
+
+
+@router.post(
+    "/clusters/{name}/restart", responses=_OPERATE, summary="Replace a cluster's applications"
+)
+def restart(
+    access: Viewer, user: UserDep, name: ClusterName, body: ClusterBody
+) -> ClusterOperation:
+    """Replace those that run by new ones, with settings and code as they are now."""
+    kinds = _decided(restart_cluster, access, user, name, body)
+    return ClusterOperation(name=name, changed=bool(kinds), applications=kinds)
+
+
+def _wanted(
+    decide: Callable[[TrackerStore, str, Decision], bool],
+    access: Access,
+    user: BaseUser,
+    name: str,
+    body: ClusterBody,
+) -> ClusterOperation:
+    changed = _decided(decide, access, user, name, body)
+    return ClusterOperation(name=name, changed=changed, applications=[])
+
+
+def _decided(
+    decide: Callable[[TrackerStore, str, Decision], T],
+    access: Access,
+    user: BaseUser,
+    name: str,
+    body: ClusterBody,
+) -> T:
+    tracker = parked_events().tracker
+    try:
+        [line] = cluster_status(tracker, name).clusters
+        if refusal := _refusal(access, user, line):
+            raise HTTPException(status.HTTP_403_FORBIDDEN, refusal)
+        return decide(tracker, name, Decision(access.user, body.why))
+    except InputError as error:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
+
+
+def _refusal(access: Access, user: BaseUser, line: ClusterLine) -> str:
+    """Return why a user may not stop, start and replace a cluster's applications; "": they may."""
+    if not all(access.may("replay", one.load.team) for one in line.teams):
+        return (
+            f"cluster {line.cluster.name!r} serves teams for whose events {access.user!r} has no "
+            "permission 'replay'"
+        )
+    dag_id = stream_dag(line.cluster.name)
+    if not may_change_dag(user, dag_id):
+        return (
+            f"Airflow does not let {access.user!r} change the DAG {dag_id!r}, which supervises "
+            "the applications"
+        )
+    return ""
 
 
 @router.get("/cluster-history", summary="Virtual clusters over time")

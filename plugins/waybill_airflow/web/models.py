@@ -341,6 +341,12 @@ class CampaignBody(_Body):
     why: str = Field("", max_length=2000, description="The reason, for the audit log.")
 
 
+class ClusterBody(_Body):
+    """Why a cluster's applications are stopped, started or replaced."""
+
+    why: str = Field("", max_length=2000, description="The reason, for the audit log.")
+
+
 class MarkBody(_Body):
     """What to wait for."""
 

@@ -2,6 +2,7 @@
 
 import { tellOuter } from "./address.js";
 import { ask } from "./client.js";
+import { clusterActions } from "./cluster_actions.js";
 import { card, decisionList, problemList, span as words } from "./cluster_card.js";
 import { fill, h, icon } from "./dom.js";
 import { live, spanChoice } from "./live_page.js";
@@ -40,9 +41,9 @@ function show() {
   read();
   tellOuter();
   table = view.cluster ? new TeamTable(view.team) : null;
-  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), crumbs: h("div", {}), state: h("div", { class: "states" }), cards: h("div", { class: "clusters" }), teams: h("div", {}), decisions: h("section", { class: "decided", "aria-labelledby": "decided" }) };
+  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), crumbs: h("div", {}), state: h("div", { class: "states" }), actions: h("div", {}), cards: h("div", { class: "clusters" }), teams: h("div", {}), decisions: h("section", { class: "decided", "aria-labelledby": "decided" }) };
   fill(page, parts.crumbs, h("header", { class: "head" }, h("div", {}, parts.title, parts.words), parts.totals), parts.state,
-    h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), h("p", { class: "muted mark-key" }, h("i", {}), "a team came or went", h("i", { class: "hot-key" }), "hot team or partition")), parts.cards, parts.teams, parts.decisions);
+    h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), h("p", { class: "muted mark-key" }, h("i", {}), "a team came or went", h("i", { class: "hot-key" }), "hot team or partition")), parts.actions, parts.cards, parts.teams, parts.decisions);
   return load();
 }
 
@@ -71,6 +72,7 @@ function draw(found, history) {
   drawTotals(shown);
   fill(parts.state, stale(found), problemList(found.problems), view.cluster && !one && h("div", { class: "empty" }, icon("info"), h("p", {}, "There is no such cluster any more."), h("p", { class: "muted" }, "Go back to all clusters.")));
   fill(parts.cards, shown.map((cluster) => card(cluster, { grid: history, series: history.series[cluster.name], hot: history.hot[cluster.name], decisions, own: world.me.teams !== "all", href: view.cluster ? null : hashOf({ ...view, cluster: cluster.name }) })));
+  fill(parts.actions, one && clusterActions(one, load));
   fill(parts.teams, one && table.draw(one));
   fill(parts.decisions, h("h2", { id: "decided" }, "Decisions"), decisionList(decisions));
   if (read) [...page.querySelectorAll(".plot")].find((one) => one.dataset.chart === read)?.focus({ preventScroll: true });
