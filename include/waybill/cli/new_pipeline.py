@@ -125,12 +125,12 @@ def new(request: NewPipeline, *, yes: NoQuestions = False, as_json: AsJson = Fal
 
     del yes  # the questions have been asked
     settings = Settings()
-    taps, egress = settings.sources.taps, EgressGuard(settings.egress)
+    egress = EgressGuard(settings.egress)
     written = write_new(
         settings.pipelines_dir,
         request,
         settings.destinations,
-        taps,
+        settings.sources,
         egress=egress,
         table_key=TablePlaces(settings.destinations).key,
     )

@@ -41,6 +41,7 @@ from waybill.pipelines.validation import (
     load_pipeline,
 )
 from waybill.request import Request
+from waybill.settings import SourceSettings
 
 if TYPE_CHECKING:
     from waybill.egress import EgressGuard
@@ -62,6 +63,9 @@ _OPTION_OF = {
     ("rest_api",): "--rest-api",
 }
 """What a field of the declaration is made from, where that is not the option of its name."""
+
+
+NO_SOURCES = SourceSettings()
 
 
 class NewPipeline(Request):
@@ -151,7 +155,7 @@ def write_new(
     root: Path,
     new: NewPipeline,
     destinations: Collection[str] = (),
-    taps: Collection[str] = (),
+    sources: SourceSettings = NO_SOURCES,
     *,
     egress: EgressGuard | None = None,
     table_key: TableKey = as_spelled,
@@ -162,7 +166,7 @@ def write_new(
         root: the folder of pipelines.
         new: what it is to be.
         destinations: names that the settings have; none: that of the embedded stack.
-        taps: Singer taps that the settings have.
+        sources: what the settings let sources read.
         egress: where sources may connect to; None: to the public internet.
         table_key: which tables are one in these destinations.
 
@@ -173,7 +177,7 @@ def write_new(
     _refuse(_no_text(new))
     destination = _destination(new.destination, destinations)
     columns = _columns(new.key_columns)
-    source = _source(new, columns, taps, egress)
+    source = _source(new, columns, sources, egress)
     declaration = _declaration(new, destination, columns, source)
     whole = declaration.replace(_NOT_KNOWN, _key_lines(new))
     _refuse(_mistakes(whole, new))
@@ -204,15 +208,15 @@ def write_new(
 def _source(
     new: NewPipeline,
     columns: ExampleColumns,
-    taps: Collection[str] = (),
+    sources: SourceSettings = NO_SOURCES,
     egress: EgressGuard | None = None,
 ) -> SourceExample:
     if new.rest_api is not None:
         key = () if new.key is None else new.key_columns
         return rest_example(new.rest_api, new.name, key, egress)
     if new.path is not None:
-        return files_source(new.path)
-    return source_example(new.connector, new.name, _table(new), columns, sorted(taps))
+        return files_source(new.path, sources.roots)
+    return source_example(new.connector, new.name, _table(new), columns, sorted(sources.taps))
 
 
 def wrong_value(field: str, value: str) -> str:

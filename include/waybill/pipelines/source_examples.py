@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os.path import normpath
+from pathlib import Path
 
 from waybill.pipelines.document import yaml_text
 from waybill.pipelines.source_path import roots_advice, roots_setting
@@ -105,12 +107,18 @@ def _files(_name: str, _table: str, columns: ExampleColumns) -> SourceExample:
     return SourceExample(lines, {"inbox/records.csv": _records(columns)})
 
 
-def files_source(path: str) -> SourceExample:
-    """Return the source of a new pipeline that reads files of the user's own."""
+def files_source(path: str, roots: Sequence[Path] = ()) -> SourceExample:
+    """Return the source of a new pipeline that reads files of the user's own.
+
+    Args:
+        path: with `*` for any part of a name.
+        roots: folders that sources may read already.
+    """
     lines = ("  options:", f"    path: {yaml_text(path)}")
     if path.startswith("/"):
         folder = re.split(r"[*?\[]", path)[0].rpartition("/")[0]
-        return SourceExample(lines, advice=roots_advice(folder))
+        if not any(Path(normpath(folder)).is_relative_to(root) for root in roots):
+            return SourceExample(lines, advice=roots_advice(folder, roots))
     return SourceExample(lines)
 
 
@@ -152,6 +160,7 @@ def _sql(name: str, table: str, _columns: ExampleColumns) -> SourceExample:
     advice = connection_advice(connection, _DATABASE)
     advice += (
         "\nof SQLite: options.file, no connection; sources may read files below /data by"
+        "\n  (with the folders that are in it already)"
         f"\n  {roots_setting('/data')}"
     )
     advice += "\n" + "\n  ".join(_UNSEEN)

@@ -256,6 +256,18 @@ def test_advice_is_in_lines_that_a_terminal_has_room_for(root, monkeypatch):
     assert "\n  WAYBILL_SOURCES__ROOTS='[\"/data\"]'\n" in said
 
 
+def test_roots_that_are_there_stay_in_the_advice_and_a_folder_below_one_needs_none(
+    root, monkeypatch
+):
+    monkeypatch.setenv("WAYBILL_SOURCES__ROOTS", '["/srv/in"]')
+    files = ("--connector", "files", "--path")
+    assert "ROOTS=" not in run("new", "a", *files, "/srv/in/./loans/*.jsonl")
+    assert "ROOTS=" not in run("new", "b", *files, "/srv/in/*.jsonl")
+    for name, path in (("c", "/srv/inner/*.jsonl"), ("d", "/srv/in/../out/*.jsonl")):
+        said = run("new", name, *files, path)
+        assert 'WAYBILL_SOURCES__ROOTS=\'["/srv/in", "/srv/' in said, path
+
+
 def test_files_of_the_users_own_are_named_and_opened(root):
     run("new", "rides", "--connector", "files", "--path", "in/*.jsonl")
     text = (root / "rides" / "pipeline.yaml").read_text()
