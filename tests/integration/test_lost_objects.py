@@ -22,7 +22,7 @@ from waybill.ledger.commit import StagedObject, write_counts
 from waybill.loading.quarantine import lost_objects, recover_lost, settle_lost
 from waybill.parking import new_staged_again_key
 from waybill.parking.refreshing import refresh
-from waybill.pipelines import load_pipeline, topic_of
+from waybill.pipelines import load_pipeline, team_of, topic_of
 from waybill.reconciliation import audit
 from waybill.reconciliation.balance_report import balance
 from waybill.recovery.past_stages import stages_at
@@ -64,14 +64,14 @@ class Processed:
         for number in numbers:
             data = {"number": number, "amount": number * 3, "note": "n"}
             event = Event(
-                f"e{number}", "test-orders", "t", "order", f"[{number}]", 0, number, MINUTE,
+                f"e{number}", "test-orders", team_of(name), "order", f"[{number}]", 0, number, MINUTE,
                 "2026-01-01T00:00:00Z", data, stage="transformation",
             )  # fmt: skip
             producer.produce(name, encode(event), partition=0)
         assert producer.flush(30) == 0
         start, self._end = self._end, self._end + len(numbers)
         values = list(self.log.read(name, {0: (start, self._end)}))
-        result = self.run(values, datetime.now(UTC))
+        result = self.run(values, name, datetime.now(UTC))
         rows, body = result.staged.rows, result.staged.finish()
         key = f"staged/2026/01/01/{numbers[0]}.wbs"
         self.loads.objects.put(key, body)

@@ -20,6 +20,7 @@ from waybill.ledger import commit_batch
 from waybill.parking import ObjectDescriptor, Packer, ParkedGroupFilter, Parking, new_key
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.quarantine import quarantine_missing
+from waybill.pipelines import team_of
 from waybill.processing import Chunk
 from waybill.processing.failed_events import identity_of, parked_event
 from waybill.reconciliation.balance_report import balance
@@ -41,6 +42,24 @@ class Parked(Processed):
         self.parking = Parking(self.loads.tracker, self.loads.objects)
         self.find = failures_at(self.loads.tracker, fetch=self.loads.objects.get, code=sandbox())
         self.next = 0
+
+    def order(self, number: int, amount: object = BAD) -> bytes:
+        data = {"number": number, "amount": amount, "note": "n"}
+        return encode(
+            Event(
+                f"e{number}",
+                "test-orders",
+                team_of(self.topic.name),
+                "order",
+                f"[{number}]",
+                0,
+                number,
+                MINUTE,
+                "2026-01-01T00:00:00Z",
+                data,
+                stage="transformation",
+            )
+        )
 
     def park(self, *messages: bytes, objects: int = 1) -> list[str]:
         """Send messages and commit a batch of them; returns its parked objects, in order."""
@@ -69,7 +88,7 @@ class Parked(Processed):
             [one.offset for one in records],
             [one.at_ms * 1000 for one in records],
         )
-        return list(self.find(chunk, datetime.now(UTC), ()))
+        return list(self.find(chunk, name, datetime.now(UTC), ()))
 
     def _commit(self, tasks, done) -> list[str]:
         described = []
@@ -127,25 +146,6 @@ def batch_of(parked, *ranges):
     )  # fmt: skip
 
 
-def order(number: int, amount: object = BAD) -> bytes:
-    data = {"number": number, "amount": amount, "note": "n"}
-    return encode(
-        Event(
-            f"e{number}",
-            "test-orders",
-            "t",
-            "order",
-            f"[{number}]",
-            0,
-            number,
-            MINUTE,
-            "2026-01-01T00:00:00Z",
-            data,
-            stage="transformation",
-        )
-    )
-
-
 @pytest.fixture
 def parked(loads, kafka, tmp_path):  # noqa: F811
     return Parked(loads, kafka, tmp_path)
@@ -153,9 +153,16 @@ def parked(loads, kafka, tmp_path):  # noqa: F811
 
 def test_a_parked_object_that_is_gone_is_made_again_from_kafka_once(parked):
     gone, kept = parked.park(
-        order(1), order(2), order(3, 9), b"no event", b"nor this", order(4), b"\xff", objects=2
+        parked.order(1),
+        parked.order(2),
+        parked.order(3, 9),
+        b"no event",
+        b"nor this",
+        parked.order(4),
+        b"\xff",
+        objects=2,
     )
-    parked.park(order(5))
+    parked.park(parked.order(5))
     before = parked.events()
     assert len(before) == 7
     parked.lose(gone)
@@ -174,7 +181,7 @@ def test_a_parked_object_that_is_gone_is_made_again_from_kafka_once(parked):
 
 
 def test_the_watch_of_each_minute_does_it_and_a_replay_takes_the_events(parked, kafka):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     before = parked.events()
     parked.loads.objects.delete([gone])
     settings = Settings(
@@ -198,7 +205,7 @@ def test_the_watch_of_each_minute_does_it_and_a_replay_takes_the_events(parked, 
 
 
 def test_what_a_replay_found_damaged_is_made_again(parked):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     before = parked.events()
     parked.loads.objects.put(gone, b"x" * len(parked.loads.objects.get(gone)))
     [partition] = parked.parking.partitions()
@@ -213,7 +220,7 @@ def test_what_a_replay_found_damaged_is_made_again(parked):
 
 @pytest.mark.parametrize("damage", ["cut", "other bytes"])
 def test_the_watch_finds_what_is_damaged_before_a_replay_does(parked, damage):
-    [damaged] = parked.park(order(1), order(2))
+    [damaged] = parked.park(parked.order(1), parked.order(2))
     before = parked.events()
     body = parked.loads.objects.get(damaged)
     parked.loads.objects.put(damaged, body[:20] if damage == "cut" else b"x" * len(body))
@@ -228,7 +235,7 @@ def test_the_watch_finds_what_is_damaged_before_a_replay_does(parked, damage):
 
 
 def test_a_whole_object_is_left_alone_and_a_discarded_one_too(parked):
-    [whole] = parked.park(order(1))
+    [whole] = parked.park(parked.order(1))
     assert parked.parking.quarantine_damaged([whole], who=WHO) == 0
     parked.loads.objects.put(whole, b"x")
     parked.parking.discard(ParkedGroupFilter(pipeline_id="test-orders"), Decision("ann", "test"))
@@ -237,8 +244,8 @@ def test_a_whole_object_is_left_alone_and_a_discarded_one_too(parked):
 
 
 def test_a_copy_that_was_left_out_is_left_out_again(parked):
-    parked.park(order(1))
-    [gone] = parked.park(order(1), order(2))
+    parked.park(parked.order(1))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     before = parked.events()
     assert len(before) == 2
     parked.lose(gone)
@@ -247,7 +254,7 @@ def test_a_copy_that_was_left_out_is_left_out_again(parked):
 
 
 def test_a_kill_before_the_transaction_leaves_garbage_only(parked):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     before = parked.events()
     parked.lose(gone)
 
@@ -270,7 +277,7 @@ def test_a_kill_before_the_transaction_leaves_garbage_only(parked):
 
 
 def test_an_object_that_is_back_is_taken_as_it_was(parked):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     body = parked.loads.objects.get(gone)
     before = parked.events()
     parked.lose(gone)
@@ -280,7 +287,7 @@ def test_an_object_that_is_back_is_taken_as_it_was(parked):
 
 
 def test_what_kafka_has_no_more_is_unrecoverable_and_told_once(parked, monkeypatch):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     parked.lose(gone)
     parked.log.delete_records(parked.topic.name, {0: 2})
     assert parked.recover_parked().unrecoverable == 2
@@ -300,7 +307,7 @@ def test_what_kafka_has_no_more_is_unrecoverable_and_told_once(parked, monkeypat
 
 
 def test_the_balance_tells_what_is_unrecoverable_from_what_waits_in_quarantine(parked):
-    [gone], [other] = parked.park(order(1), order(2)), parked.park(order(4))
+    [gone], [other] = parked.park(parked.order(1), parked.order(2)), parked.park(parked.order(4))
     parked.lose(gone, other)
     parked.log.delete_records(parked.topic.name, {0: 2})
     found = balance(parked.loads.tracker, parked.log)
@@ -323,7 +330,7 @@ def test_the_balance_tells_what_is_unrecoverable_from_what_waits_in_quarantine(p
 
 
 def test_what_fails_otherwise_now_is_left(parked):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     parked.lose(gone)
     parked.find = lambda *_: []
     assert parked.recover_parked().unrecoverable == 2
@@ -331,8 +338,8 @@ def test_what_fails_otherwise_now_is_left(parked):
 
 
 def test_records_are_kept_while_parked_events_of_them_are_to_be_made_again(parked):
-    [gone] = parked.park(order(1), order(2))
-    parked.park(order(3))
+    [gone] = parked.park(parked.order(1), parked.order(2))
+    parked.park(parked.order(3))
     loads_ = parked.loads
     loads_.sql(
         "INSERT INTO load_positions (destination, last_commit) VALUES (:d, :n) "
@@ -379,8 +386,8 @@ def settled_cut(parked, partition: int, cut_at: int | None) -> None:
 
 
 def test_events_below_a_cut_that_was_settled_are_made_again_and_those_above_are_not(parked):
-    [below] = parked.park(order(1), order(2))
-    [above] = parked.park(order(4), order(5))
+    [below] = parked.park(parked.order(1), parked.order(2))
+    [above] = parked.park(parked.order(4), parked.order(5))
     before = parked.events()
     settled_cut(parked, 0, cut_at=3)
     parked.lose(below, above)
@@ -394,14 +401,16 @@ def test_events_below_a_cut_that_was_settled_are_made_again_and_those_above_are_
 
 
 def test_where_a_log_was_cut_at_nobody_knows_what_nothing_older_is_made_again(parked):
-    [lost] = parked.park(order(1), order(2))
+    [lost] = parked.park(parked.order(1), parked.order(2))
     settled_cut(parked, 0, cut_at=None)
     parked.lose(lost)
     assert parked.recover_parked().unrecoverable == 2
 
 
 def test_a_cut_of_one_kafka_partition_gives_up_nothing_of_another_of_the_same_commit(parked):
-    [first, second] = parked.park_in_both([order(1), order(2)], [order(4), order(5)])
+    [first, second] = parked.park_in_both(
+        [parked.order(1), parked.order(2)], [parked.order(4), parked.order(5)]
+    )
     settled_cut(parked, 0, cut_at=0)
     parked.lose(first, second)
     done = parked.recover_parked()
