@@ -152,6 +152,7 @@ class Bench:
         """Run a fresh consumer, with books of its own, over a whole topic."""
         from tests.support.topic_queries import start_query
 
+        from waybill.pipelines import team_of
         from waybill.processing.spark.topic_consumer import ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
@@ -162,12 +163,15 @@ class Bench:
         objects = open_objects(settings.s3)
         before = puts(objects)
         with open_tracker(settings.tracker) as tracker:
+            move_pipelines(tracker, team_of(topic.name))
             parts = ProcessingParts.over(settings, tracker, log, objects)
             checkpoint = settings.spark.work_dir / "checkpoint"
             figures = self._follow(
                 lambda: start_query(self._spark, parts, topic, checkpoint=checkpoint), events
             )
             partitions, parked = count_parked(tracker)
+            if name.startswith("clean") and parked:
+                raise SystemExit(f"{name}: {parked} events parked that nothing is wrong with")
         tasks = topic.partitions * figures["batches"]
         return figures | {
             "partitions": partitions,
@@ -276,6 +280,7 @@ def fill(settings: Any, topic: str, size: Size, *, failing: bool) -> None:
     from confluent_kafka import Producer
 
     from waybill.events import Event, encode, event_id
+    from waybill.pipelines import team_of
 
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers, **BROKER})
     for number in range(size.events):
@@ -286,7 +291,7 @@ def fill(settings: Any, topic: str, size: Size, *, failing: bool) -> None:
         event = Event(
             event_id(pipeline, name, key, version=None, content=key.encode()),
             pipeline,
-            TEAM,
+            team_of(topic),
             name,
             key,
             0,
@@ -305,6 +310,16 @@ def fill(settings: Any, topic: str, size: Size, *, failing: bool) -> None:
             producer.poll(0)
     if left := producer.flush(120):
         raise SystemExit(f"{left} events did not get into Kafka")
+
+
+def move_pipelines(tracker: Any, team: str) -> None:
+    """Have the pipelines be of a team: each kind has a topic of its own."""
+    from sqlalchemy import text
+
+    named = "UPDATE pipeline_versions SET declaration = jsonb_set(declaration, '{team}', to_jsonb(CAST(:team AS text)))"
+    with tracker.transaction() as connection:
+        connection.execute(text("UPDATE pipelines SET team = :team"), {"team": team})
+        connection.execute(text(named), {"team": team})
 
 
 def copied(base: Any, fresh: Any) -> Any:

@@ -23,6 +23,7 @@ _TAKE_ANY_NAME = {
     "new": "makes it",
     "pipelines new": "makes it",
     "clusters create": "makes it",
+    "destination add": "makes it",
     "clusters delete": "what is gone already is deleted",
     "capacity simulate": "one of a few words",
     "notices test": "an owner is whoever is to be told",

@@ -325,7 +325,7 @@ def test_an_older_application_that_wakes_up_takes_no_consumer_from_a_newer_one(
 ) -> None:
     nothing: Any = None  # it asks the tracker first, and no other
     parts = ProcessingParts.over(Settings(_env_file=None), tracker, nothing, nothing)
-    topic = TopicInfo("t", "cluster", "id", 1)
+    topic = TopicInfo("events.t.w", "cluster", "id", 1)
 
     def read(by: ApplicationLease) -> None:
         TopicConsumer(parts, topic, destination="w", holder="default:x", check=by.check)
@@ -335,7 +335,7 @@ def test_an_older_application_that_wakes_up_takes_no_consumer_from_a_newer_one(
 
     older = lease(tracker)  # it is frozen while it opens its topics
     newer = lease(tracker)
-    for take, consumer in ((read, "processing/t"), (load, "loading/w")):
+    for take, consumer in ((read, "processing/events.t.w"), (load, "loading/w")):
         take(newer)
         with pytest.raises(FencedError, match=f"epoch {older.epoch} is over"):
             take(older)

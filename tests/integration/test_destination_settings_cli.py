@@ -138,6 +138,11 @@ def test_one_that_cannot_be_loaded_is_not_added_unless_that_is_asked_for(
             ("dwh", "--no-check", "--dsn", f"{NOBODY}?a=${{B}}"),
             "its value holds `${` or a new line",
         ),
+        (
+            ("dwh", "--dsn", NOBODY, "--set", f"postgres://u:{SECRET}@h?x=1"),
+            "--set: no such setting",
+        ),
+        (("dwh", "--kind", "duckdb", "--dsn", NOBODY), "for duckdb the path of a file"),
         (("dwh",), "give --dsn, or the address on standard input"),
     ],
 )
@@ -177,6 +182,7 @@ def test_settings_are_changed_one_by_one(tracker: TrackerStore, run: Run) -> Non
     )
     run("add", "lake", "--kind", "iceberg", "--dsn", "ice", "--option", "catalog=a", "--no-check")
     run("set", "lake", "--option", "name=b", "--option", "catalog=", "--no-check")
+    assert "--kind needs --dsn" in run("set", "lake", "--kind", "duckdb", code=1).output
     options = {k: v.get_secret_value() for k, v in kept()["lake"].options.items()}
     assert options == {"name": "b"}
 
@@ -198,21 +204,32 @@ def test_one_that_pipelines_name_or_commits_wait_for_is_not_removed(
     assert "dwh" in kept()
 
 
-def test_a_pipeline_s_destination_is_not_removed(
-    tracker: TrackerStore, run: Run, tmp_path: Path
+def test_a_pipelines_destination_is_removed_once_it_is_undeployed(
+    tracker: TrackerStore, run: Run
 ) -> None:
     run("add", "lake", "--kind", "duckdb", "--dsn", "lake.duckdb")
+    of_red = "SELECT id FROM pipelines WHERE name = 'red'"
     with tracker.transaction() as connection:
         connection.execute(
             text(
                 "UPDATE pipeline_versions SET declaration ="
                 " jsonb_set(declaration, '{destination}', '\"lake\"')"
-                " WHERE declaration->>'name' = 'red'"
+                f" WHERE pipeline_id = ({of_red})"
             )
         )
     words = run("remove", "lake", "--why", "x", code=1).output
     assert "deployed pipelines name it: red;" in words
     assert "lake" in kept()
+    undeploying = "INSERT INTO undeployments (pipeline_id, asked_by, why, drop_tables)"
+    with tracker.transaction() as connection:
+        connection.execute(
+            text(f"{undeploying} SELECT id, 'ann', 'x', true FROM ({of_red}) AS red")
+        )
+    assert "name it: red" in run("remove", "lake", "--why", "x", code=1).output
+    with tracker.transaction() as connection:
+        connection.execute(text("UPDATE undeployments SET done_at = now()"))
+    run("remove", "lake", "--why", "x")
+    assert "lake" not in kept()
 
 
 def test_without_a_stack_the_variables_are_named(

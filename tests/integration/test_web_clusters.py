@@ -218,10 +218,12 @@ def test_applications_are_stopped_started_and_replaced_by_who_may(clusters):
 
 @pytest.mark.parametrize("verb", ["stop", "start", "restart"])
 def test_who_has_not_all_teams_of_a_cluster_or_not_airflows_right_may_not(clusters, verb):
+    create_cluster(clusters.lot.tracker, ClusterRequest(name="third"), ANN)
     before = clusters.lot.sql("SELECT cluster, kind, wanted, restart_epoch FROM applications")
     for user, name, words in (
-        ("otto", "second", "serves teams for whose events"),
-        ("uma", "default", "serves teams for whose events"),
+        ("otto", "second", "has no permission 'replay' for the events of all teams"),
+        ("uma", "default", "has no permission 'replay' for the events of all teams"),
+        ("uma", "third", "for one that serves none it takes that of all"),
         ("vic", "second", "Airflow does not let"),
     ):
         answer = clusters.ask(user, "POST", f"/api/clusters/{name}/{verb}", json={"why": "x"})

@@ -192,3 +192,24 @@ def test_what_processing_parks_again_is_added_to_its_replay(web, partition):
     again = [(make_event(30, stage="mapping"), False), (make_event(31, stage="mapping"), True)]
     recorded(web, 92, ANY_REPLAY, again)
     assert standings(web, partition)[0] == ("parked again", heard)
+
+
+def test_a_destination_that_is_added_while_the_server_runs_is_shown(web):
+    from waybill_airflow.web.services import OPENED
+
+    def kinds():
+        found = web.get("ann", "/api/destinations")["destinations"]
+        return {one["name"]: one["kind"] for one in found}
+
+    before = kinds()
+    file = OPENED.settings().home / "stack.env"
+    assert not file.exists()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file.write_text(
+            'WAYBILL_DESTINATIONS=\'{"added": {"kind": "duckdb", "dsn": "/tmp/added.duckdb"}}\'\n'
+        )
+        assert kinds() == {**before, "added": "duckdb"}
+    finally:
+        file.unlink()
+    assert kinds() == before

@@ -112,7 +112,7 @@ class ParkedEventsService:
     ) -> None:
         self.tracker = self._tracker = tracker
         self._objects = objects
-        self._destinations, self._s3 = destinations, s3
+        self.destinations, self._s3 = destinations, s3
         self._looks = AccessLog()
         self.parking = Parking(tracker, objects)
 
@@ -423,7 +423,7 @@ class ParkedEventsService:
             partition.id,
             Decision(who),
             on_change=on_change,
-            healthy=answering(self._destinations, self._s3),
+            healthy=answering(self.destinations, self._s3),
         )
 
     def unmark(self, partition: ParkedGroup, *, who: str) -> bool:

@@ -81,7 +81,8 @@ def add_destination(
     Raises:
         InputError: the name, kind, address or a setting is wrong; another one has the name.
         NotFoundError: no embedded stack was started here.
-        RetryError: the tracker does not answer; nothing was changed.
+        RetryError: the tracker does not answer. If it went away once the settings were written, the
+            same command again, or `waybill clusters restart`, has the applications start anew.
     """
     wanted = _wanted(request, None)
     return _apply(settings, request, wanted, decision)
@@ -95,17 +96,20 @@ def change_destination(
     Raises:
         InputError: a setting is wrong, or is the stack's own.
         NotFoundError: there is no such destination, or no embedded stack here.
-        RetryError: the tracker does not answer; nothing was changed.
+        RetryError: the tracker does not answer. If it went away once the settings were written, the
+            same command again, or `waybill clusters restart`, has the applications start anew.
     """
     from waybill.stack import OWN_DESTINATION, kept_destinations
 
     _require_stack(settings, request.name)
     before = _known(kept_destinations(settings.home), request.name)
-    if request.name == OWN_DESTINATION and (request.kind or request.dsn):
+    if request.name == OWN_DESTINATION and (request.kind, request.dsn) != (None, None):
         raise InputError(
             f"destination {request.name!r} is the embedded stack's own: its kind and dsn stay;"
             " add another one under another name"
         )
+    if request.kind is not None and request.dsn is None:
+        raise InputError("--kind needs --dsn: what is an address for one kind is none for another")
     return _apply(settings, request, _wanted(request, before), decision, before)
 
 
@@ -115,9 +119,9 @@ def remove_destination(settings: Settings, name: str, decision: Decision) -> Des
     Raises:
         InputError: it is the stack's own, a deployed pipeline names it, or commits wait for it.
         NotFoundError: there is no such destination, or no embedded stack here.
-        RetryError: the tracker does not answer; nothing was changed.
+        RetryError: the tracker does not answer. If it went away once the settings were written, the
+            same command again, or `waybill clusters restart`, has the applications start anew.
     """
-    from waybill.loading import destination_lines
     from waybill.stack import OWN_DESTINATION, changed_destinations
 
     _require_stack(settings, name)
@@ -127,21 +131,31 @@ def remove_destination(settings: Settings, name: str, decision: Decision) -> Des
     with open_tracker(settings.tracker) as tracker:
         with changed_destinations(settings.home) as destinations:
             gone = _known(destinations, name)
-            for line in destination_lines(tracker, {name: gone}):
-                if line.name == name and line.pipelines:
-                    raise InputError(
-                        f"destination {name!r}: deployed pipelines name it:"
-                        f" {', '.join(line.pipelines)}; undeploy them, or deploy them with another"
-                    )
-                if line.name == name and line.behind:
-                    raise InputError(
-                        f"destination {name!r}: {line.behind:,} commits wait to be loaded; wait,"
-                        " or have them parked with `waybill destination park`"
-                    )
+            _refuse_needed(tracker, name, gone)
+            _note(tracker, "remove_destination", name, gone.kind, decision)
             del destinations[name]
-        _note(tracker, "remove_destination", name, gone.kind, decision)
         return DestinationChange(
             name, gone.kind, is_done=True, restarted=_restart(tracker, decision)
+        )
+
+
+def _refuse_needed(tracker: TrackerStore, name: str, settings: DestinationSettings) -> None:
+    from waybill.deployment import sending_pipelines
+    from waybill.loading import destination_lines
+
+    with tracker.transaction() as connection:
+        senders = sending_pipelines(connection, name)
+    if senders:
+        raise InputError(
+            f"destination {name!r}: deployed pipelines name it: {', '.join(senders)}; undeploy them"
+        )
+    behind = sum(
+        one.behind for one in destination_lines(tracker, {name: settings}) if one.name == name
+    )
+    if behind:
+        raise InputError(
+            f"destination {name!r}: {behind:,} commits wait to be loaded; wait, or have them parked"
+            " with `waybill destination park`"
         )
 
 
@@ -168,9 +182,9 @@ def _apply(
             return DestinationChange(name, wanted.kind, is_done=False, findings=findings)
         with changed_destinations(settings.home) as destinations:
             _refuse_another(destinations, name, wanted, before)
+            action = "add_destination" if before is None else "change_destination"
+            _note(tracker, action, name, wanted.kind, decision)
             destinations[name] = wanted
-        action = "add_destination" if before is None else "change_destination"
-        _note(tracker, action, name, wanted.kind, decision)
         restarted = _restart(tracker, decision)
     return DestinationChange(
         name, wanted.kind, is_done=True, findings=findings, restarted=restarted
@@ -269,6 +283,8 @@ def _wanted(request: DestinationRequest, before: DestinationSettings | None) -> 
 
     if not re.match(PART_PATTERN, request.name) or request.name.endswith("\n"):
         raise InputError(f"a destination's name is {PART}")
+    if request.dsn == "" or (request.kind == "duckdb" and "://" in (request.dsn or "")):
+        raise InputError("--dsn: expected an address of this kind; for duckdb the path of a file")
     values: dict[str, Any] = {} if before is None else before.model_dump()
     if request.kind is not None:
         values["kind"] = request.kind
@@ -281,7 +297,8 @@ def _wanted(request: DestinationRequest, before: DestinationSettings | None) -> 
     known = [one for one in DestinationSettings.model_fields if one not in _SAID_OTHERWISE]
     for name, value in _pairs("--set", request.values):
         if name not in known:
-            raise InputError(f"--set {name}: no such setting; {nearest_or_all(name, known)}")
+            shown = f" {name}" if _NAME.fullmatch(name) else ""  # else it may be an address
+            raise InputError(f"--set{shown}: no such setting; {nearest_or_all(name, known)}")
         values[name] = None if value == "null" else value
     return _validated(request.name, values)
 
@@ -297,6 +314,7 @@ def _validated(name: str, values: Mapping[str, Any]) -> DestinationSettings:
         raise InputError(f"destination {name!r}: {'; '.join(faults)}") from None
 
 
+_NAME = re.compile("[a-z_]{1,40}")
 _SAID_OTHERWISE = ("kind", "dsn", "options")
 
 

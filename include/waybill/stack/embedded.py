@@ -171,7 +171,9 @@ class Stack:
     def with_collector(self, *, wanted: bool) -> Stack:
         """Return the stack with the collector among its services, or without it."""
         own = self.settings.collector.model_copy(update={"embedded": wanted})
-        return Stack(self.settings.model_copy(update={"collector": own}))
+        stack = Stack(self.settings.model_copy(update={"collector": own}))
+        stack._kept = self._kept
+        return stack
 
     def up(
         self, *, free_ports: bool = False, notice: Notice = lambda _name, _what: None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 from pydantic_settings import DotEnvSettingsSource
 
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.settings import ENV_FILE_NAME, DestinationSettings, Settings
 from waybill.stack import state_folder
 from waybill.stack.airflow import USER
@@ -112,10 +113,16 @@ def changed_destinations(home: Path) -> Iterator[dict[str, DestinationSettings]]
     No `up`, and no other change, runs meanwhile. Nothing is written where the caller raises.
 
     Raises:
-        InputError: as `write`.
+        InputError: as `write`; or the file is another user's, who could not read it any more.
+        NotFoundError: there is no such file: the stack was wiped.
         RetryError: an `up` takes over five minutes.
     """
+    path = home / ENV_FILE_NAME
     with state_folder.exclusive(home / "run" / ".lock", timeout_s=_WAIT_S):
+        if not path.exists():
+            raise NotFoundError(f"there is no {path}: no embedded stack was started here")
+        if path.stat().st_uid != os.geteuid():
+            raise InputError(f"{path} is another user's: start this as that user")
         kept = _read(home)
         there = _destinations(kept)
         before = kept.get(_DESTINATIONS, "{}")

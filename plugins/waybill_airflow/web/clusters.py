@@ -380,10 +380,13 @@ def _decided(
 
 def _refusal(access: Access, user: BaseUser, line: ClusterLine) -> str:
     """Return why a user may not stop, start and replace a cluster's applications; "": they may."""
-    if not all(access.may("replay", one.load.team) for one in line.teams):
+    all_teams = access.teams("replay") is None
+    if not all_teams and not (
+        line.teams and all(access.may("replay", one.load.team) for one in line.teams)
+    ):
         return (
-            f"cluster {line.cluster.name!r} serves teams for whose events {access.user!r} has no "
-            "permission 'replay'"
+            f"{access.user!r} has no permission 'replay' for the events of all teams that cluster "
+            f"{line.cluster.name!r} serves; for one that serves none it takes that of all"
         )
     dag_id = stream_dag(line.cluster.name)
     if not may_change_dag(user, dag_id):

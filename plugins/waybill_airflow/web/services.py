@@ -26,6 +26,8 @@ class _Opened:
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._settings: Settings | None = None
+        self._read_at = 0
+        """Time of the file that destinations were read from last."""
         self._parked_events: ParkedEventsService | None = None
         self._trails: TrailService | None = None
 
@@ -33,7 +35,18 @@ class _Opened:
         with self._lock:
             if self._settings is None:
                 self._settings = _read_settings()
+                self._read_at = _changed_at(self._settings)
+            elif (changed_at := _changed_at(self._settings)) != self._read_at:
+                self._read_destinations(self._settings)
+                self._read_at = changed_at
             return self._settings
+
+    def _read_destinations(self, settings: Settings) -> None:
+        """Take what `waybill destination add` changed; all else stays as this server has it."""
+        destinations = _read_settings().destinations
+        self._settings = settings.model_copy(update={"destinations": destinations})
+        if self._parked_events is not None:
+            self._parked_events.destinations = destinations
 
     def parked_events(self) -> ParkedEventsService:
         settings = self.settings()
@@ -53,6 +66,16 @@ class _Opened:
         with self._lock:
             self._stack.close()
             self._settings = self._parked_events = self._trails = None
+
+
+def _changed_at(settings: Settings) -> int:
+    """Return when the embedded stack's settings were written, in ns; 0: it has none."""
+    from waybill.settings import ENV_FILE_NAME
+
+    try:
+        return (settings.home / ENV_FILE_NAME).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _read_settings() -> Settings:

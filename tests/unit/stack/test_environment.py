@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from waybill.errors import InputError
+from waybill.errors import InputError, NotFoundError
 from waybill.settings import DestinationSettings, S3Settings, Settings, StackSettings
 from waybill.stack import Stack, credentials, environment
 
@@ -142,3 +142,18 @@ def test_the_stack_s_own_warehouse_keeps_what_else_was_set(tmp_path: Path) -> No
         settings(tmp_path, destinations={"warehouse": slow}), keys, Server()
     ).destinations["warehouse"]
     assert (found.min_rows, found.dsn.get_secret_value()) == (5, "postgresql://postgres@/warehouse")
+
+
+def test_nothing_is_written_where_the_stack_was_wiped_meanwhile_or_is_another_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(NotFoundError), environment.changed_destinations(tmp_path):
+        raise AssertionError
+    path = environment.write(settings(tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
+    with (
+        pytest.raises(InputError, match="another user's"),
+        environment.changed_destinations(tmp_path),
+    ):
+        raise AssertionError
