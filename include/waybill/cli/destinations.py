@@ -12,7 +12,7 @@ from waybill.cli.options import AsJson, Reason, Who, Why, ask, decision, takes
 from waybill.cli.output import counted, echo, plain, print_folded, print_json, print_line
 from waybill.cli.promises import tell_hindrances
 from waybill.cli.tables import Column, Styled, Table, clock, print_table
-from waybill.services import DestinationRequest, stream_dag
+from waybill.services import DestinationRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -232,6 +232,7 @@ def _address(given: str, *, as_json: bool) -> str:
 
 
 def _tell(change: DestinationChange, done: str, *, as_json: bool) -> None:
+    from waybill.services import stream_dag
     from waybill.settings import Settings
 
     name = plain(change.name)

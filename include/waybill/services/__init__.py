@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from waybill.services.destination_queries import Shell as Shell
     from waybill.services.destination_queries import destination_shell as destination_shell
     from waybill.services.destination_queries import query_destination as query_destination
+    from waybill.services.destination_request import DestinationRequest as DestinationRequest
     from waybill.services.destination_settings import DestinationChange as DestinationChange
-    from waybill.services.destination_settings import DestinationRequest as DestinationRequest
     from waybill.services.destination_settings import add_destination as add_destination
     from waybill.services.destination_settings import change_destination as change_destination
     from waybill.services.destination_settings import remove_destination as remove_destination
@@ -240,9 +240,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "version_diff",
         ],
         "destination_queries": ["Shell", "destination_shell", "query_destination"],
+        "destination_request": ["DestinationRequest"],
         "destination_settings": [
             "DestinationChange",
-            "DestinationRequest",
             "add_destination",
             "change_destination",
             "remove_destination",

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from waybill.errors import InputError, NotFoundError
 from waybill.nearest_name import nearest_or_all
-from waybill.request import Request
+from waybill.services.destination_request import DestinationRequest
 from waybill.settings import ENV_FILE_NAME, DestinationSettings, Settings
 from waybill.storage import open_tracker
 
@@ -27,23 +27,6 @@ if TYPE_CHECKING:
 OWN_FOLDER_KINDS = frozenset({"duckdb", "delta", "iceberg"})
 """Their dsn can be a file or folder on this host."""
 _VARIABLE = "WAYBILL_DESTINATIONS"
-
-
-class DestinationRequest(Request):
-    """What is said of a destination; None: nothing, so that it stays as it is."""
-
-    name: str = Field(description="Its name, by which pipelines name it.")
-    kind: str | None = Field(None, description="postgres (if not given), duckdb, delta, …")
-    dsn: str | None = Field(
-        None, description="Its address. - (if not given to `add`): asked for, or standard input."
-    )
-    no_check: bool = Field(
-        default=False, description="Do not try first what loads need, as `check` does."
-    )
-    options: list[str] = Field(
-        default=[], description="What a kind needs beside its address; no value removes it."
-    )
-    values: list[str] = Field(default=[], description="Another setting: max_rows, max_wait_s, …")
 
 
 @dataclass(frozen=True, slots=True)
