@@ -18,7 +18,7 @@ from waybill.tracing import DuckDbTraces, Recorder, run_shipper, traces
 
 pytestmark = pytest.mark.serves
 loads, processed = test_lost_objects.loads, test_lost_objects.processed
-order, parked = test_lost_parked.order, test_lost_parked.parked
+parked = test_lost_parked.parked
 
 
 class Traced:
@@ -56,7 +56,7 @@ def _named(parked, traced):
 
 
 def test_lost_parked_events_are_named_by_the_command(parked, traced, monkeypatch):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     traced.parked(["e1", "\x1b[1mhostile"], gone)
     traced.parked(["e1"], gone)  # the same task, run again
     traced.parked(["other"], gone, error_type="null_key")
@@ -88,7 +88,7 @@ def test_events_of_an_object_that_was_made_again_are_named_by_the_first_one(
     parked,
     traced,
 ):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     traced.parked(["e1", "e2"], gone)
     parked.lose(gone)
     assert parked.recover_parked().recovered == 2
@@ -100,7 +100,7 @@ def test_events_of_an_object_that_was_made_again_are_named_by_the_first_one(
 
 
 def test_what_the_traces_do_not_have_is_not_said_to_be_all(parked, traced):
-    [gone] = parked.park(order(1), order(2))
+    [gone] = parked.park(parked.order(1), parked.order(2))
     traced.parked(["e1"], gone)
     parked.lose(gone)
     [its] = _named(parked, traced)
