@@ -146,10 +146,12 @@ def test_one_that_cannot_be_loaded_is_not_added_unless_that_is_asked_for(
         (("dwh",), "give --dsn, or the address on standard input"),
     ],
 )
-def test_wrong_input_is_named_without_what_may_be_secret(
-    run: Run, words: tuple[str, ...], said: str
+def test_wrong_input_is_named_without_what_may_be_secret_and_nothing_is_noted(
+    tracker: TrackerStore, run: Run, words: tuple[str, ...], said: str
 ) -> None:
     assert said in " ".join(run("add", *words, code=1).output.split())
+    actions = {one["action"] for one in read_audit(tracker, None, limit=99)}
+    assert "add_destination" not in actions
     assert set(kept()) == {"warehouse"}
 
 

@@ -65,7 +65,7 @@ def add_destination(
         InputError: the name, kind, address or a setting is wrong; another one has the name.
         NotFoundError: no embedded stack was started here.
         RetryError: the tracker does not answer. If it went away once the settings were written, the
-            same command again, or `waybill clusters restart`, has the applications start anew.
+            same command again, or `waybill clusters restart default`, starts the applications anew.
     """
     wanted = _wanted(request, None)
     return _apply(settings, request, wanted, decision)
@@ -80,7 +80,7 @@ def change_destination(
         InputError: a setting is wrong, or is the stack's own.
         NotFoundError: there is no such destination, or no embedded stack here.
         RetryError: the tracker does not answer. If it went away once the settings were written, the
-            same command again, or `waybill clusters restart`, has the applications start anew.
+            same command again, or `waybill clusters restart default`, starts the applications anew.
     """
     from waybill.stack import OWN_DESTINATION, kept_destinations
 
@@ -102,8 +102,8 @@ def remove_destination(settings: Settings, name: str, decision: Decision) -> Des
     Raises:
         InputError: it is the stack's own, a deployed pipeline names it, or commits wait for it.
         NotFoundError: there is no such destination, or no embedded stack here.
-        RetryError: the tracker does not answer. If it went away once the settings were written, the
-            same command again, or `waybill clusters restart`, has the applications start anew.
+        RetryError: the tracker does not answer. If it went away once the settings were written,
+            `waybill clusters restart default` has the applications start anew.
     """
     from waybill.stack import OWN_DESTINATION, changed_destinations
 
@@ -150,12 +150,13 @@ def _apply(
     before: DestinationSettings | None = None,
 ) -> DestinationChange:
     from waybill import loading
-    from waybill.stack import changed_destinations, kept_destinations
+    from waybill.stack import changed_destinations, kept_destinations, refuse_unkeepable
 
     name = request.name
     _require_stack(settings, name)
     _refuse_variables(name)
     _refuse_another(kept_destinations(settings.home), name, wanted, before)
+    refuse_unkeepable({name: wanted})
     with open_tracker(settings.tracker) as tracker:
         findings: list[Finding] = []
         if not request.no_check:
@@ -208,7 +209,7 @@ def _require_stack(settings: Settings, name: str) -> None:
             f"no embedded stack was started in {settings.home}: `waybill up` starts one. Where"
             f" Airflow's processes have variables, set {_VARIABLE}__{name.upper()}__KIND and"
             f" {_VARIABLE}__{name.upper()}__DSN for them, start them anew, then"
-            " `waybill clusters restart`"
+            " `waybill clusters restart default`, and each other cluster"
         )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from waybill.stack.environment import OWN_DESTINATION as OWN_DESTINATION
     from waybill.stack.environment import changed_destinations as changed_destinations
     from waybill.stack.environment import kept_destinations as kept_destinations
+    from waybill.stack.environment import refuse_unkeepable as refuse_unkeepable
     from waybill.stack.environment import resolve_paths as resolve_paths
     from waybill.stack.java import find_java as find_java
     from waybill.stack.nodes import LoopbackNodes as LoopbackNodes
@@ -48,6 +49,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "OWN_DESTINATION",
             "changed_destinations",
             "kept_destinations",
+            "refuse_unkeepable",
             "resolve_paths",
         ],
         "java": ["find_java"],

@@ -132,6 +132,15 @@ def changed_destinations(home: Path) -> Iterator[dict[str, DestinationSettings]]
         _note_applied(home, _DESTINATIONS, before, after)
 
 
+def refuse_unkeepable(destinations: Mapping[str, DestinationSettings]) -> None:
+    """Refuse destinations that `changed_destinations` could not write.
+
+    Raises:
+        InputError: as `write`.
+    """
+    _quoted(_DESTINATIONS, _text(destinations))
+
+
 def _read(home: Path) -> dict[str, str]:
     read = DotEnvSettingsSource(Settings, env_file=home / ENV_FILE_NAME).env_vars
     return {name.upper(): value for name, value in read.items() if value is not None}

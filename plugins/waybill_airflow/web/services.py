@@ -35,7 +35,6 @@ class _Opened:
         with self._lock:
             if self._settings is None:
                 self._settings = _read_settings()
-                self._read_at = _changed_at(self._settings)
             elif (changed_at := _changed_at(self._settings)) != self._read_at:
                 self._read_destinations(self._settings)
                 self._read_at = changed_at
