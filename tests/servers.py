@@ -16,13 +16,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psutil
 from pydantic import SecretStr
 from sqlalchemy import make_url
-from tests.support import class_data
+from tests.support import class_data, secured_kafka
 
 from waybill.errors import WaybillError
 from waybill.settings import (
@@ -140,16 +141,27 @@ def start_on_free_ports(make: Any) -> Any:
 
 
 class QuietKafka(Kafka):
-    """The embedded broker, which costs half as much while nobody asks it anything."""
+    """The embedded broker, which costs half as much while nobody asks it anything.
+
+    It has two more doors, which ask who one is; they take the ports of Airflow and S3.
+    """
+
+    def __init__(self, home: Path, stack: StackSettings, jars_dir: Path) -> None:
+        super().__init__(home, stack, jars_dir)
+        self.ports |= {"airflow_port": stack.airflow_port, "s3_port": stack.s3_port}
+        self.doors = secured_kafka.Doors(self._folder, stack.airflow_port, stack.s3_port)
 
     def prepare(self) -> None:
         """As the broker that comes with Waybill; of two equal keys the later one counts."""
         super().prepare()
-        state_folder.write_private(self._properties, self._properties.read_text() + QUIET)
+        plain, controller = self.ports["kafka_port"], self.ports["kafka_controller_port"]
+        text = self._properties.read_text() + QUIET + self.doors.properties(plain, controller)
+        state_folder.write_private(self._properties, text)
 
     def _java(self, heap_mb: int) -> list[str]:
         java, *options = super()._java(heap_mb)
-        return [java, *class_data.kafka_options(JARS), *options]
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.doors.keys_url}"
+        return [java, *class_data.kafka_options(JARS), allowed, *options]
 
 
 class _Server:
@@ -252,6 +264,13 @@ class KafkaServer(_Server):
     @property
     def bootstrap_servers(self) -> str:
         return self.service.bootstrap_servers
+
+    @cached_property
+    def doors(self) -> secured_kafka.Doors:
+        """The ways in that ask who one is; the user is known from the first call on."""
+        assert isinstance(self.service, QuietKafka)
+        secured_kafka.add_user(self.bootstrap_servers)
+        return self.service.doors
 
 
 class S3Server(_Server):

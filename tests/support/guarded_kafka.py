@@ -1,4 +1,4 @@
-"""A Kafka that asks who one is: a second listener for a user who may write to topics, not read them.
+"""A Kafka with access rules: who logs in may write to topics, and not read them.
 
 Whoever comes by the first listener may do all, as on every broker of the tests.
 """
@@ -8,40 +8,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests import servers
+from tests.support import secured_kafka
 
-from waybill.settings import StackSettings
 from waybill.stack import jars, state_folder
+from waybill.storage import librdkafka_config
 
-USER, PASSWORD = "writer", "writes-only"
-PROPERTIES = """\
-listeners=PLAINTEXT://127.0.0.1:{broker},GUARDED://127.0.0.1:{guarded},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{broker},GUARDED://127.0.0.1:{guarded}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,GUARDED:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
-sasl.enabled.mechanisms=PLAIN
-listener.name.guarded.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_{user}="{password}";
+RULES = """\
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 """
 
 
 class GuardedKafka(servers.QuietKafka):
-    """The embedded broker with access rules; the second listener takes Airflow's port."""
-
-    def __init__(self, home: Path, stack: StackSettings, jars_dir: Path) -> None:
-        super().__init__(home, stack, jars_dir)
-        self.ports["airflow_port"] = stack.airflow_port
+    """The tests' broker with access rules."""
 
     def prepare(self) -> None:
-        """As the broker without rules, then the rules: of two equal keys the later one counts."""
+        """As the broker without rules, then the rules."""
         super().prepare()
-        rules = PROPERTIES.format(
-            broker=self.ports["kafka_port"],
-            guarded=self.ports["airflow_port"],
-            controller=self.ports["kafka_controller_port"],
-            user=USER,
-            password=PASSWORD,
-        )
-        state_folder.write_private(self._properties, self._properties.read_text() + rules)
+        state_folder.write_private(self._properties, self._properties.read_text() + RULES)
 
 
 class GuardedKafkaServer(servers.KafkaServer):
@@ -51,13 +35,7 @@ class GuardedKafkaServer(servers.KafkaServer):
 
     @property
     def writer(self) -> dict[str, object]:
-        return {
-            "bootstrap.servers": f"127.0.0.1:{self.service.ports['airflow_port']}",
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": USER,
-            "sasl.password": PASSWORD,
-        }
+        return librdkafka_config(self.service.doors.by_login("PLAIN"))
 
     def let_write(self, topic: str) -> None:
         """Let the user write to a topic (and know of it)."""
@@ -74,7 +52,7 @@ class GuardedKafkaServer(servers.KafkaServer):
             ResourceType.TOPIC,
             topic,
             ResourcePatternType.LITERAL,
-            f"User:{USER}",
+            f"User:{secured_kafka.USER}",
             "*",
             AclOperation.WRITE,
             AclPermissionType.ALLOW,

@@ -13,6 +13,13 @@ from waybill.settings import DestinationSettings, Settings
 
 MARK = "CANARY7f3a"
 DESTINATION = "marked"
+_BESIDE_KAFKAS = {
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "SCRAM-SHA-512",
+    "sasl_username": "marked",
+    "ssl_certificate_pem": "-----BEGIN CERTIFICATE-----",
+}
+"""Kafka's secrets are refused where nothing uses them."""
 
 
 def fields(
@@ -47,6 +54,8 @@ def marked_value(path: tuple[str, ...], field: FieldInfo) -> Any:
     """Return a secret that is as its setting wants it, and leads to nobody."""
     if path[-1] == "dsn":
         return f"postgresql://user:{mark(path)}@127.0.0.1:1/nowhere"
+    if path[-1].endswith("_pem"):
+        return f"-----BEGIN PRIVATE KEY-----\n{mark(path)}\n-----END PRIVATE KEY-----\n"
     if path[-1].endswith("_url"):
         return f"http://127.0.0.1:1/{mark(path)}"
     if dict in (field.annotation, getattr(field.annotation, "__origin__", None)):
@@ -60,6 +69,8 @@ def marked() -> dict[str, Any]:
     for path, field in fields():
         if is_secret(field):
             put(found, path, marked_value(path, field))
+    for name, value in _BESIDE_KAFKAS.items():
+        put(found, ("kafka", name), value)
     return found
 
 

@@ -235,7 +235,7 @@ def _unit(path: str) -> str:
 def _allowed(field: FieldInfo) -> str:
     kind: Any = field.annotation
     if get_origin(kind) is Literal:
-        return " or ".join(f"`{choice}`" for choice in get_args(kind))
+        return " or ".join(f"`{choice}`" if choice else "empty" for choice in get_args(kind))
     if kind is SecretStr or SecretStr in get_args(kind):
         return "secret"
     if kind is bool:

@@ -8,9 +8,15 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from waybill.services.environment import kafka_config, node_of, open_recording
+from waybill.services.environment import node_of, open_recording
 from waybill.settings import Settings
-from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
+from waybill.storage import (
+    librdkafka_config,
+    open_log,
+    open_owned_objects,
+    open_tracker,
+    refuse_foreign_bucket,
+)
 from waybill.waiting import nobody_waiting
 
 if TYPE_CHECKING:
@@ -34,7 +40,7 @@ def collector_application() -> Collector:
         objects=open_owned_objects(settings),
         recorder=open_recording(settings),
         wal=settings.wal,
-        kafka=kafka_config(settings),
+        kafka=librdkafka_config(settings.kafka),
         node=node_of(settings),
     )
     catalog = Catalog(tracker, events_per_s=settings.collector.events_per_s)

@@ -7,12 +7,13 @@ import pwd
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from waybill.settings import Settings
 from waybill.storage import (
     check_owner,
     deployment_id,
+    librdkafka_config,
     open_objects,
     open_owned_objects,
     open_tracker,
@@ -76,11 +77,6 @@ def node_of(settings: Settings) -> str:
     return settings.wal.node or socket.gethostname()
 
 
-def kafka_config(settings: Settings) -> dict[str, Any]:
-    """Return what librdkafka is told."""
-    return {"bootstrap.servers": settings.kafka.bootstrap_servers}
-
-
 def open_producer(
     settings: Settings,
     name: str,
@@ -104,7 +100,7 @@ def open_producer(
     segment_bytes = min(settings.wal.segment_bytes, _RUN_SEGMENT_BYTES)
     return RunProducer(
         settings.wal.model_copy(update={"segment_bytes": segment_bytes}),
-        {"queue.buffering.max.kbytes": _RUN_QUEUE_KB, **kafka_config(settings)},
+        {"queue.buffering.max.kbytes": _RUN_QUEUE_KB, **librdkafka_config(settings.kafka)},
         name=name,
         on_undeliverable=refused.park,
         was_taken=refused.taken,

@@ -10,7 +10,7 @@ import ipaddress
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_origin
@@ -74,6 +74,96 @@ class KafkaSettings(Section):
     cluster has cores for more. 0, or as many as it has: it only says which topic needs them, and
     `waybill topics grow` gives them."""
     replication_factor: int = Field(1, ge=1)
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """How brokers are reached: `SSL` encrypts, and proves who a broker is; `SASL_…` logs in."""
+    ssl_ca_file: Path | None = None
+    """Certificates (PEM) of who vouches for the brokers. Empty, with none in `ssl_ca_pem`: those
+    that the system trusts."""
+    ssl_ca_pem: str = ""
+    """The same as text; for a place that has no files."""
+    ssl_certificate_file: Path | None = None
+    """Certificate (PEM, with those between it and its CA) that shows a broker who we are."""
+    ssl_certificate_pem: str = ""
+    """The same as text."""
+    ssl_key_file: Path | None = None
+    """Its private key: PKCS #8 in PEM, as Java reads no other. With a password only if
+    `ssl_key_password` has it."""
+    ssl_key_pem: SecretStr | None = None
+    """The same as text."""
+    ssl_key_password: SecretStr | None = None
+    """Password of the private key."""
+    sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = ""
+    """How to log in where `security_protocol` begins with `SASL_`. `PLAIN` sends the password: only
+    with `SASL_SSL`, as `OAUTHBEARER`."""
+    sasl_username: str = ""
+    """Whom to log in as; of `OAUTHBEARER`: the client's id."""
+    sasl_password: SecretStr | None = None
+    """Password; of `OAUTHBEARER`: the client's secret."""
+    sasl_token_url: Address | None = None
+    """Of `OAUTHBEARER`: where the identity provider gives tokens (OIDC, client credentials)."""
+    sasl_scope: str = ""
+    """Of `OAUTHBEARER`: the scope to ask for."""
+
+    @property
+    def encrypts(self) -> bool:
+        """Tell whether brokers are reached by TLS."""
+        return self.security_protocol.endswith("SSL")
+
+    @model_validator(mode="after")
+    def _refuse_half_security(self) -> Self:
+        """Refuse what would be left out in silence, or tell the password to the network."""
+        if problem := next(self._problems(), None):
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """Yield what does not fit together; shows no value that is secret."""
+        for name in _PEMS:
+            if getattr(self, f"ssl_{name}_file") and _text(getattr(self, f"ssl_{name}_pem")):
+                yield f"ssl_{name}_file and ssl_{name}_pem are both set: take one of them away"
+        if not self.encrypts and any(self._tls()):
+            yield (
+                f"security_protocol {self.security_protocol} uses no certificates, and ssl_… is"
+                " set: make it SSL or SASL_SSL"
+            )
+        has_certificate = bool(self.ssl_certificate_file or self.ssl_certificate_pem)
+        if has_certificate != bool(self.ssl_key_file or _text(self.ssl_key_pem)):
+            yield "a certificate needs its private key, and a key its certificate: set both"
+        if _text(self.ssl_key_password) and not has_certificate:
+            yield "ssl_key_password is of a private key, and none is set"
+        yield from self._login_problems()
+
+    def _tls(self) -> Iterator[bool]:
+        for name in _PEMS:
+            yield getattr(self, f"ssl_{name}_file") is not None
+            yield bool(_text(getattr(self, f"ssl_{name}_pem")))
+
+    def _login_problems(self) -> Iterator[str]:
+        mechanism, logs_in = self.sasl_mechanism, self.security_protocol.startswith("SASL")
+        login = (self.sasl_username, _text(self.sasl_password))
+        if logs_in and not mechanism:
+            yield f"security_protocol {self.security_protocol} needs sasl_mechanism"
+        if not logs_in and (mechanism or any(login)):
+            yield (
+                f"security_protocol {self.security_protocol} logs nobody in, and sasl_… is set:"
+                " make it SASL_SSL"
+            )
+        if mechanism and not all(login):
+            yield f"sasl_mechanism {mechanism} needs sasl_username and sasl_password"
+        if mechanism in {"PLAIN", "OAUTHBEARER"} and not self.encrypts:
+            yield f"sasl_mechanism {mechanism} tells its secret to the network: take SASL_SSL"
+        if (mechanism == "OAUTHBEARER") != (self.sasl_token_url is not None):
+            yield "sasl_mechanism OAUTHBEARER needs sasl_token_url, and nothing else uses it"
+        if any(ord(c) < _FIRST_PRINTED for text in (*login, self.sasl_scope) for c in text):
+            yield "sasl_username, sasl_password and sasl_scope must hold no control characters"
+
+
+_PEMS = ("ca", "certificate", "key")
+_FIRST_PRINTED = 32
+
+
+def _text(value: str | SecretStr | None) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value or ""
 
 
 class S3Settings(Section):

@@ -63,6 +63,9 @@ def embedded_settings(settings: Settings, keys: Credentials, postgres: Postgres)
     """Return the settings under which every room finds the embedded services.
 
     PostgreSQL has to run: its socket's place is asked.
+
+    Raises:
+        InputError: Kafka is to be reached in another way than the embedded broker can be.
     """
     stack = settings.stack
     s3 = {
@@ -75,6 +78,12 @@ def embedded_settings(settings: Settings, keys: Credentials, postgres: Postgres)
         "user": USER,
         "password": SecretStr(keys.airflow_password),
     }
+    if settings.kafka.security_protocol != "PLAINTEXT":
+        raise InputError(
+            f"WAYBILL_KAFKA__SECURITY_PROTOCOL is {settings.kafka.security_protocol}: the embedded"
+            " broker listens on this machine's loopback alone, without TLS or logins. Take"
+            " WAYBILL_KAFKA__SECURITY_PROTOCOL, …__SSL_… and …__SASL_… out of the environment"
+        )
     kafka = {"bootstrap_servers": f"127.0.0.1:{stack.kafka_port}"}
     place = {"kind": "postgres", "dsn": SecretStr(postgres.dsn(OWN_DESTINATION))}
     set_before = settings.destinations.get(OWN_DESTINATION, DestinationSettings(**place))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from waybill.storage.bucket_owner import open_owned_objects as open_owned_objects
     from waybill.storage.bucket_owner import read_owner as read_owner
     from waybill.storage.bucket_owner import refuse_foreign_bucket as refuse_foreign_bucket
+    from waybill.storage.kafka_security import java_config as java_config
+    from waybill.storage.kafka_security import librdkafka_config as librdkafka_config
+    from waybill.storage.kafka_security import with_files_read as with_files_read
     from waybill.storage.log import ConfigFault as ConfigFault
     from waybill.storage.log import KafkaLog as KafkaLog
     from waybill.storage.log import LogEnd as LogEnd
@@ -67,6 +70,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "read_owner",
             "refuse_foreign_bucket",
         ],
+        "kafka_security": ["java_config", "librdkafka_config", "with_files_read"],
         "log": [
             "ConfigFault",
             "KafkaLog",

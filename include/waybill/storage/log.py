@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.settings import KafkaSettings
+from waybill.storage.kafka_security import librdkafka_config
 from waybill.waiting import answered
 
 T = TypeVar("T")
@@ -162,12 +164,17 @@ def _is_safe(name: str, value: str, wanted: str, replicas: int) -> bool:
     return value == wanted
 
 
+_REFUSALS = ("_AUTHENTICATION", "_SSL")
+
+
 class KafkaLog:
     """Administration and reading of topics. Makes its clients on first use: not across a fork."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._admin_client: Any = None
+        self._problems: deque[Any] = deque(maxlen=8)
+        """What the clients said last of their connections: also why a login fails."""
         self._has_answered = False
         """The client of now did: it is no slow start that one waits for."""
 
@@ -722,13 +729,21 @@ class KafkaLog:
                 found = self._admin().list_topics(topic, timeout=limit)
             except KafkaException as error:
                 reason = error.with_traceback(None)  # its frames would keep the client
+                self._admin().poll(0)  # fills `_problems`
                 self._forget_admin()
             else:
                 self._has_answered = True
                 return found
         raise _away(
             f"no Kafka broker answers at {self._settings.bootstrap_servers}: {reason}"
+            + "".join(f"; {problem.str()}" for problem in self._last_problem())
         ) from reason
+
+    def _last_problem(self) -> list[Any]:
+        """Return why the last connection failed, if that is known; a refused login first."""
+        told = [one for one in list(self._problems) if one.name() != "_ALL_BROKERS_DOWN"]
+        refusals = [one for one in told if one.name() in _REFUSALS]
+        return (refusals or told)[-1:]
 
     def _forget_admin(self) -> None:
         """Ask with another client from now on, if this one had answered before."""
@@ -746,11 +761,18 @@ class KafkaLog:
             ) from error
 
     def _admin(self) -> Any:
+        from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         client = self._admin_client  # another thread may take it away
         if client is None:
-            client = self._admin_client = AdminClient(client_config(self._settings))
+            self._problems.clear()
+            config = {**client_config(self._settings), "error_cb": self._problems.append}
+            try:
+                client = self._admin_client = AdminClient(config)
+            except KafkaException as error:
+                why = error.args[0].str()
+                raise InputError(f"WAYBILL_KAFKA__… cannot be used: {why}") from error
         return client
 
     def _consumer(self, **config: Any) -> Any:
@@ -772,7 +794,7 @@ class KafkaLog:
 def client_config(settings: KafkaSettings) -> dict[str, Any]:
     """Return what every client of librdkafka that looks, or reads, is made with."""
     return {
-        "bootstrap.servers": settings.bootstrap_servers,
+        **librdkafka_config(settings),
         "log_level": 2,
         "socket.timeout.ms": 10_000,
         "socket.connection.setup.timeout.ms": 10_000,

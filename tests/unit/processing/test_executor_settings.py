@@ -49,6 +49,14 @@ CANARIES = {
 }
 
 
+LOGIN = {
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "SCRAM-SHA-512",
+    "sasl_username": "carol",
+    "sasl_password": "canary-kafka",
+}
+
+
 def settings(**changes: Any) -> Settings:
     return Settings(_env_file=None, **{**CANARIES, **changes})  # type: ignore[arg-type]
 
@@ -59,7 +67,10 @@ def sent(**changes: Any) -> ExecutorSettings:
 
 def test_what_is_sent_is_this_and_no_more():
     assert {f"{section}.{name}" for section, (_, names) in SENT.items() for name in names} == {
-        "kafka.bootstrap_servers",
+        "kafka.bootstrap_servers", "kafka.security_protocol",
+        "kafka.ssl_ca_pem", "kafka.ssl_certificate_pem", "kafka.ssl_key_pem",
+        "kafka.ssl_key_password", "kafka.sasl_mechanism", "kafka.sasl_username",
+        "kafka.sasl_password", "kafka.sasl_token_url", "kafka.sasl_scope",
         "s3.endpoint_url", "s3.bucket", "s3.region", "s3.access_key", "s3.secret_key",
         "sandbox.shared_by", "sandbox.memory_mb", "sandbox.file_mb", "sandbox.readable",
         "sandbox.strict",
@@ -80,6 +91,21 @@ def test_no_secret_but_the_object_stores_is_in_what_travels():
     assert [secret for secret in secrets if secret.encode() in whole] == []
     assert b"secret-of-s3" in whole
     assert sent().destination_kinds == {"warehouse": "snowflake"}
+
+
+def test_kafkas_login_travels_and_its_certificates_do_as_text(tmp_path):
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    own = pickle.loads(pickle.dumps(sent(kafka={**LOGIN, "ssl_ca_file": tmp_path / "ca.pem"})))
+    own.refuse_mismatch({"WAYBILL_KAFKA__SECURITY_PROTOCOL": "SASL_SSL"})
+    (tmp_path / "ca.pem").unlink()
+    assert own.kafka.ssl_ca_pem == "-----BEGIN CERTIFICATE-----\n"
+    assert own.kafka.sasl_password.get_secret_value() == "canary-kafka"
+    assert "canary-kafka" not in repr(own)
+    with pytest.raises(SettingsMismatchError, match="WAYBILL_KAFKA__SASL_USERNAME") as caught:
+        own.refuse_mismatch({"WAYBILL_KAFKA__SASL_USERNAME": "dave"})
+    assert "canary-kafka" not in str(caught.value)
+    with pytest.raises(SettingsMismatchError, match="WAYBILL_KAFKA__SECURITY_PROTOCOL"):
+        own.refuse_mismatch({"WAYBILL_KAFKA__SECURITY_PROTOCOL": "PLAINTEXT"})
 
 
 def loading(name: str = "lake", **changes: Any) -> ExecutorSettings:
@@ -188,6 +214,7 @@ def test_it_comes_out_of_a_pickle_as_it_was_and_is_taken():
         {"s3": {**CANARIES["s3"], "secret_key": "other"}},
         {"sandbox": {"memory_mb": 65}},
         {"spark": {"event_timeout_s": 1}},
+        {"kafka": LOGIN},
         {"traces": {"enabled": False}},
         {"parking": {"transient_attempts": 9}},
         {"destinations": {}},

@@ -32,9 +32,25 @@ from waybill.settings import (
     SparkSettings,
     TraceSettings,
 )
+from waybill.storage import with_files_read
 
 SENT: Mapping[str, tuple[type[BaseModel], tuple[str, ...]]] = {
-    "kafka": (KafkaSettings, ("bootstrap_servers",)),
+    "kafka": (
+        KafkaSettings,
+        (
+            "bootstrap_servers",
+            "security_protocol",
+            "ssl_ca_pem",
+            "ssl_certificate_pem",
+            "ssl_key_pem",
+            "ssl_key_password",
+            "sasl_mechanism",
+            "sasl_username",
+            "sasl_password",
+            "sasl_token_url",
+            "sasl_scope",
+        ),
+    ),
     "s3": (S3Settings, ("endpoint_url", "bucket", "region", "access_key", "secret_key")),
     "sandbox": (SandboxSettings, ("shared_by", "memory_mb", "file_mb", "readable", "strict")),
     "spark": (SparkSettings, ("event_timeout_s",)),
@@ -93,8 +109,10 @@ class ExecutorSettings:
             deployment: its id.
             loads: the destination that the tasks load; empty: they load none.
         """
+        sections = {section: getattr(settings, section) for section in SENT}
+        sections["kafka"] = with_files_read(settings.kafka)
         values = {
-            section: {name: _absolute(getattr(getattr(settings, section), name)) for name in names}
+            section: {name: _absolute(getattr(sections[section], name)) for name in names}
             for section, (_, names) in SENT.items()
             if not loads or section in SENT_TO_LOADS
         }
@@ -210,7 +228,7 @@ class ExecutorSettings:
                 variable = f"{prefix}__{name}".upper()
                 if variable in variables:
                     own[name] = environment[variables[variable]]
-                if name in own and not _same(model, name, own[name], self.values[section][name]):
+                if name in own and not _same(model, name, own[name], self.values[section]):
                     yield variable if variable in variables else f"{prefix} ({name})"
 
     def _other_destination(
@@ -262,11 +280,12 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _same(model: type[BaseModel], name: str, given: Any, sent: Any) -> bool:
+def _same(model: type[BaseModel], name: str, given: Any, all_sent: Mapping[str, Any]) -> bool:
     """Tell whether a worker's own value of a setting is the one that was sent."""
+    sent = all_sent[name]
     value = _parsed(given) if isinstance(sent, tuple) and isinstance(given, str) else given
     try:
-        found = getattr(model.model_validate({name: value}), name)
+        found = getattr(model.model_validate({**all_sent, name: value}), name)
     except ValidationError:
         return False
     return bool(_absolute(found) == sent) or (isinstance(found, Path) and found.resolve() == sent)

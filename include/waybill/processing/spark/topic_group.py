@@ -48,6 +48,7 @@ from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.task_shares import shares_of
 from waybill.processing.spark.tasks import TaskPlan
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicBatch, TopicConsumer
+from waybill.storage import java_config
 
 _LOG = logging.getLogger(__name__)
 _TASKS_PER_CORE = 2
@@ -114,9 +115,11 @@ class TopicGroup:
             topic: {str(number): offset for number, offset in consumer.positions.items()}
             for topic, consumer in self._consumers.items()
         }
+        secured = {f"kafka.{name}": text for name, text in java_config(settings.kafka).items()}
         frame = (
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", settings.kafka.bootstrap_servers)
+            .options(**secured)
             .option("subscribe", ",".join(self._consumers))
             .option("startingOffsets", orjson.dumps(starting).decode())
             .option("failOnDataLoss", "true")
