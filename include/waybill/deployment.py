@@ -43,6 +43,7 @@ from waybill.pipelines import (
     topic_name,
     topic_of,
 )
+from waybill.settings import SourceSettings
 from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import (
     COUNT_COLUMNS,
@@ -325,6 +326,7 @@ def _activated(
         replaced = _history(connection, pipeline.id)[0]
     if changed:
         _refuse_dropped_tables(connection, pipeline, places)
+        _refuse_foreign_tables(connection, pipeline, places)
         number += 1
         _write_version(connection, pipeline, number, change)
         keep_declared(connection, pipeline, places.rules(pipeline.destination), change.who)
@@ -773,6 +775,8 @@ class _SameTable(NamedTuple):
 
     pipeline: str
     """The other's name."""
+    team: str
+    """Its team."""
     own: str
     """The table's name, as the pipeline has it."""
     destination: str
@@ -837,6 +841,7 @@ def _same_tables(
     names = _declared_tables(pipeline, learned)
     given = {
         "id": pipeline.id,
+        "team": pipeline.team,
         "elsewhere": places.elsewhere(pipeline.destination),
         "schemas": [pipeline.schema_name.casefold()],
         "names": sorted({name.casefold() for name in names}),
@@ -854,7 +859,7 @@ def _same_tables(
         same = spellings[row.destination]
         name = own[row.destination].get((same(row.schema), same(row.name)))
         if name is not None:
-            found.append(_SameTable(row.pipeline, name, row.destination, row.schema, row.name))
+            found.append(_SameTable(row.pipeline, row.team, name, *row[2:]))
     return found
 
 
@@ -889,6 +894,42 @@ def _refuse_dropped_tables(connection: Connection, pipeline: Pipeline, places: T
         f"finish that first (waybill pipelines undeploy {other.pipeline} --drop-tables; "
         "--keep-tables keeps those that are left)"
     )
+
+
+def _refuse_foreign_tables(connection: Connection, pipeline: Pipeline, places: TablePlaces) -> None:
+    """Refuse a pipeline that writes what other teams own, unless the settings let its team."""
+    team, schema, named = pipeline.team, pipeline.schema_name, set[str]()
+    for table in ("", *_declared_tables(pipeline)):
+        for limit in places.limits(pipeline.destination, schema, table):
+            if team not in limit.teams:
+                raise InputError(
+                    f"{limit.what} is not for pipelines of team {team!r}: {limit.setting} of"
+                    f" WAYBILL_DESTINATIONS names {', '.join(limit.teams)}"
+                )
+            named.add(table)
+    for other in _same_tables(connection, _OWNED_TABLES, pipeline, places):
+        if other.own not in named and _is_certain(pipeline, other, places):
+            shared = json.dumps({f"{schema}.{other.own}": sorted([team, other.team])})
+            raise InputError(
+                f"table {schema}.{other.own} of {pipeline.destination!r} belongs to team"
+                f" {other.team!r}: its pipeline {other.pipeline!r} writes it, or left it there;"
+                f" {pipeline.name!r} is of team {team!r}. Name another table or schema; or have"
+                f" the settings of the destination share it: table_teams {shared}"
+            )
+
+
+def refuse_foreign_connection(pipeline: Pipeline, sources: SourceSettings) -> None:
+    """Refuse a pipeline whose source is reached by a connection of other teams.
+
+    Raises:
+        InputError: it is.
+    """
+    name = pipeline.source.connection
+    if name is not None and not sources.is_for(name, pipeline.team):
+        raise InputError(
+            f"connection {name!r} is not for pipelines of team {pipeline.team!r}:"
+            " WAYBILL_SOURCES__CONNECTION_TEAMS names other teams"
+        )
 
 
 def _declared_tables(pipeline: Pipeline, learned: Sequence[TableSpec] = ()) -> list[str]:
@@ -1351,7 +1392,7 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
   SELECT spec.value->>'name' UNION ALL SELECT child->>'name'
   FROM jsonb_path_query(spec.value, '$.children[*]') AS child) AS found (name)"""
-_TABLE = """SELECT DISTINCT pipelines.name AS pipeline,
+_TABLE = """SELECT DISTINCT pipelines.name AS pipeline, pipelines.team,
   active.declaration->>'destination' AS destination,
   active.declaration->>'schema_name' AS schema, found.name AS name """
 _MAY_BE_ONE = """(lower({name} COLLATE "C") = ANY(CAST(:{folded} AS text[]))
@@ -1375,6 +1416,17 @@ _SHARED_TABLES = text(
 )
 """What is declared, and what was learned of these event names: it is in the mapping in force. What
 cannot be read of another's declaration is not found in it."""
+_OWNED_TABLES = text(
+    _TABLE
+    + _ACTIVE_ONES
+    + _TABLES_THERE
+    + _MAY_BE_OURS
+    + """ AND pipelines.team <> :team AND NOT EXISTS (
+  SELECT FROM undeployments AS gone WHERE gone.pipeline_id = pipelines.id
+  AND gone.drop_tables AND gone.done_at IS NOT NULL)"""
+    + " ORDER BY name, pipeline, destination, schema"
+)
+"""Those of other teams; also of a pipeline that was undeployed and left its tables."""
 _DECLARING = text(
     "SELECT DISTINCT pipelines.name AS pipeline, active.declaration->>'schema_name' AS schema,"
     " found.name AS name "

@@ -28,6 +28,7 @@ def test_a_deploy_names_the_pipeline_that_writes_the_same_table(
         text = text.replace("id: test-orders", f"id: test-{name}").replace(
             "name: orders", f"name: {name}"
         )
+        text = text.replace(orders.team_of(folder.parent), orders.team_of(first.parent))
         (folder / "pipeline.yaml").write_text(text)
 
     def deploy(folder, *options):

@@ -115,7 +115,7 @@ def check(
     folder, settings = _folder(directory), Settings()
     places = TablePlaces(settings.destinations)
     environment = RunEnvironment.of(settings.destinations, settings.spark.master, places.key)
-    problems = find_problems(folder, settings.sources.roots, open_connector, environment)
+    problems = find_problems(folder, settings.sources.roots_of, open_connector, environment)
     loaded = {} if problems else load_pipelines(folder)
     names = sorted(loaded)
     warnings = [*check_sources(folder, environment), *_closed(settings, loaded, folder)]

@@ -7,15 +7,25 @@ are one name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from waybill.mappings.naming import NameRules, rules_of
 
 if TYPE_CHECKING:
     from waybill.settings import DestinationSettings
+
+
+class TeamLimit(NamedTuple):
+    """What the settings say of who may write something."""
+
+    what: str
+    """The thing, for a message."""
+    teams: Sequence[str]
+    setting: str
+    """That says so."""
 
 
 class TablePlaces:
@@ -55,6 +65,31 @@ class TablePlaces:
             return []
         own = self._place(destination)
         return sorted(name for name in self._settings if self._place(name) != own)
+
+    def limits(self, destination: str, schema: str, table: str) -> Iterator[TeamLimit]:
+        """Yield what the settings say of who may write a table, or all tables of a schema.
+
+        What they say of other destinations that are the same place counts as well.
+
+        Args:
+            destination: as a pipeline names it; not configured: nothing is said of it.
+            schema: the table's.
+            table: its name; empty: only what is said of destination and schema is yielded.
+        """
+        if not self.is_known(destination):
+            return
+        same, own = self.rules(destination).same, self._place(destination)
+        for name in (one for one in self._settings if self._place(one) == own):
+            settings = self._settings[name]
+            if settings.teams and not table:
+                yield TeamLimit(f"destination {name!r}", settings.teams, f"{name}.teams")
+            said = settings.table_teams if table else settings.schema_teams
+            setting = f"{name}.{'table_teams' if table else 'schema_teams'}"
+            wanted = [same(schema), same(table)] if table else [same(schema)]
+            for given, teams in said.items():
+                if [same(part) for part in given.split(".", len(wanted) - 1)] == wanted:
+                    what = "table" if table else "schema"
+                    yield TeamLimit(f"{what} {given!r} of {name!r}", teams, setting)
 
     def spelling(self, destination: str, other: str) -> Callable[[str], str]:
         """Return what makes one text of names that are one, in destinations that may be one place.

@@ -119,9 +119,13 @@ class Examined:
         return str(self.directory / DECLARATION)
 
 
+def _no_roots(_: str) -> Sequence[Path]:
+    return ()
+
+
 def check(
     root: Path,
-    source_roots: Sequence[Path] = (),
+    roots_of: Callable[[str], Sequence[Path]] = _no_roots,
     open_source: Callable[..., object] | None = None,
     environment: RunEnvironment = _ELSEWHERE,
 ) -> list[Problem]:
@@ -129,15 +133,15 @@ def check(
 
     Args:
         root: the folder.
-        source_roots: where sources may lie beside packages and the pipelines' own folders.
+        roots_of: a team's folders, where its sources may lie beside packages and their own.
         open_source: opens a connector, which refuses options that are wrong; nothing is read.
         environment: what tables, a destination's name and imports are held against.
 
     Cost: about 1 ms a pipeline, and 50 µs a column.
     """
     examined, problems = _check_all(root, environment.table_key)
-    outside = [found for one in examined for found in _outside(one, source_roots)]
-    refused = [found for one in examined for found in _refused(one, source_roots, open_source)]
+    outside = [found for one in examined for found in _outside(one, roots_of)]
+    refused = [found for one in examined for found in _refused(one, roots_of, open_source)]
     absent = [found for one in examined for found in _absent_names(one, environment)[0]]
     return _each_once(problems + outside + refused + absent)
 
@@ -237,7 +241,7 @@ def code_file(directory: Path) -> str:
 
 def _refused(
     examined: Examined,
-    source_roots: Sequence[Path],
+    roots_of: Callable[[str], Sequence[Path]],
     open_source: Callable[..., object] | None,
 ) -> list[Problem]:
     """Return what a source's own connector has against it."""
@@ -245,19 +249,20 @@ def _refused(
         return []
     try:
         pipeline = examined.pipeline
-        open_source(pipeline.source, examined.directory, source_roots, events=pipeline.events)
+        roots = roots_of(pipeline.team)
+        open_source(pipeline.source, examined.directory, roots, events=pipeline.events)
     except InputError as error:
         return [_problem(examined, ("source",), str(error))]
     return []
 
 
-def _outside(examined: Examined, source_roots: Sequence[Path]) -> list[Problem]:
+def _outside(examined: Examined, roots_of: Callable[[str], Sequence[Path]]) -> list[Problem]:
     """Return the mistake of a source that lies where it must not, here and now."""
     pipeline = examined.pipeline
     if pipeline is None or not pipeline.source.path or pipeline.source.path.startswith(PACKAGE):
         return []  # the workers have their own packages; one that is missing here is a warning
     try:
-        find_file(pipeline.source.path, examined.directory, source_roots)
+        find_file(pipeline.source.path, examined.directory, roots_of(pipeline.team))
     except InputError as error:
         return [_problem(examined, ("source", "path"), str(error))]
     return []
@@ -320,7 +325,7 @@ def load_pipeline(directory: Path, source_roots: Sequence[Path] | None = None) -
         DeclarationError: it has mistakes; lists all.
     """
     examined = examine(directory)
-    if source_roots is not None and (outside := _outside(examined, source_roots)):
+    if source_roots is not None and (outside := _outside(examined, lambda _: source_roots)):
         raise DeclarationError(outside)
     if examined.pipeline is None:
         raise DeclarationError(sorted(examined.problems))

@@ -21,6 +21,7 @@ from waybill.deployment import (
     read_history,
     read_past_undeployments,
     read_version,
+    refuse_foreign_connection,
     roll_back,
 )
 from waybill.mappings import TablePlaces
@@ -74,7 +75,9 @@ def run_deploy(
     """
     from waybill.ingestion.connectors import open_connector
 
-    pipeline, roots = load_pipeline(directory), settings.sources.roots
+    pipeline = load_pipeline(directory)
+    refuse_foreign_connection(pipeline, settings.sources)
+    roots = settings.sources.roots_of(pipeline.team)
     open_connector(pipeline.source, directory, roots, events=pipeline.events)  # reads nothing
     environment = RunEnvironment.of(settings.destinations, settings.spark.master)
     missing = check_names(directory, environment)
@@ -158,7 +161,9 @@ def run_rollback(
         from waybill.ingestion.connectors import open_connector
 
         folder = settings.pipelines_dir / pipeline.name
-        open_connector(pipeline.source, folder, settings.sources.roots, events=pipeline.events)
+        refuse_foreign_connection(pipeline, settings.sources)
+        roots = settings.sources.roots_of(pipeline.team)
+        open_connector(pipeline.source, folder, roots, events=pipeline.events)
         label = f"version {pipeline.version}"
         missing, elsewhere = check_version(pipeline, label, folder, environment)
         if missing and not allows.missing_ok:

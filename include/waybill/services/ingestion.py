@@ -136,9 +136,9 @@ def run_ingest(
         connector = open_connector(
             pipeline.source,
             folder,
-            settings.sources.roots,
+            settings.sources.roots_of(pipeline.team),
             events=pipeline.events,
-            connections=Connections(settings.sources.connections, lookup),
+            connections=Connections(settings.sources.connections_of(pipeline.team), lookup),
             settings=settings,
         )
         log = open_log(settings.kafka)

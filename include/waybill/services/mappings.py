@@ -44,13 +44,13 @@ def infer_mappings(
     connector = open_connector(
         pipeline.source,
         folder,
-        settings.sources.roots,
+        settings.sources.roots_of(pipeline.team),
         events={
             name: declared
             for name, declared in pipeline.events.items()
             if "key" not in draft.missing.get(name, ())
         },
-        connections=Connections(settings.sources.connections),
+        connections=Connections(settings.sources.connections_of(pipeline.team)),
         settings=settings,
     )
     personal = declared_personal(folder)

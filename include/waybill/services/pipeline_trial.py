@@ -328,9 +328,9 @@ def _opened(trial: _Trial) -> Iterator[Any]:
     connector = open_connector(
         pipeline.source,
         trial.directory,
-        settings.sources.roots,
+        settings.sources.roots_of(pipeline.team),
         events=pipeline.events,
-        connections=Connections(settings.sources.connections, None),
+        connections=Connections(settings.sources.connections_of(pipeline.team), None),
         settings=settings,
     )
     with closing_connector(connector):

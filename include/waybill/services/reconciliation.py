@@ -221,7 +221,7 @@ def _held(
     )
 
     def held(pipeline: PipelineHead) -> HeldLog | None:
-        connections = Connections(settings.sources.connections, lookup)
+        connections = Connections(settings.sources.connections_of(pipeline.team), lookup)
         folder = settings.pipelines_dir / pipeline.name
         opened = open_connector(pipeline.source, folder, connections=connections)
         with closing_connector(opened) as connector:

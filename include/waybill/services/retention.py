@@ -137,7 +137,7 @@ def _keys_in_use(settings: Settings, tracker: TrackerStore) -> Callable[[str], C
         connector = open_connector(
             pipeline.source,
             home,
-            settings.sources.roots,
+            settings.sources.roots_of(pipeline.team),
             events=pipeline.events,
             settings=settings,
         )

@@ -311,8 +311,8 @@ def _opened(settings: Settings, draft: Draft, lookup: Lookup | None) -> Iterator
     opening = Opening(
         draft.pipeline.source,
         draft.directory,
-        settings.sources.roots,
-        connections=Connections(settings.sources.connections, lookup),
+        settings.sources.roots_of(draft.pipeline.team),
+        connections=Connections(settings.sources.connections_of(draft.pipeline.team), lookup),
         settings=settings,
         declared_key=draft.declared_key,
     )

@@ -63,6 +63,21 @@ class Section(BaseModel):
         return value
 
 
+def require_teams(given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return what has teams.
+
+    Raises:
+        ValueError: something has none: nobody could use it.
+    """
+    if empty := sorted(name for name, teams in given.items() if not teams):
+        raise ValueError(f"{empty[0]!r} names no team: name some, or leave it out")
+    return given
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
 class KafkaSettings(Section):
     """The log between ingestion and processing."""
 
@@ -216,11 +231,17 @@ class SourceSettings(Section):
 
     roots: tuple[Path, ...] = ()
     """A JSON list of absolute folders: every pipeline may read every file below them."""
+    team_roots: dict[str, tuple[Path, ...]] = Field(default={})
+    """Folders that only pipelines of a team may read, beside `roots`: a JSON object, as in `{"crm":
+    ["/data/crm"]}`. None lies within one that others may read."""
     connections: dict[str, SecretStr] = Field(default={})
     """Connections by name, which declarations name as `source.connection`: a URI
     (`postgres://user:password@host:5432/shop`) or JSON, in Airflow's form. One of this name in
     Airflow, or in `AIRFLOW_CONN_<NAME>`, is taken where there is none here, if its extra names the
     pipeline: `waybill_pipelines`."""
+    connection_teams: dict[str, tuple[str, ...]] = Field(default={})
+    """Teams whose pipelines may use a connection of `connections`: a JSON object, as in `{"crm_db":
+    ["crm"]}`. One that is not named here is for all."""
 
     taps: dict[str, tuple[str, ...]] = Field(default={})
     """Singer taps that pipelines may run: a JSON object of names and commands, as in `{"jsonl":
@@ -245,6 +266,40 @@ class SourceSettings(Section):
                 f"each must be an absolute folder (it begins with /); found {relative}"
             )
         return roots
+
+    @model_validator(mode="after")
+    def _refuse_open_folders(self) -> Self:
+        """Refuse a team's folder that others may read, or that holds one which they may."""
+        places: dict[Path, set[str]] = {root: {"*"} for root in map(_real, self.roots)}
+        for team, roots in self.team_roots.items():
+            self._refuse_relative(roots)
+            for root in map(_real, roots):
+                places.setdefault(root, set()).add(team)
+        for root, teams in places.items():
+            for other in (one for one in places if one.is_relative_to(root)):
+                if places[other] != teams or ("*" in teams and teams != {"*"}):
+                    raise ValueError(
+                        f"{other} lies within {root}, which others may read: give teams folders"
+                        " beside each other, and name none of them in roots"
+                    )
+        return self
+
+    @field_validator("connection_teams")
+    @classmethod
+    def _refuse_nobody(cls, given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        return require_teams(given)
+
+    def roots_of(self, team: str) -> tuple[Path, ...]:
+        """Return the folders that pipelines of a team may read."""
+        return (*self.roots, *self.team_roots.get(team, ()))
+
+    def is_for(self, connection: str, team: str) -> bool:
+        """Tell whether pipelines of a team may use a connection of the settings."""
+        return team in self.connection_teams.get(connection, (team,))
+
+    def connections_of(self, team: str) -> dict[str, SecretStr]:
+        """Return the connections that pipelines of a team may use."""
+        return {name: uri for name, uri in self.connections.items() if self.is_for(name, team)}
 
 
 class EgressSettings(Section):
@@ -771,11 +826,31 @@ class DestinationSettings(Section):
     """While nothing is to be loaded, the destination's own books are compared so often, so that
     one which was put back to an older point is seen; null: only when it is opened, and by loads.
     One that is paid by the time it is awake may like null."""
+    teams: tuple[str, ...] = ()
+    """Teams whose pipelines may load into it: a JSON list. Empty: all."""
+    schema_teams: dict[str, tuple[str, ...]] = Field(default={})
+    """Teams whose pipelines may write a schema: a JSON object, as in `{"sales": ["shop"]}`. One
+    that is not named is for all who may load into the destination."""
+    table_teams: dict[str, tuple[str, ...]] = Field(default={})
+    """Teams whose pipelines may write a table: a JSON object, as in `{"sales.orders": ["shop",
+    "web"]}`. One that is not named is the team's whose pipeline was deployed first."""
     loaded_by: Literal["driver", "executors"] | None = None
     """Which processes of the application `loading` read its rows and write them: the `driver`, or
     Spark's `executors`, which must reach it as the driver does. null: executors where Spark has its
     own, unless it is one that only the driver may reach: a file or folder on its disk, a server on
     its own host, credentials or certificates of its own."""
+
+    @field_validator("schema_teams", "table_teams")
+    @classmethod
+    def _refuse_nobody(cls, given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        return require_teams(given)
+
+    @field_validator("table_teams")
+    @classmethod
+    def _refuse_no_schema(cls, given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        if wrong := next((name for name in given if not all(name.partition(".")[::2])), None):
+            raise ValueError(f"{wrong!r} must be a schema and a table: <schema>.<table>")
+        return given
 
     @field_validator("kind")
     @classmethod

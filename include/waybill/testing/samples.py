@@ -179,9 +179,9 @@ def _of_source(
     connector = open_connector(
         source.model_copy(update=changed),
         folder,
-        settings.sources.roots,
+        settings.sources.roots_of(pipeline.team),
         events=pipeline.events,
-        connections=Connections(settings.sources.connections, lookup),
+        connections=Connections(settings.sources.connections_of(pipeline.team), lookup),
         settings=settings,
     )
     origin = f"its source ({source.connector}{f' {source.path}' if source.path else ''})"

@@ -63,7 +63,7 @@ def shared_of(home):
 def said(folder, *lines):
     """Return the mistakes of a pipeline whose code begins with these lines, files relative."""
     code(folder, *lines)
-    return [str(one).replace(f"{folder.root}/", "") for one in check(folder.root, (), None, HERE)]
+    return [str(one).replace(f"{folder.root}/", "") for one in check(folder.root, environment=HERE)]
 
 
 def test_the_versions_of_pipelines_without_shared_modules_are_what_they_were(folder):
@@ -93,7 +93,7 @@ def test_a_version_has_the_modules_that_its_code_imports_and_those_that_these_im
     ]
     share(folder, init="from .rates import RATES\n", deep__init="")
     assert {"shared/__init__.py", "shared/deep/__init__.py"} < set(shared_of(home))
-    assert check(folder.root, (), None, HERE) == []
+    assert check(folder.root, environment=HERE) == []
 
 
 @pytest.mark.parametrize(
@@ -203,14 +203,14 @@ def test_mistakes_in_a_shared_module_name_its_file_and_line_once_for_all_pipelin
     )
     for name in ("orders", "refunds"):
         code(folder, "from shared import money", "from shared import rates", name=name)
-    problems = check(folder.root, (), None, HERE)
+    problems = check(folder.root, environment=HERE)
     found = [(Path(one.file).name, one.line) for one in problems]
     assert found == [("money.py", 2), ("rates.py", 2), ("rates.py", 3), ("rates.py", 4)]
     assert "expected Python; found" in problems[0].message
     assert "'..', which leads out of it" in problems[1].message
     assert "found 'gone'" in problems[3].message
     share(folder, money=CENTS, rates="import pandaz\n")
-    [problem] = check(folder.root, (), None, HERE)
+    [problem] = check(folder.root, environment=HERE)
     assert (Path(problem.file).name, problem.line) == ("rates.py", 1)
     assert "found 'pandaz', which is not; did you mean 'pandas'?" in problem.message
 
@@ -293,7 +293,7 @@ def test_an_installed_package_is_imported_where_there_is_no_such_folder(
 def test_what_the_code_of_standard_modules_shares_names_with_is_found_by_its_prefix(folder):
     share(folder, json="A = 1\n")
     assert shared_of(code(folder, "import json", "from shared.json import A")) == ["shared/json.py"]
-    assert check(folder.root, (), None, HERE) == []
+    assert check(folder.root, environment=HERE) == []
 
 
 def test_links_that_lead_out_of_the_folder_are_refused(folder, tmp_path):
@@ -391,7 +391,7 @@ def test_an_import_that_is_known_only_at_run_time_is_a_warning_beside_shared_mod
     [warning] = [one for one in check_sources(folder.root, HERE) if not one.field]
     assert warning.line == 2
     assert "what is imported here is not known before the code runs" in warning.message
-    assert check(folder.root, (), None, HERE) == []
+    assert check(folder.root, environment=HERE) == []
 
 
 def test_a_deployed_version_is_looked_at_by_its_own_modules(folder, tmp_path):
