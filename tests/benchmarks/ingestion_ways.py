@@ -73,7 +73,7 @@ events:
     policy: ignore
     columns: {{id: int64, seq: int64, quantity: int64, price: float64, paid: bool}}
 transformation: transformation.py
-destination: {{name: warehouse, schema: shop}}
+destination: {{name: warehouse, schema: {name}}}
 """
 RESOURCE = """
 import dlt

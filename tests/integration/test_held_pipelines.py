@@ -271,6 +271,7 @@ def other_deployed(lot, folder, number):
     declared = (home / "pipeline.yaml").read_text()
     ident = f"{ID}-{number}"
     declared = declared.replace(ID, ident).replace("name: orders", f"name: orders-{number}")
+    declared = declared.replace("schema: shop", f"schema: shop_{number}")
     (home / "pipeline.yaml").write_text(declared)
     version = deploy(lot.tracker, home, who="t").version
     with lot.tracker.transaction() as connection:

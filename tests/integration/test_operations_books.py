@@ -56,9 +56,11 @@ def query(tracker: TrackerStore, sql: str, **values: Any) -> list[Any]:
 
 
 def edited(folder: Path, **words: str) -> Path:
-    """Write the orders pipeline with lines of its declaration changed."""
+    """Write the orders pipeline with lines of its declaration changed; another pipeline is of the team of ``a``."""
     home = orders.write_orders(folder, rows=1)
     path = home / "pipeline.yaml"
+    if "id" in words:
+        words = {"team": orders.team_of(folder.parent / "a"), **words}
     for name, value in words.items():
         old = next(line for line in path.read_text().splitlines() if line.startswith(f"{name}:"))
         path.write_text(path.read_text().replace(old, f"{name}: {value}"))

@@ -118,7 +118,7 @@ events:
     policy: evolve
     columns: {{id: int64}}
 transformation: transformation.py
-destination: {{name: warehouse, schema: shop}}
+destination: {{name: warehouse, schema: {team}}}
 """
 
 

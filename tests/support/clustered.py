@@ -28,6 +28,7 @@ def deploy_teams(tracker: TrackerStore, folder: Path, *teams: str) -> None:
         declaration = home / "pipeline.yaml"
         words = declaration.read_text()
         words = words.replace(f"team: {orders.team_of(folder / team)}", f"team: {team}")
+        words = words.replace("schema: shop", f"schema: {team.replace('-', '_')}")
         words = words.replace("id: test-orders\nname: orders", f"id: {team}-orders\nname: {team}")
         declaration.write_text(words)
         deploy(tracker, home, who="ann")

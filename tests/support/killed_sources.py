@@ -52,7 +52,7 @@ source: {source}
 events:
   e: {{key: [id], version: {version}, table: t, policy: ignore, columns: {{id: int64, name: string}}}}
 transformation: transformation.py
-destination: {{name: warehouse, schema: shop}}
+destination: {{name: warehouse, schema: {team}}}
 """
 
 

@@ -78,6 +78,7 @@ class Application:
             DECLARATION.format(team=f"{team}-{self.tag}", policy="strict", amount="int32")
             .replace("test-evolving", f"{team}-{self.tag}")
             .replace("name: evolving", f"name: {team}")
+            .replace("schema: shop", f"schema: {team}")
         )
         (home / "pipeline.yaml").write_text(declared)
         (home / "transformation.py").write_text(PASSES)

@@ -104,10 +104,10 @@ def test_a_connector_whose_package_is_broken_says_which(tmp_path):
 def test_check_says_what_a_connector_has_against_its_options(tmp_path):
     folder = tmp_path / "texts"
     declared(folder, "lines")
-    assert check(folder, (), open_connector) == []
+    assert check(folder, open_source=open_connector) == []
     file = folder / "pipeline.yaml"
     file.write_text(file.read_text().replace("texts: ", "text: "))
-    [problem] = check(folder, (), open_connector)
+    [problem] = check(folder, open_source=open_connector)
     assert "connector 'lines' refuses them: KeyError('texts')" in problem.message
     assert problem.line == 6
 
