@@ -7,6 +7,7 @@ id, so a look-up reads one part in (buckets) of what is compacted, and the foote
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -130,9 +131,24 @@ def connected(s3: S3Settings) -> Any:
     connection.load_extension(str(_httpfs()))
     text, values = _secret(s3)
     connection.execute(text, values)
-    for option in _OPTIONS:
+    for option in (*_OPTIONS, *_trust(s3)):
         connection.execute(option)
     return connection
+
+
+def _trust(s3: S3Settings) -> list[str]:
+    """Return what has DuckDB check the store's certificate, as boto3 does: it would take any."""
+    from botocore.httpsession import get_cert_path
+
+    if urlsplit(s3.endpoint_url or "https:").scheme != "https":
+        return []
+    path = os.environ.get("AWS_CA_BUNDLE") or os.environ.get("REQUESTS_CA_BUNDLE")
+    trusted = str(path or get_cert_path(verify=True)).replace("'", "''")
+    return [
+        "SET enable_server_cert_verification = true",
+        "SET enable_curl_server_cert_verification = true",
+        f"SET ca_cert_file = '{trusted}'",
+    ]
 
 
 def _httpfs() -> Path:
