@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -97,11 +97,11 @@ class AuditVerifier:
         """Return what is found from a seal on; the seals before it are taken as they are.
 
         Raises:
-            NotFoundError: the tracker has no seal before ``from_seal``.
+            NotFoundError: the tracker has no seal ``from_seal``.
             RetryError: tracker or store are away.
         """
         if from_seal > 1:
-            self._begin_behind(from_seal - 1)
+            self._begin_at(from_seal)
         highest = self._store.highest()  # first: seals that are made meanwhile have their rows
         for seal in self._seals():
             self._check_gap(seal)
@@ -113,12 +113,17 @@ class AuditVerifier:
             self._report.unsealed = connection.execute(_UNSEALED, given).scalar_one()
         return self._report
 
-    def _begin_behind(self, number: int) -> None:
+    def _begin_at(self, number: int) -> None:
+        """Take what comes before a seal as it is, also where a restored tracker lacks it."""
         with self._tracker.transaction() as connection:
             found = read_seals(connection, number, 1)
-        if not found or found[0].number != number:
-            raise NotFoundError(f"the tracker has no seal {number} of the audit log")
-        self._go_behind(found[0], {found[0].chain_sha256})
+            if not found or found[0].number != number:
+                raise NotFoundError(f"the tracker has no seal {number} of the audit log")
+            before = read_seals(connection, found[0].after_number, 1)[0]
+        if before.number == number - 1:
+            self._go_behind(before, {before.chain_sha256})
+        elif before.number < number:
+            self._go_behind(replace(before, number=number - 1), set())
 
     def _go_behind(self, seal: Seal, chains: set[str]) -> None:
         self._number, self._chains, self._first = seal.number, chains, seal.last_id + 1

@@ -32,7 +32,7 @@ def verify_audit_log(settings: Settings, *, from_seal: int = 1) -> AuditReport:
     Cost: reads the log and the seals' objects once.
 
     Raises:
-        NotFoundError: the tracker has no seal before ``from_seal``.
+        NotFoundError: the tracker has no seal ``from_seal``.
         RetryError: tracker or store are away.
     """
     objects, key = open_objects(settings.s3), _signing_key(settings)
