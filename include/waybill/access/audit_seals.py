@@ -117,7 +117,7 @@ class SealObjects:
     def __init__(self, objects: ObjectStore, deployment: str) -> None:
         self._objects = objects
         self._prefix = f"audit/{deployment}/"
-        self.genesis = hashlib.sha256(f"waybill audit log {deployment}".encode()).hexdigest()
+        self.genesis = hashlib.sha256(f"audit log of {deployment}".encode()).hexdigest()
         """What stands for the chain digest before the first seal."""
 
     def key(self, number: int) -> str:
