@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from waybill.access import AuditReport, AuditSealer, AuditVerifier, SealReport
 from waybill.settings import Settings
-from waybill.storage import open_objects, open_owned_objects, open_tracker
+from waybill.storage import open_owned_objects, open_tracker
 
 _WRITERS_WAIT_S = 120.0
 
@@ -35,7 +35,7 @@ def verify_audit_log(settings: Settings, *, from_seal: int = 1) -> AuditReport:
         NotFoundError: the tracker has no seal ``from_seal``.
         RetryError: tracker or store are away.
     """
-    objects, key = open_objects(settings.s3), _signing_key(settings)
+    objects, key = open_owned_objects(settings), _signing_key(settings)
     with open_tracker(settings.tracker) as tracker:
         return AuditVerifier(tracker, objects, signing_key=key).run(from_seal=from_seal)
 
