@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier, Event
 from typing import Any
 
@@ -244,11 +246,22 @@ def test_the_tracker_alone_made_anew_is_found_with_each_entry(sealed):
     ]  # fmt: skip
 
 
+def test_hostile_lines_of_a_whole_object_stop_no_verification(sealed):
+    lines = (
+        b'{"id":"x"}\n{"id":1e999999999}\n'
+        + b"[" * 9_000
+        + b'\n{"a":1e99999999999999999999,"id":5,"who":{"\\u001b":1}}\n'
+    )
+    forged = forge(sealed.store.read(2), lines)
+    sealed.objects.put(sealed.store.key(2), forged.to_bytes())
+    assert {kind for kind, _, _ in sealed.found()} == {"object_altered"}
+    forged = forge(replace(forged, seal=replace(forged.seal, entries=4)), lines)
+    sealed.objects.put(sealed.store.key(2), forged.to_bytes())
+    assert sealed.found()[:2] == [("seal_altered", 2, None), ("entry_added", 2, 4)]
+
+
 def forge(stored: StoredSeal, lines: bytes) -> StoredSeal:
     """Return a whole seal of other entries."""
-    import hashlib
-    from dataclasses import replace
-
     seal = replace(stored.seal, entries_sha256=hashlib.sha256(lines).hexdigest())
     chain = seal.chained(stored.previous_sha256)
     return StoredSeal(replace(seal, chain_sha256=chain), stored.previous_sha256, lines)
@@ -414,6 +427,19 @@ def test_writers_sealers_and_verifications_at_once_find_nothing(log, monkeypatch
     assert report.entries == log.sql("SELECT count(*) FROM audit_log")[0][0]
     numbers = [number for (number,) in log.sql("SELECT number FROM audit_seals ORDER BY 1")]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_an_entry_with_the_last_id_that_there_is_stops_nothing(sealed):
+    statement = "INSERT INTO audit_log (id, who, action, target) VALUES (:id, 'eve', 'x', 'y')"
+    sealed.sql(statement, id=2**63 - 1)
+    assert [seal.last_id for seal in sealed.seal()] == [2**63 - 1]
+    assert (sealed.found(), sealed.seal(), sealed.verify().unsealed) == ([], [], 0)
+    sealed.write()
+    assert sealed.found() == [("entry_added", 4, 10)]
+    stored = sealed.store.read(4)
+    far = replace(stored, seal=replace(stored.seal, last_id=10**30))
+    sealed.objects.put(sealed.store.key(4), forge(far, stored.lines).to_bytes())
+    assert sealed.found() == [("object_altered", 4, None), ("entries_differ", 4, None)]
 
 
 def test_of_two_sealers_at_once_one_seals(log):

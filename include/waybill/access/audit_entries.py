@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from waybill.storage.tracker import audit_log
 
-FIRST_ID = -(2**63)
+FIRST_ID, LAST_ID = -(2**63), 2**63 - 1
 PAGE_ENTRIES = 1_000
 _EARLIEST, _LATEST = datetime(2, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, tzinfo=UTC)
 _DEEPEST = 200
@@ -79,6 +79,8 @@ class AuditLine:
 
 def read_page(connection: Connection, first: int, last: int) -> list[AuditLine]:
     """Return the next entries with ids from ``first`` to ``last``, at most ``PAGE_ENTRIES``."""
+    if first > LAST_ID:
+        return []
     page = _ENTRIES.where(audit_log.c.id >= first, audit_log.c.id <= last).limit(PAGE_ENTRIES)
     return [_line_of(row) for row in connection.execute(page).mappings()]
 

@@ -30,6 +30,7 @@ from sqlalchemy import Connection, RowMapping, func, select, text
 
 from waybill.access.audit_entries import (
     FIRST_ID,
+    LAST_ID,
     AuditLine,
     audit_lines,
     canonical_json,
@@ -376,6 +377,8 @@ def _parsed(body: bytes) -> StoredSeal | None:
     if not isinstance(fields, dict) or fields.keys() != _FIELDS.keys():
         return None
     if any(type(fields[name]) is not kind for name, kind in _FIELDS.items()):
+        return None
+    if any(not FIRST_ID <= fields[name] <= LAST_ID for name in _INTEGERS):
         return None
     previous = fields.pop("previous_sha256")
     return StoredSeal(Seal(**fields), previous, lines)

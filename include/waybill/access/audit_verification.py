@@ -9,12 +9,20 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import text
 
-from waybill.access.audit_entries import FIRST_ID, AuditLine, audit_lines, digest_lines, exact_json
+from waybill.access.audit_entries import (
+    FIRST_ID,
+    LAST_ID,
+    AuditLine,
+    audit_lines,
+    digest_lines,
+    exact_json,
+)
 from waybill.access.audit_entries import read_page as read_entries
 from waybill.access.audit_seals import Seal, SealObjects, StoredSeal, read_seals, sign
 from waybill.errors import NotFoundError
@@ -300,7 +308,7 @@ class AuditVerifier:
             words = f"entry {line.id}: added behind seal {seal}: {_said(line.text)}"
             self._report.add("entry_added", seal, words, line.id)
         elif sealed != line.text:
-            changed = _differences(exact_json(line.text), exact_json(sealed))
+            changed = _differences(_fields_of(line.text), _fields_of(sealed))
             words = f"entry {line.id}: altered: {changed}; sealed was: {_said(sealed)}"
             self._report.add("entry_altered", seal, words, line.id)
 
@@ -367,20 +375,22 @@ def _fits(seal: Seal, chains: set[str]) -> bool:
 
 def _by_id(stored: StoredSeal) -> dict[int, str]:
     """Return the sealed entries of a whole object."""
-    lines = stored.lines.decode("utf-8", "backslashreplace").splitlines()
+    lines = stored.lines.decode("utf-8", "backslashreplace").split("\n")
     return {number: line for line in lines if (number := _id_of(line)) is not None}
 
 
 def _id_of(line: str) -> int | None:
-    fields = _fields_of(line)
-    return int(fields["id"]) if "id" in fields else None
+    number = _fields_of(line).get("id")
+    if isinstance(number, Decimal) and FIRST_ID <= number <= LAST_ID:
+        return int(number)
+    return None
 
 
 def _fields_of(line: str) -> dict[str, Any]:
     """Return an entry; what an altered object has may be anything."""
     try:
         fields = exact_json(line)
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
 
