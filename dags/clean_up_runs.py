@@ -16,7 +16,7 @@ from waybill_airflow.operators.clean_up_runs import CleanUpRunsOperator
 
 OWN = (
     *("upkeep", "audit", "watch", "tell_owners", "probe_held_pipelines", "auto_replay"),
-    *("coordinate", "measure_delays", "share_slots", "scale_nodes", "replay"),
+    *("coordinate", "measure_delays", "share_slots", "scale_nodes", "seal_audit_log", "replay"),
     *("replay_parked_partitions",),
     *("stream_default", "stream_clusters"),
     *("clean_up_parked_files", "clean_up_runs", "refresh_tracker", "compact_traces"),

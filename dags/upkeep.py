@@ -11,6 +11,7 @@
 | `measure_delays` | sees how long tasks wait that may run |
 | `share_slots` | shares the slots of ingestion among teams, at pages of their runs |
 | `scale_nodes` | decides how many nodes there are to be, and asks for them |
+| `seal_audit_log` | seals new entries of the audit log, so that it shows who changes them |
 
 `upkeep` runs each in a thread of its own, so a long one delays no other. Each has its own record:
 `waybill upkeep list`, or the page *Balance*. A job that fails is told and tried again, and the
@@ -42,6 +43,7 @@ JOBS = (
     ("measure_delays", "maintenance"),
     ("share_slots", "maintenance"),
     ("scale_nodes", "maintenance"),
+    ("seal_audit_log", "maintenance"),
 )
 
 with DAG(

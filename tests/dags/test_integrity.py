@@ -38,6 +38,7 @@ PARAMS = {
     "measure_delays": set(),
     "share_slots": set(),
     "scale_nodes": set(),
+    "seal_audit_log": set(),
     "stream_default": set(),
     "stream_clusters": set(),
     "ingest_flights": INGEST,
@@ -62,6 +63,7 @@ SCHEDULES = {
     "measure_delays": "None",
     "share_slots": "None",
     "scale_nodes": "None",
+    "seal_audit_log": "None",
     "stream_default": "@continuous",
     "stream_clusters": "* * * * *",
 }

@@ -13,6 +13,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 from tests.servers import wait_for
+from tests.support import emptied
 from tests.support.children import forked
 from tests.support.memory_traces import MemoryTraces, made
 
@@ -42,7 +43,9 @@ def opened(_postgres):
 @pytest.fixture
 def tracker(opened):
     with opened.transaction() as connection:
-        connection.execute(text("TRUNCATE trace_queries, audit_log, pipelines CASCADE"))
+        connection.execute(
+            text(emptied.without_triggers("TRUNCATE trace_queries, audit_log, pipelines CASCADE"))
+        )
     return opened
 
 

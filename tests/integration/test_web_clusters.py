@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support import web_app
+from tests.support import emptied, web_app
 from tests.support.clustered import serve, set_load
 
 from waybill.access import Decision, write_audit
@@ -187,7 +187,7 @@ def test_a_topic_that_grew_is_a_decision_about_its_team(clusters):
     assert "it is full" in str(clusters.get("ann", "/api/clusters"))
     assert "it is full" not in str(clusters.get("ann", "/api/clusters/second"))
     clusters.lot.sql("DELETE FROM topic_generations")
-    clusters.lot.sql("DELETE FROM audit_log WHERE action = 'grow_topic'")
+    clusters.lot.sql(emptied.without_triggers("DELETE FROM audit_log WHERE action = 'grow_topic'"))
 
 
 def test_the_page_is_there_for_who_may_view(clusters):

@@ -32,4 +32,12 @@ def empty(sql: Callable[..., Any], *, but: Collection[str]) -> None:
     names = [name for name in METADATA.tables if name not in but]
     written = [name for (name,) in sql(_WRITTEN, names=names)]
     if written:
-        sql(f"TRUNCATE {', '.join(written)} RESTART IDENTITY CASCADE")
+        sql(without_triggers(f"TRUNCATE {', '.join(written)} RESTART IDENTITY CASCADE"))
+
+
+def without_triggers(statement: str) -> str:
+    """Return one statement that does the same, of a superuser, and fires no trigger.
+
+    The audit log's refuses to change or to delete.
+    """
+    return f"DO $do$ BEGIN SET LOCAL session_replication_role = replica; {statement}; END $do$"

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from waybill.access.audit_log import read_audit as read_audit
     from waybill.access.audit_log import required_text as required_text
     from waybill.access.audit_log import write_audit as write_audit
+    from waybill.access.audit_seals import AuditSealer as AuditSealer
+    from waybill.access.audit_seals import SealReport as SealReport
+    from waybill.access.audit_verification import AuditReport as AuditReport
+    from waybill.access.audit_verification import AuditVerifier as AuditVerifier
     from waybill.access.grants import Access as Access
     from waybill.access.grants import access_of as access_of
     from waybill.access.personal import ANY_EVENT as ANY_EVENT
@@ -31,6 +35,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "access_log": ["AccessLog", "look_at"],
         "audit_log": ["Decision", "read_audit", "required_text", "write_audit"],
+        "audit_seals": ["AuditSealer", "SealReport"],
+        "audit_verification": ["AuditReport", "AuditVerifier"],
         "grants": ["Access", "access_of"],
         "personal": [
             "ANY_EVENT",

@@ -99,6 +99,10 @@ COMMANDS = {
     "connect": LazyCommand(
         "Open a destination's shell: psql, DuckDB's.", "waybill.cli.queries:connect"
     ),
+    "audit-log": LazyCommand(
+        "The audit log's seals: verify that nobody changed it; seal now.",
+        "waybill.cli.audit_log:app",
+    ),
     "bucket": LazyCommand("The bucket and its owner: show, claim.", "waybill.cli.bucket:app"),
     "logs": LazyCommand(
         "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"
@@ -146,7 +150,7 @@ PANELS = {
     "Check the books": ("trail", "balance", "audit", "queries"),
     "Operate": (
         *("doctor", "upkeep", "retention", "destination", "connect", "topics", "clusters"),
-        *("capacity", "logs", "files", "traces", "bucket", "demo"),
+        *("capacity", "logs", "files", "traces", "bucket", "audit-log", "demo"),
     ),
 }
 """The groups of commands in the help, in order: each command is in one."""

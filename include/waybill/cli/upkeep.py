@@ -42,6 +42,8 @@ _WORDS = {
     ("probe_held_pipelines", "to_replay"): "groups to replay",
     ("scale_nodes", "version"): "version {} of the node counts",
     ("scale_nodes", "removed"): "nodes removed",
+    ("seal_audit_log", "seals"): "seals made",
+    ("seal_audit_log", "entries"): "entries sealed",
     ("auto_replay", "due"): "replays due",
 }
 """Of the numbers of a job's outcome; others are called by their names."""
@@ -57,6 +59,8 @@ _COUNTED = {
         ("groups", "group", ("groups to replay",)),
         ("nodes", "node", ("nodes removed",)),
         ("replays", "replay", ("replays due",)),
+        ("seals", "seal", ("seals made",)),
+        ("entries", "entry", ("entries sealed",)),
         ("s", "", ("notices", "moves", "problems", "probes")),
     )
     for plural in plurals

@@ -58,6 +58,7 @@ GROWTH: dict[str, Growth] = {
     "audit_log": _lasts("decision of a person", "lasts: who did what"),
     "audit_minutes": Growth("minute of an event name in work", "the auditor, once it balances"),
     "audit_rounds": Growth("minute", "the auditor, after a day"),
+    "audit_seals": _lasts("seal of the audit log", "lasts: at most one in a quarter of an hour"),
     "auto_replays": _lasts("marked partition", _NAMES),
     "batches": Growth(
         "micro-batch",

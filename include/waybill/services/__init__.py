@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from waybill.services.applications import start_application as start_application
     from waybill.services.applications import stop_application as stop_application
     from waybill.services.applications import supervise_application as supervise_application
+    from waybill.services.audit_log import seal_audit_log as seal_audit_log
+    from waybill.services.audit_log import verify_audit_log as verify_audit_log
     from waybill.services.bucket import BucketReport as BucketReport
     from waybill.services.bucket import bucket_owner as bucket_owner
     from waybill.services.bucket import claim_bucket as claim_bucket
@@ -187,6 +189,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "stop_application",
             "supervise_application",
         ],
+        "audit_log": ["seal_audit_log", "verify_audit_log"],
         "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
         "campaigns": [
             "advance_campaign",

@@ -32,6 +32,8 @@ _MOST_LAUNCHES = 500
 _MOST_SAID = 5
 """Problems of a round that its outcome has in words; the log has all."""
 _TURN_S = 60
+_SEAL_PAUSE_S = 900.0
+"""Between two seals of the audit log: each is an object, which a verification reads."""
 One = TypeVar("One")
 
 
@@ -112,6 +114,7 @@ def _shift(settings: Settings, parts: UpkeepParts, tracker: TrackerStore) -> Shi
         "measure_delays": lambda: _measure_delays(settings),
         "share_slots": lambda: _share_slots(settings),
         "scale_nodes": lambda: _scale_nodes(settings),
+        "seal_audit_log": lambda: _seal_audit_log(settings),
     }
     holder = f"{parts.holder} on {socket.gethostname()}, process {os.getpid()}"
     return Shift(tracker, work, holder=holder, tell=tell, words_of=parts.words_of)
@@ -206,6 +209,12 @@ def _scale_nodes(settings: Settings) -> dict[str, Any]:
     counts = {"version": report.version, "removed": len(report.removed)}
     first = {"problem": report.problems[0]} if report.problems else {}
     return changes | counts | {"problems": len(report.problems)} | first
+
+
+def _seal_audit_log(settings: Settings) -> dict[str, Any]:
+    """Seal what is new, at most once in a quarter of an hour."""
+    made = services.seal_audit_log(settings, pause_s=_SEAL_PAUSE_S).seals
+    return {"seals": len(made), "entries": sum(seal.entries for seal in made)}
 
 
 def _probe_held_pipelines(settings: Settings, launcher: ReplayLauncher) -> dict[str, Any]:

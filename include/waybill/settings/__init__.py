@@ -775,11 +775,14 @@ class AuditSettings(Section):
 
 
 class AccessSettings(Section):
-    """Who may do what with parked events in Airflow's pages and in the REST API."""
+    """Who may do what with parked events in Airflow's pages and the REST API; the audit log."""
 
     grants: tuple[Grant, ...] = (Grant(who="role:admin", teams="*", permissions=PERMISSIONS),)
     """A JSON list of `{"who", "teams", "permissions"}`; what is in no grant is refused. See
     [REST API](api.md#access)."""
+    audit_signing_key: SecretStr | None = None
+    """Signs the [seals of the audit log](operations.md#the-audit-log), so that who can write to
+    tracker and bucket, but does not have it, can make none. Empty: they are not signed."""
 
 
 BUILT_IN_KINDS = (

@@ -34,6 +34,8 @@ class AdvisoryLock(StrEnum):
     """Freezing the parked groups of a campaign: no group is in two that are at work."""
     UNDEPLOYMENT = "waybill undeployment"
     """Going on with a pipeline's undeployment; its scope: pipeline id."""
+    AUDIT_SEAL = "waybill audit seal"
+    """Sealing the audit log: one seal, from its object to its row."""
     QUESTION = "waybill question"
     """Counting a person's questions about events and adding one; its scope: the person."""
     DESTINATION_BOOKS = "waybill books"

@@ -102,10 +102,7 @@ class ObjectStore:
             InputError: no such bucket, or no right to write.
         """
         self._check(deletes=False)
-        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
-        answer = self._call(
-            "put_object", key, Bucket=self.bucket, Key=key, Body=body, ContentMD5=digest
-        )
+        answer = self._call("put_object", key, **self._whole(key, body))
         return str(answer["ETag"]).strip('"')
 
     def put_waiting(self, key: str, body: bytes, *, limit_s: float) -> str:
@@ -176,12 +173,15 @@ class ObjectStore:
         """Like ``swap``, of a bucket whoever's it is."""
         condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": f'"{expected}"'}
         try:
-            answer = self._call(
-                "put_object", key, Bucket=self.bucket, Key=key, Body=body, **condition
-            )
+            answer = self._call("put_object", key, **self._whole(key, body), **condition)
         except (_AnotherError, ObjectMissingError):
             return None
         return str(answer["ETag"]).strip('"')
+
+    def _whole(self, key: str, body: bytes) -> dict[str, Any]:
+        """Return the arguments of a PUT; a bucket with object lock takes none without a digest."""
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        return {"Bucket": self.bucket, "Key": key, "Body": body, "ContentMD5": digest}
 
     def exists(self, key: str) -> bool:
         """Tell whether the object is there."""

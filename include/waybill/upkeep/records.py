@@ -56,6 +56,7 @@ JOBS = (
     Job("measure_delays", "sees how long tasks wait that may run"),
     Job("share_slots", "shares the slots of ingestion among teams", interval_s=20.0),
     Job("scale_nodes", "decides how many nodes there are to be, or ends those that drained"),
+    Job("seal_audit_log", "seals the audit log, so that it shows who changes it"),
 )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import COUNT_COLUMNS as COUNT_COLUMNS
     from waybill.storage.tracker.tables import applications as applications
     from waybill.storage.tracker.tables import audit_log as audit_log
+    from waybill.storage.tracker.tables import audit_seals as audit_seals
     from waybill.storage.tracker.tables import auto_replays as auto_replays
     from waybill.storage.tracker.tables import batches as batches
     from waybill.storage.tracker.tables import campaign_groups as campaign_groups
@@ -80,6 +81,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "COUNT_COLUMNS",
             "applications",
             "audit_log",
+            "audit_seals",
             "auto_replays",
             "batches",
             "campaign_groups",

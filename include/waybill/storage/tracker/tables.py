@@ -16,7 +16,7 @@ Clusters      virtual_clusters, cluster_pins, cluster_assignments, team_loads, c
               applications
 Capacity      capacity_nodes, task_waits, capacity_rounds, capacity_versions, capacity_acks,
               capacity_thresholds
-Deployment    deployment, audit_log, upkeep_jobs
+Deployment    deployment, audit_log, audit_seals, upkeep_jobs
 """
 
 from __future__ import annotations
@@ -1118,6 +1118,22 @@ audit_log = Table(
     Column("target", Text, nullable=False),
     Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
 )
+
+audit_seals = Table(
+    "audit_seals",
+    METADATA,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    *[
+        Column(name, BigInteger, nullable=False)
+        for name in ("after_number", "first_id", "last_id", "entries")
+    ],
+    Column("entries_sha256", Text, nullable=False),
+    Column("chain_sha256", Text, nullable=False),
+    time_column("sealed_at", now=True),
+    Column("signature", Text, nullable=False, server_default=text("''")),
+)
+"""What the audit log was: ``waybill.access.audit_seals``. Rows of both are never changed or
+deleted; a trigger refuses that."""
 
 upkeep_jobs = Table(
     "upkeep_jobs",
