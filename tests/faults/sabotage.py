@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.processing import Chain, Chunk
+from waybill.processing import Chain, ChainResult, Chunk
 from waybill.processing.spark.tasks import StageTask
 
 REMOVED = (
@@ -177,14 +177,14 @@ class SabotagedChain(Chain):
         self._sabotage = _plan()
         self.result.staged.add = self._staging(self.result.staged.add)  # type: ignore[method-assign]
 
-    def process(self, chunk: Chunk) -> None:
+    def process(self, chunk: Chunk, taken: Callable[[ChainResult], None] | None = None) -> None:
         """Run what is left of a chunk."""
         wants = self._sabotage.wants
         kept = [i for i, value in enumerate(chunk.values) if not wants(REMOVED[1], value)]
         if len(kept) < len(chunk.values):
             columns = (chunk.values, chunk.partitions, chunk.offsets, chunk.times_us)
             chunk = Chunk(*([column[i] for i in kept] for column in columns))  # type: ignore[arg-type]
-        super().process(chunk)
+        super().process(chunk, taken)
 
     def _pass(
         self, event_plan: Any, name: str, items: Any, columns: Any, *, by_column: bool

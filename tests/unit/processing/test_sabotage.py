@@ -1,0 +1,24 @@
+"""What campaigns put in the product's place is called as the product calls it."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from tests.faults.sabotage import SabotagedChain, SabotagedTask
+
+
+@pytest.mark.parametrize("sabotaged", [SabotagedChain, SabotagedTask])
+def test_each_method_takes_what_the_one_below_takes(sabotaged: type) -> None:
+    own = {
+        name: method
+        for name, method in vars(sabotaged).items()
+        if inspect.isfunction(method) and name != "__init__"
+    }
+    below = {name: getattr(sabotaged.__base__, name, None) for name in own}
+    kept = {name: method for name, method in below.items() if method is not None}
+    assert kept
+    for name, method in kept.items():
+        assert list(inspect.signature(own[name]).parameters) == list(
+            inspect.signature(method).parameters
+        ), name
