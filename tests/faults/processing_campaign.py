@@ -98,7 +98,13 @@ from waybill.parking.reading import read_segment_events, segments_in_order
 from waybill.processing import read_staged
 from waybill.services import applications
 from waybill.settings import Settings
-from waybill.storage import TrackerStore, open_log, open_objects, open_tracker
+from waybill.storage import (
+    TrackerStore,
+    librdkafka_config,
+    open_log,
+    open_objects,
+    open_tracker,
+)
 from waybill.topics import GrowRequest
 
 TEAMS = ("east", "north", "south", "west")
@@ -450,8 +456,8 @@ class Campaign:
     def _send(self, over: threading.Event) -> None:
         from confluent_kafka import Producer
 
-        kafka = self.settings.kafka.bootstrap_servers
-        producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
+        kafka = librdkafka_config(self.settings.kafka)
+        producer = Producer({**kafka, "enable.idempotence": True})
 
         def deliver() -> None:
             assert producer.flush(60) == 0

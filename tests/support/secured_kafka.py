@@ -15,6 +15,7 @@ from waybill.settings import KafkaSettings
 from waybill.stack import state_folder
 
 USER, PASSWORD = "carol", 'se"c\\ret, of carol'
+OTHER, OTHER_PASSWORD = "crm", "of-crm"
 PROPERTIES = """
 listeners=PLAINTEXT://127.0.0.1:{plain},MUTUAL://127.0.0.1:{mutual},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{plain},MUTUAL://127.0.0.1:{mutual},LOGIN://127.0.0.1:{login}
@@ -25,7 +26,7 @@ ssl.truststore.type=PEM
 ssl.truststore.location={folder}/authority.pem
 listener.name.mutual.ssl.client.auth=required
 listener.name.login.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER
-listener.name.login.plain.sasl.jaas.config={modules}.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.login.plain.sasl.jaas.config={modules}.plain.PlainLoginModule required user_{user}="{password}" user_{other}="{other_password}";
 listener.name.login.scram-sha-256.sasl.jaas.config={modules}.scram.ScramLoginModule required;
 listener.name.login.scram-sha-512.sasl.jaas.config={modules}.scram.ScramLoginModule required;
 listener.name.login.oauthbearer.sasl.jaas.config={modules}.oauthbearer.OAuthBearerLoginModule required;
@@ -70,6 +71,8 @@ class Doors:
             folder=self.folder.absolute(),
             modules="org.apache.kafka.common.security",
             user=USER,
+            other=OTHER,
+            other_password=OTHER_PASSWORD,
             password=_escaped(_escaped(PASSWORD, '\\"'), "\\"),
             keys=self.keys_url,
             audience=identity_provider.AUDIENCE,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from waybill.access.personal_names import anonymous as anonymous
     from waybill.access.personal_names import likely_personal as likely_personal
     from waybill.access.personal_names import personal_or_likely as personal_or_likely
+    from waybill.access.topic_rules import KafkaRules as KafkaRules
+    from waybill.access.topic_rules import kafka_rules as kafka_rules
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -38,6 +40,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "audit_seals": ["AuditSealer", "SealReport"],
         "audit_verification": ["AuditReport", "AuditVerifier"],
         "grants": ["Access", "access_of"],
+        "topic_rules": ["KafkaRules", "kafka_rules"],
         "personal": [
             "ANY_EVENT",
             "KEY",

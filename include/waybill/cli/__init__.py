@@ -103,6 +103,7 @@ COMMANDS = {
         "The audit log's seals: verify that nobody changed it; seal now.",
         "waybill.cli.audit_log:app",
     ),
+    "access": LazyCommand("Who may reach what: Kafka's access rules.", "waybill.cli.access:app"),
     "bucket": LazyCommand("The bucket and its owner: show, claim.", "waybill.cli.bucket:app"),
     "logs": LazyCommand(
         "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"
@@ -150,7 +151,7 @@ PANELS = {
     "Check the books": ("trail", "balance", "audit", "queries"),
     "Operate": (
         *("doctor", "upkeep", "retention", "destination", "connect", "topics", "clusters"),
-        *("capacity", "logs", "files", "traces", "bucket", "audit-log", "demo"),
+        *("capacity", "logs", "files", "traces", "bucket", "access", "audit-log", "demo"),
     ),
 }
 """The groups of commands in the help, in order: each command is in one."""

@@ -91,6 +91,9 @@ if TYPE_CHECKING:
     from waybill.services.ingestion import tables_loaded_by as tables_loaded_by
     from waybill.services.ingestion import write_ahead_log as write_ahead_log
     from waybill.services.ingestion import write_ahead_logs as write_ahead_logs
+    from waybill.services.kafka_access import KafkaAccess as KafkaAccess
+    from waybill.services.kafka_access import apply_kafka_rules as apply_kafka_rules
+    from waybill.services.kafka_access import show_kafka_rules as show_kafka_rules
     from waybill.services.loading import check_destination as check_destination
     from waybill.services.loading import destinations as destinations
     from waybill.services.loading import lost_object_ids as lost_object_ids
@@ -266,6 +269,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "write_ahead_log",
             "write_ahead_logs",
         ],
+        "kafka_access": ["KafkaAccess", "apply_kafka_rules", "show_kafka_rules"],
         "loading": [
             "check_destination",
             "destinations",

@@ -780,6 +780,12 @@ class AccessSettings(Section):
     grants: tuple[Grant, ...] = (Grant(who="role:admin", teams="*", permissions=PERMISSIONS),)
     """A JSON list of `{"who", "teams", "permissions"}`; what is in no grant is refused. See
     [REST API](api.md#access)."""
+    kafka_principal: str = ""
+    """Which principal of Kafka Waybill is, as `User:CN=waybill`, for its access rules. Empty:
+    `User:` and the name that it logs in with."""
+    kafka_principals: dict[str, tuple[str, ...]] = Field(default={})
+    """Principals of Kafka that may write to a team's topics: a JSON object, as in `{"crm":
+    ["User:crm-app"]}`. `waybill access kafka-acls` makes the rules."""
     audit_signing_key: SecretStr | None = None
     """Signs the [seals of the audit log](operations.md#the-audit-log), so that who can write to
     tracker and bucket, but does not have it, can make none. Empty: they are not signed."""

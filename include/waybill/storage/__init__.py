@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from waybill.storage.bucket_owner import open_owned_objects as open_owned_objects
     from waybill.storage.bucket_owner import read_owner as read_owner
     from waybill.storage.bucket_owner import refuse_foreign_bucket as refuse_foreign_bucket
+    from waybill.storage.kafka_acls import KafkaAcl as KafkaAcl
+    from waybill.storage.kafka_acls import KafkaAcls as KafkaAcls
     from waybill.storage.kafka_security import java_config as java_config
     from waybill.storage.kafka_security import librdkafka_config as librdkafka_config
     from waybill.storage.kafka_security import with_files_read as with_files_read
@@ -70,6 +72,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "read_owner",
             "refuse_foreign_bucket",
         ],
+        "kafka_acls": ["KafkaAcl", "KafkaAcls"],
         "kafka_security": ["java_config", "librdkafka_config", "with_files_read"],
         "log": [
             "ConfigFault",
