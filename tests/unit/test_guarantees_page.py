@@ -54,6 +54,13 @@ def rows(section):
                 yield reference, cell
 
 
+def test_what_the_page_of_security_names_is_there():
+    page = (CHECKOUT / "docs" / "security.md").read_text(encoding="utf-8")
+    named = TEST.findall(page)
+    assert len(named) > 15
+    assert not [one for one in named if is_campaign(one)], "it runs with every commit"
+
+
 def test_there_are_seven():
     assert sorted(SECTIONS) == [f"G{number}" for number in range(1, 8)]
 
