@@ -326,7 +326,8 @@ def _activated(
         replaced = _history(connection, pipeline.id)[0]
     if changed:
         _refuse_dropped_tables(connection, pipeline, places)
-        _refuse_foreign_tables(connection, pipeline, places)
+        kept = None if active is None or is_back else Pipeline.from_json(active.declaration)
+        _refuse_foreign_tables(connection, pipeline, kept, places)
         number += 1
         _write_version(connection, pipeline, number, change)
         keep_declared(connection, pipeline, places.rules(pipeline.destination), change.who)
@@ -896,9 +897,17 @@ def _refuse_dropped_tables(connection: Connection, pipeline: Pipeline, places: T
     )
 
 
-def _refuse_foreign_tables(connection: Connection, pipeline: Pipeline, places: TablePlaces) -> None:
-    """Refuse a pipeline that writes what other teams own, unless the settings let its team."""
+def _refuse_foreign_tables(
+    connection: Connection, pipeline: Pipeline, active: Pipeline | None, places: TablePlaces
+) -> None:
+    """Refuse a pipeline that writes what other teams own, unless the settings let its team.
+
+    A table that its active version writes already it keeps, whoever else writes it: the deploy that
+    shared it was let, or was before tables had owners.
+    """
     team, schema, named = pipeline.team, pipeline.schema_name, set[str]()
+    if active is not None and active.schema_name == schema:
+        named.update(_declared_tables(active))
     for table in ("", *_declared_tables(pipeline)):
         for limit in places.limits(pipeline.destination, schema, table):
             if team not in limit.teams:
@@ -1366,6 +1375,12 @@ _TEAM_DESTINATIONS = text(
 _NOT_UNDEPLOYED = """ AND NOT EXISTS (
   SELECT FROM undeployments AS gone
   WHERE gone.pipeline_id = pipelines.id AND gone.done_at IS NOT NULL)"""
+_SENDING_TEAMS = text(
+    "SELECT DISTINCT pipelines.team, active.declaration->>'destination' AS destination "
+    + _ACTIVE_ONES
+    + " WHERE true"
+    + _NOT_UNDEPLOYED
+)
 _SENDING = text(
     "SELECT pipelines.name "
     + _ACTIVE_ONES
@@ -1847,6 +1862,17 @@ def team_destinations(connection: Connection) -> dict[str, set[str]]:
     """
     found: dict[str, set[str]] = {}
     for row in connection.execute(_TEAM_DESTINATIONS):
+        found.setdefault(row.team, set()).add(row.destination)
+    return found
+
+
+def sending_teams(connection: Connection) -> dict[str, set[str]]:
+    """Return {team: destinations} of pipelines that are deployed, and not undeployed.
+
+    Cost: as `team_destinations`.
+    """
+    found: dict[str, set[str]] = {}
+    for row in connection.execute(_SENDING_TEAMS):
         found.setdefault(row.team, set()).add(row.destination)
     return found
 

@@ -13,7 +13,8 @@ SEED = int(os.environ.get("PROCESSING_SEED", "0"))
 
 def test_no_event_is_lost_or_doubled_by_moves_kills_and_late_awakenings(stack_settings, kafka):
     """By TLS and a login, as the broker's Java, the driver's and librdkafka's clients have it."""
-    by_login = {"kafka": kafka.doors.by_login("SCRAM-SHA-512")}
+    files = {"ssl_ca_pem": "", "ssl_ca_file": kafka.doors.folder / "authority.pem"}
+    by_login = {"kafka": kafka.doors.by_login("SCRAM-SHA-512", **files)}
     assert_nothing_is_wrong(stack_settings.model_copy(update=by_login), SHORTEST)
 
 

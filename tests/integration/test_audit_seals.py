@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from waybill.access import AuditReport, AuditSealer, AuditVerifier, audit_seals, write_audit
 from waybill.access.audit_seals import Seal, SealObjects, StoredSeal
 from waybill.cli import app
-from waybill.errors import NotFoundError, RetryError, StopError
+from waybill.errors import InputError, NotFoundError, RetryError, StopError
 from waybill.settings import AccessSettings, Settings, TrackerSettings
 from waybill.storage import AdvisoryLock, ObjectStore, TrackerStore, deployment_of, open_objects
 
@@ -72,9 +72,9 @@ class SealedLog:
         key = self.store.key(number)
         self.objects.put(key, change(self.objects.get(key)))
 
-    def verify(self, *, key: str = "", from_seal: int = 1) -> AuditReport:
+    def verify(self, *, key: str = "", from_seal: int = 1, expected: str = "") -> AuditReport:
         verifier = AuditVerifier(self.tracker, self.objects, signing_key=key)
-        return verifier.run(from_seal=from_seal)
+        return verifier.run(from_seal=from_seal, expected=expected)
 
     def found(self, *, key: str = "") -> list[tuple[str, int, int | None]]:
         return [(one.kind, one.seal, one.entry) for one in self.verify(key=key).findings]
@@ -355,6 +355,73 @@ def test_entries_changed_between_object_and_row_are_not_sealed_over(log):
     assert log.found() == [("store_has_more", 1, None)]
     assert [(seal.number, seal.after_number) for seal in log.seal()] == [(2, 0)]
     assert log.found() == [("store_has_more", 1, None)]
+
+
+def test_a_chain_that_was_made_anew_is_not_the_one_that_was_noted(sealed):
+    noted = sealed.verify().newest
+    assert noted.startswith("3:")
+    assert sealed.verify(expected=noted).findings == []
+    sealed.tamper("DELETE FROM audit_seals WHERE number >= 2")
+    sealed.objects.delete([sealed.store.key(number) for number in (2, 3)])
+    assert [one.kind for one in sealed.verify(expected=noted).findings] == ["head_differs"]
+    sealed.tamper("UPDATE audit_log SET who = 'eve' WHERE id = 5")
+    assert [seal.number for seal in sealed.seal()] == [2]
+    sealed.write()
+    sealed.seal()
+    assert sealed.found() == [], "nothing inside of tracker and bucket tells"
+    [finding] = sealed.verify(expected=noted).findings
+    assert (finding.kind, finding.seal) == ("head_differs", 3)
+    for wrong in ("3", f"{noted}0", "0:" + "a" * 64, "x"):
+        with pytest.raises(InputError, match="<number>:<digest>"):
+            sealed.verify(expected=wrong)
+
+
+def test_entries_that_nobody_seals_are_found_after_an_hour(sealed):
+    sealed.write()
+    sealed.tamper("UPDATE audit_log SET at = now() - interval '59 min' WHERE id = 10")
+    assert sealed.found() == []
+    sealed.tamper("UPDATE audit_log SET at = now() - interval '61 min' WHERE id = 10")
+    assert sealed.found() == [("not_sealed", 4, None)]
+
+
+def planted(log: SealedLog, **changed: Any) -> None:
+    """Put an object into the bucket as a sealer that died would have left it, but for a field."""
+    with pytest.raises(KilledError):
+        log.seal(objects=DyingStore(log.objects))
+    stored = log.store.read(2)
+    made = replace(stored, seal=replace(stored.seal, **changed))
+    seal = replace(made.seal, chain_sha256=made.seal.chained(made.previous_sha256))
+    log.objects.put(log.store.key(2), replace(made, seal=seal).to_bytes())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sealed_at": "x"},
+        {"sealed_at": "2026-01-01T00:00:00Z"},
+        {"first_id": 1},
+        {"last_id": 7},
+        {"last_id": -(2**63)},
+        {"after_number": 0},
+    ],
+    ids=str,
+)
+def test_an_object_that_somebody_planted_is_not_taken_for_a_seal_of_ours(log, changed):
+    log.write(2)
+    log.seal()
+    log.write(2)
+    planted(log, **changed)
+    [seal] = log.seal()
+    assert (seal.number, seal.first_id, seal.last_id) == (3, 3, 4)
+    assert log.seal() == []
+    assert log.found()[0][:2] == ("store_has_more", 2)
+
+
+def test_an_object_that_is_far_too_large_is_not_read(log, monkeypatch):
+    log.write()
+    log.seal()
+    monkeypatch.setattr("waybill.access.audit_seals._LARGEST_OBJECT", 10)
+    assert [one.kind for one in log.verify().findings] == ["object_altered"]
 
 
 def test_no_seal_follows_an_object_that_is_none(log):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,19 +141,23 @@ def test_rules_that_nothing_wants_are_told_and_taken_away_when_asked(
     acls = KafkaAcls(settings.kafka)
     stranger = KafkaAcl("User:mallory", "topic", "events.shop.warehouse", "literal", "READ")
     wide = KafkaAcl("User:mallory", "topic", "ev", "prefixed", "WRITE")
+    from_one_host = replace(stranger, host="10.0.0.5", operation="ALTER")
+    forbids = replace(stranger, principal="User:dave", permission="DENY")
+    groups = KafkaAcl("User:billing", "group", "*", "literal", "READ")
     beside = KafkaAcl("User:billing", "topic", "invoices", "literal", "READ")
-    acls.create([stranger, wide, beside])
-    shown = run("--apply", "--who", "ann", code=2).output
+    near = KafkaAcl("User:billing", "topic", "events-gateway", "literal", "READ")
+    acls.create([stranger, wide, from_one_host, forbids, groups, beside, near])
+    shown = " ".join(run("--apply", "--who", "ann", code=2).output.split())
     assert "User:mallory" in shown
-    assert "2 rules of others" in " ".join(shown.split())
-    assert "billing" not in shown
+    assert "2 rules of others" in shown
+    assert "invoices" not in shown
+    assert "events-gateway" not in shown
     run("--apply", "--prune", "--who", "ann")
     left = acls.read()
-    assert stranger not in left
-    assert wide not in left
-    assert beside in left
+    assert not {stranger, from_one_host} & left
+    assert {wide, forbids, groups, beside, near} <= left
     with_json = json.loads(run("--json").stdout)
-    assert (with_json["missing"], with_json["others"]) == ([], [])
+    assert (with_json["missing"], with_json["others"], len(with_json["wider"])) == ([], [], 3)
     assert max(map(len, run().output.splitlines())) <= 80
 
 

@@ -106,6 +106,18 @@ def test_a_table_is_shared_by_the_settings_and_the_deploy_warns(
         services.run_rollback(alone, "orders", None, ANN)
 
 
+def test_who_has_a_table_keeps_it_whoever_writes_it_too(settings: Settings, tmp_path: Path) -> None:
+    """As where two teams shared one before tables had owners."""
+    first = pipeline(tmp_path, "orders", "shop")
+    deploy(settings, first)
+    shared = with_destination(settings, "warehouse", table_teams={"shop.orders": ("shop", "web")})
+    deploy(shared, pipeline(tmp_path, "web-orders", "web"))
+    first.joinpath("transformation.py").write_text("def transform(event):\n    return event\n")
+    report = deploy(settings, first)
+    assert report.changed
+    assert any("both write table" in one for one in report.warnings)
+
+
 def test_tables_that_an_undeployed_pipeline_left_are_its_teams(
     settings: Settings, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ import json
 import re
 import time
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -57,6 +58,8 @@ _MOST_SEALS = 20
 """Of one run."""
 _AGAIN_S = 0.2
 _NUMBER = re.compile(r"(\d{12,18})\.jsonl")
+_LARGEST_OBJECT = 4 * _SEAL_BYTES
+"""What is larger is no seal: nothing of it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,10 @@ class SealObjects:
         Raises:
             ObjectMissingError: it is not there.
         """
-        stored = _parsed(self._objects.get(self.key(number)))
+        key = self.key(number)
+        if any(info.key == key and info.size > _LARGEST_OBJECT for info in self._objects.list(key)):
+            return None
+        stored = _parsed(self._objects.get(key))
         return stored if stored is not None and stored.seal.number == number else None
 
     def highest(self) -> int:
@@ -350,10 +356,30 @@ def _read_lines(connection: Connection, first: int, up_to: int) -> list[AuditLin
 
 
 def _is_of(connection: Connection, place: _Place, stored: StoredSeal) -> bool:
-    """Tell whether an object is whole, and holds the tracker's entries from a place on."""
-    lines = audit_lines(partial(read_page, connection), place.first_id, stored.seal.last_id)
-    found = digest_lines(islice(lines, stored.seal.entries + 1))
-    return stored.is_whole and found == (stored.seal.entries, stored.seal.entries_sha256)
+    """Tell whether an object is what a sealer would have made of the tracker's entries at a place.
+
+    Anybody who may write to the bucket can plant one: each of its fields counts.
+    """
+    seal = stored.seal
+    lines = audit_lines(partial(read_page, connection), place.first_id, seal.last_id)
+    found = [*islice(lines, seal.entries + 1)]
+    return (
+        stored.is_whole
+        and 0 < len(found) == seal.entries
+        and (found[0].id, found[-1].id) == (seal.first_id, seal.last_id)
+        and digest_lines(found) == (seal.entries, seal.entries_sha256)
+        and seal.after_number == place.number
+        and _is_moment(seal.sealed_at)
+    )
+
+
+def _is_moment(text: str) -> bool:
+    """Tell whether a text is a time as `moment_text` writes it."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z" == text
 
 
 def _read_written(store: SealObjects, number: int) -> StoredSeal | None:

@@ -7,6 +7,7 @@ the log. The sealer and those who write entries may be at work meanwhile.
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
@@ -24,8 +25,15 @@ from waybill.access.audit_entries import (
     exact_json,
 )
 from waybill.access.audit_entries import read_page as read_entries
-from waybill.access.audit_seals import Seal, SealObjects, StoredSeal, read_seals, sign
-from waybill.errors import NotFoundError
+from waybill.access.audit_seals import (
+    Seal,
+    SealObjects,
+    StoredSeal,
+    newest_seal,
+    read_seals,
+    sign,
+)
+from waybill.errors import InputError, NotFoundError
 from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore, deployment_of
 
 MOST_FINDINGS = 1_000
@@ -43,7 +51,7 @@ class AuditFinding:
     kind: str
     """``entry_removed``, ``entry_altered``, ``entry_added``, ``entries_differ``,
     ``seal_removed``, ``seal_altered``, ``chain_broken``, ``object_missing``, ``object_altered``,
-    ``store_has_more``, ``signature_wrong`` or ``not_signed``."""
+    ``store_has_more``, ``head_differs``, ``not_sealed``, ``signature_wrong`` or ``not_signed``."""
     seal: int
     words: str
     """In one line; names in it come from users."""
@@ -61,6 +69,9 @@ class AuditReport:
     """Sealed entries of the tracker that were checked."""
     unsealed: int = 0
     """Entries that nothing is known about: they are not sealed yet."""
+    newest: str = ""
+    """The newest seal of the tracker, as ``<number>:<chain digest>``; empty: there is none. Kept
+    elsewhere, and given to a later verification, it shows that this chain was not made anew."""
     found: int = 0
     """How many findings there are; ``findings`` has the first 1,000."""
     findings: list[AuditFinding] = field(default_factory=list)
@@ -101,13 +112,19 @@ class AuditVerifier:
         """The newest seals without a signature: first and last number."""
         self._signed = 0
 
-    def run(self, *, from_seal: int = 1) -> AuditReport:
+    def run(self, *, from_seal: int = 1, expected: str = "") -> AuditReport:
         """Return what is found from a seal on; the seals before it are taken as they are.
 
+        Args:
+            from_seal: to begin at.
+            expected: ``newest`` of an earlier report: this seal must have this digest.
+
         Raises:
+            InputError: ``expected`` is none.
             NotFoundError: the tracker has no seal ``from_seal``.
             RetryError: tracker or store are away.
         """
+        self._check_expected(expected)
         if from_seal > 1:
             self._begin_at(from_seal)
         highest = self._store.highest()  # first: seals that are made meanwhile have their rows
@@ -117,9 +134,34 @@ class AuditVerifier:
         self._check_rest(highest)
         self._tell_signatures()
         with self._tracker.transaction() as connection:
-            given = {"first": self._first}
-            self._report.unsealed = connection.execute(_UNSEALED, given).scalar_one()
+            newest = newest_seal(connection)
+            row = connection.execute(_UNSEALED, {"first": self._first}).one()
+        self._report.newest = "" if newest is None else _head_of(newest)
+        self._report.unsealed = row.entries
+        if row.age_s > _UNSEALED_S:
+            words = (
+                f"{row.entries:,} entries are not sealed, the oldest for {row.age_s / 60:,.0f} min:"
+                " does the job seal_audit_log run? (waybill upkeep list)"
+            )
+            self._report.add("not_sealed", self._number + 1, words)
         return self._report
+
+    def _check_expected(self, head: str) -> None:
+        """Check that a seal has the digest that it had once."""
+        if not head:
+            return
+        found = _HEAD.fullmatch(head)
+        if found is None:
+            raise InputError(
+                f"{head!r} is no seal: give <number>:<digest>, as `waybill audit-log verify` says"
+            )
+        number = int(found[1])
+        with self._tracker.transaction() as connection:
+            there = [one for one in read_seals(connection, number, 1) if one.number == number]
+        if [_head_of(one) for one in there] != [head]:
+            is_other = "has another digest" if there else "is not in the tracker"
+            words = f"seal {number}: {is_other} than it had: the chain was made anew, or removed"
+            self._report.add("head_differs", number, words)
 
     def _begin_at(self, number: int) -> None:
         """Take what comes before a seal as it is, also where a restored tracker lacks it."""
@@ -127,8 +169,11 @@ class AuditVerifier:
             found = read_seals(connection, number, 1)
             if not found or found[0].number != number:
                 raise NotFoundError(f"the tracker has no seal {number} of the audit log")
-            before = read_seals(connection, found[0].after_number, 1)[0]
-        if before.number == number - 1:
+            seals = read_seals(connection, found[0].after_number, 1)
+        before = seals[0] if seals else found[0]
+        if found[0].after_number == 0 and number > 1:  # restored to before the first seal
+            self._number, self._chains = number - 1, set()
+        elif before.number == number - 1:
             self._go_behind(before, {before.chain_sha256})
         elif before.number < number:
             self._go_behind(replace(before, number=number - 1), set())
@@ -365,7 +410,17 @@ class AuditVerifier:
         self._report.add("object_altered", number, words)
 
 
-_UNSEALED = text("SELECT count(*) FROM audit_log WHERE id >= :first")
+_UNSEALED = text(
+    "SELECT count(*) AS entries, coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)"
+    " AS age_s FROM audit_log WHERE id >= :first"
+)
+_UNSEALED_S = 3_600.0
+"""Entries are sealed within a quarter of an hour."""
+_HEAD = re.compile(r"([1-9]\d{0,17}):[0-9a-f]{64}")
+
+
+def _head_of(seal: Seal) -> str:
+    return f"{seal.number}:{seal.chain_sha256}"
 
 
 def _fits(seal: Seal, chains: set[str]) -> bool:

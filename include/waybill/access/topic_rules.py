@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ _TEAMS_OPERATIONS = ("WRITE", "DESCRIBE")
 _TOPICS = "events"
 """What the names of all of Waybill's topics begin with, those of later generations too."""
 _GROUPS = "waybill-"
+_OWN_TOPIC = re.compile(r"events(-g[1-9][0-9]*)?\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class KafkaRules:
 
     wanted: frozenset[KafkaAcl]
     found: frozenset[KafkaAcl]
-    """Of Waybill's topics and groups."""
+    """Those that reach topics or groups of Waybill."""
 
     @property
     def missing(self) -> list[KafkaAcl]:
@@ -32,8 +34,14 @@ class KafkaRules:
 
     @property
     def others(self) -> list[KafkaAcl]:
-        """Return what is there and not wanted: somebody else reaches Waybill's topics."""
-        return sorted(self.found - self.wanted)
+        """Return what is not wanted and allows something, of Waybill's topics and groups alone."""
+        more = self.found - self.wanted
+        return sorted(one for one in more if one.permission == "ALLOW" and _is_within(one))
+
+    @property
+    def wider(self) -> list[KafkaAcl]:
+        """Return what reaches others' topics and groups as well, or forbids: it is not touched."""
+        return sorted(self.found - self.wanted - {*self.others})
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -41,6 +49,7 @@ class KafkaRules:
             "there": [one.to_json() for one in sorted(self.wanted & self.found)],
             "missing": [one.to_json() for one in self.missing],
             "others": [one.to_json() for one in self.others],
+            "wider": [one.to_json() for one in self.wider],
         }
 
 
@@ -75,8 +84,16 @@ def _teams_rules(
 
 
 def _is_ours(rule: KafkaAcl) -> bool:
-    """Tell whether a rule reaches topics or groups of Waybill."""
+    """Tell whether a rule reaches topics or groups of Waybill, beside others or not."""
+    if _is_within(rule):
+        return True
     own = _TOPICS if rule.resource == "topic" else _GROUPS
-    if rule.pattern == "prefixed":
-        return rule.name.startswith(own) or own.startswith(rule.name)
-    return rule.name == "*" or rule.name.startswith((f"{own}.", f"{own}-g", _GROUPS))
+    reaches = own.startswith(rule.name) or rule.name.startswith(own)
+    return rule.name == "*" or (rule.pattern == "prefixed" and reaches)
+
+
+def _is_within(rule: KafkaAcl) -> bool:
+    """Tell whether all that a rule reaches is Waybill's."""
+    if rule.resource == "group":
+        return rule.name.startswith(_GROUPS)
+    return _OWN_TOPIC.match(rule.name) is not None

@@ -68,9 +68,10 @@ def _print(access: KafkaAccess) -> None:
         "there": sorted(rules.wanted & rules.found),
         "missing": rules.missing,
         "not ours": rules.others,
+        "wider": rules.wider,
     }
     rows = [row for state, found in states.items() for row in _rows(state, found)]
-    columns = (Column("state"), Column("principal"), Column("on"), Column("may", "words"))
+    columns = (Column("state"), Column("principal"), Column("on"), Column("what", "words"))
     notes = [
         f"Team {plain(team)} has pipelines and no principal: only Waybill writes for it."
         for team in access.teams_without
@@ -82,14 +83,18 @@ def _print(access: KafkaAccess) -> None:
         notes.append(
             f"{some} of others reach Waybill's topics or groups: `--apply --prune` takes them away."
         )
+    if rules.wider:
+        notes.append("What is wider reaches topics of others too, or forbids: change it by hand.")
     print_table(Table(columns, rows, empty="There are no rules."), notes)
 
 
 def _rows(state: str, rules: list[KafkaAcl]) -> Iterator[tuple[str, str, str, str]]:
-    def place(rule: KafkaAcl) -> tuple[str, str]:
+    def place(rule: KafkaAcl) -> tuple[str, str, str]:
         name = f"{rule.name}…" if rule.pattern == "prefixed" else rule.name
-        return rule.principal, f"{rule.resource} {name}"
+        host = "" if rule.host == "*" else f" from {rule.host}"
+        verb = "may" if rule.permission == "ALLOW" else "must not"
+        return rule.principal, f"{rule.resource} {name}{host}", verb
 
-    for (principal, on), same in groupby(rules, place):
-        may = ", ".join(one.operation.lower() for one in same)
-        yield state, plain(principal), plain(on), may
+    for (principal, on, verb), same in groupby(rules, place):
+        operations = ", ".join(one.operation.lower() for one in same)
+        yield state, plain(principal), plain(on), f"{verb} {operations}"

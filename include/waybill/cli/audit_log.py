@@ -25,17 +25,23 @@ def verify(
     from_seal: Annotated[
         int, typer.Option(help="Begin at this seal.", metavar="NUMBER", min=1, max=10**12)
     ] = 1,
+    expect: Annotated[
+        str,
+        typer.Option(help="The newest seal of an earlier verification.", metavar="NUMBER:DIGEST"),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Hold the audit log against its seals. Exit code 2 if anything differs.
 
     Finds entries and seals that were removed, altered or added since they were sealed, in the
     tracker and in the bucket. Entries of the last quarter of an hour may not be sealed yet.
+    Keep the newest seal that it prints outside of both, and give it to the next verification:
+    who may write to both can make the whole chain anew.
     """
     from waybill.services import verify_audit_log
     from waybill.settings import Settings
 
-    report = verify_audit_log(Settings(), from_seal=from_seal)
+    report = verify_audit_log(Settings(), from_seal=from_seal, expected=expect)
     if as_json:
         print_json(report.to_json())
     else:
@@ -72,6 +78,8 @@ def _show(report: AuditReport) -> None:
         f"audit log: {found}; checked {counted(report.seals, 'seal')} and "
         f"{_entries(report.entries)}; {report.unsealed:,} not sealed yet"
     )
+    if report.newest:
+        lines.append(f"newest seal: {report.newest}")
     print_folded(lines)
 
 

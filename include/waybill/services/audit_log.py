@@ -26,18 +26,21 @@ def seal_audit_log(settings: Settings, *, pause_s: float = 0.0) -> SealReport:
         return sealer.run(pause_s=pause_s)
 
 
-def verify_audit_log(settings: Settings, *, from_seal: int = 1) -> AuditReport:
+def verify_audit_log(settings: Settings, *, from_seal: int = 1, expected: str = "") -> AuditReport:
     """Hold the audit log against its seals in tracker and store.
 
     Cost: reads the log and the seals' objects once.
 
     Raises:
+        InputError: ``expected`` is no seal with its digest.
         NotFoundError: the tracker has no seal ``from_seal``.
         RetryError: tracker or store are away.
     """
     objects, key = open_owned_objects(settings), _signing_key(settings)
     with open_tracker(settings.tracker) as tracker:
-        return AuditVerifier(tracker, objects, signing_key=key).run(from_seal=from_seal)
+        return AuditVerifier(tracker, objects, signing_key=key).run(
+            from_seal=from_seal, expected=expected
+        )
 
 
 def _signing_key(settings: Settings) -> str:

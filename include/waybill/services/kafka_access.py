@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waybill.access import Decision, KafkaRules, kafka_rules, write_audit
-from waybill.deployment import team_destinations
+from waybill.deployment import sending_teams
 from waybill.errors import InputError
 from waybill.pipelines import base_topic, topic_name
 from waybill.settings import Settings
@@ -24,7 +24,7 @@ def show_kafka_rules(settings: Settings) -> KafkaAccess:
     """Compare the rules of the brokers with those that the declarations want.
 
     Raises:
-        InputError: nobody knows which principal Waybill is; the brokers have no rules.
+        InputError: the settings do not say which principal Waybill is; the brokers have no rules.
         RetryError: tracker or brokers are away.
     """
     with open_tracker(settings.tracker) as tracker:
@@ -64,23 +64,18 @@ def apply_kafka_rules(settings: Settings, decision: Decision, *, prune: bool) ->
 
 def _compared(settings: Settings, tracker: TrackerStore, acls: KafkaAcls) -> KafkaAccess:
     access = settings.access
-    own = access.kafka_principal or _principal_of_login(settings)
+    if not access.kafka_principal:
+        raise InputError(
+            "which principal of Kafka Waybill is must be said: set WAYBILL_ACCESS__KAFKA_PRINCIPAL,"
+            " such as User:waybill (it need not be who runs this command)"
+        )
     with tracker.transaction() as connection:
-        declared = team_destinations(connection)
+        declared = sending_teams(connection)
     there = open_log(settings.kafka).topics()
     topics: dict[str, list[str]] = {}
     for team, destinations in declared.items():
         names = {topic_name(team, destination) for destination in destinations}
         topics[team] = sorted(names | {one for one in there if base_topic(one) in names})
-    rules = kafka_rules(own, access.kafka_principals, topics, acls.read())
+    rules = kafka_rules(access.kafka_principal, access.kafka_principals, topics, acls.read())
     without = tuple(sorted(team for team in topics if not access.kafka_principals.get(team)))
     return KafkaAccess(rules, without)
-
-
-def _principal_of_login(settings: Settings) -> str:
-    if settings.kafka.sasl_username:
-        return f"User:{settings.kafka.sasl_username}"
-    raise InputError(
-        "which principal Waybill is nobody knows: it logs in by a certificate, or not at all. Set"
-        " WAYBILL_ACCESS__KAFKA_PRINCIPAL, such as User:CN=waybill"
-    )

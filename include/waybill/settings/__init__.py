@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -167,14 +168,25 @@ class KafkaSettings(Section):
             yield f"sasl_mechanism {mechanism} needs sasl_username and sasl_password"
         if mechanism in {"PLAIN", "OAUTHBEARER"} and not self.encrypts:
             yield f"sasl_mechanism {mechanism} tells its secret to the network: take SASL_SSL"
-        if (mechanism == "OAUTHBEARER") != (self.sasl_token_url is not None):
+        if (mechanism == "OAUTHBEARER") != bool(self.sasl_token_url):
             yield "sasl_mechanism OAUTHBEARER needs sasl_token_url, and nothing else uses it"
+        if self.sasl_token_url and not _hides(self.sasl_token_url):
+            yield "sasl_token_url tells the client's secret to the network: it must be https://…"
         if any(ord(c) < _FIRST_PRINTED for text in (*login, self.sasl_scope) for c in text):
             yield "sasl_username, sasl_password and sasl_scope must hold no control characters"
 
 
 _PEMS = ("ca", "certificate", "key")
 _FIRST_PRINTED = 32
+
+
+def _hides(url: str) -> bool:
+    """Tell whether what is asked by an address is read by nobody else."""
+    parts = urlsplit(url)
+    return bool(parts.hostname) and (parts.scheme == "https" or parts.hostname in _OWN_MACHINE)
+
+
+_OWN_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 
 def _text(value: str | SecretStr | None) -> str:
@@ -287,7 +299,18 @@ class SourceSettings(Section):
     @field_validator("connection_teams")
     @classmethod
     def _refuse_nobody(cls, given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        return require_teams(given)
+        return require_teams({name.casefold(): teams for name, teams in given.items()})
+
+    @model_validator(mode="after")
+    def _refuse_unknown_connections(self) -> Self:
+        """Refuse a name that closes nothing."""
+        known = {name.casefold() for name in self.connections}
+        if wrong := sorted(self.connection_teams.keys() - known):
+            raise ValueError(
+                f"connection_teams names {wrong[0]!r}, which is none of connections:"
+                f" {', '.join(sorted(known)) or 'there are none'}"
+            )
+        return self
 
     def roots_of(self, team: str) -> tuple[Path, ...]:
         """Return the folders that pipelines of a team may read."""
@@ -295,7 +318,7 @@ class SourceSettings(Section):
 
     def is_for(self, connection: str, team: str) -> bool:
         """Tell whether pipelines of a team may use a connection of the settings."""
-        return team in self.connection_teams.get(connection, (team,))
+        return team in self.connection_teams.get(connection.casefold(), (team,))
 
     def connections_of(self, team: str) -> dict[str, SecretStr]:
         """Return the connections that pipelines of a team may use."""
@@ -781,14 +804,13 @@ class AccessSettings(Section):
     """A JSON list of `{"who", "teams", "permissions"}`; what is in no grant is refused. See
     [REST API](api.md#access)."""
     kafka_principal: str = ""
-    """Which principal of Kafka Waybill is, as `User:CN=waybill`, for its access rules. Empty:
-    `User:` and the name that it logs in with."""
+    """Which principal of Kafka Waybill is, as `User:waybill`, for its access rules."""
     kafka_principals: dict[str, tuple[str, ...]] = Field(default={})
     """Principals of Kafka that may write to a team's topics: a JSON object, as in `{"crm":
     ["User:crm-app"]}`. `waybill access kafka-acls` makes the rules."""
-    audit_signing_key: SecretStr | None = None
+    audit_signing_key: SecretStr | None = Field(None, min_length=16)
     """Signs the [seals of the audit log](operations.md#the-audit-log), so that who can write to
-    tracker and bucket, but does not have it, can make none. Empty: they are not signed."""
+    tracker and bucket, but does not have it, cannot sign one. Empty: they are not signed."""
 
 
 BUILT_IN_KINDS = (

@@ -16,7 +16,7 @@ _LIMITS_MS = {"socket.timeout.ms": 10_000, "socket.connection.setup.timeout.ms":
 
 @dataclass(frozen=True, slots=True, order=True)
 class KafkaAcl:
-    """One rule that allows something, from any host."""
+    """One rule."""
 
     principal: str
     """As Kafka has it: ``User:crm``."""
@@ -25,6 +25,8 @@ class KafkaAcl:
     pattern: Literal["literal", "prefixed"]
     operation: str
     """In Kafka's words, in capitals: ``WRITE``."""
+    host: str = "*"
+    permission: Literal["ALLOW", "DENY"] = "ALLOW"
 
     def to_json(self) -> dict[str, str]:
         """Return it as JSON."""
@@ -39,13 +41,19 @@ class KafkaAcls:
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
+        from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         self._servers = settings.bootstrap_servers
-        self._admin = AdminClient({**librdkafka_config(settings), "log_level": 2, **_LIMITS_MS})
+        config = {**librdkafka_config(settings), "log_level": 2, **_LIMITS_MS}
+        try:
+            self._admin = AdminClient(config)
+        except KafkaException as error:
+            why = error.args[0].str()
+            raise InputError(f"WAYBILL_KAFKA__… cannot be used: {why}") from error
 
     def read(self) -> set[KafkaAcl]:
-        """Return the rules that allow something with topics or groups, from any host.
+        """Return the rules of topics and groups.
 
         Raises:
             InputError: the brokers ask nobody who they are, or this login may not read rules.
@@ -63,10 +71,10 @@ class KafkaAcls:
                 None,
                 None,
                 admin.AclOperation.ANY,
-                admin.AclPermissionType.ALLOW,
+                admin.AclPermissionType.ANY,
             )
             rules = self._done(self._admin.describe_acls(wanted, request_timeout=_ANSWER_S))
-            found |= {_rule(one) for one in rules if one.host == "*"}
+            found |= {_rule(one) for one in rules}
         if not found:
             # librdkafka says nothing of brokers without rules, nor of a login that may not ask
             self.delete([KafkaAcl("User:nobody", "topic", "of-nobody", "literal", "READ")])
@@ -125,6 +133,8 @@ def _rule(binding: Any) -> KafkaAcl:
         binding.name,
         binding.resource_pattern_type.name.lower(),
         binding.operation.name,
+        binding.host,
+        binding.permission_type.name,
     )
 
 
@@ -136,9 +146,9 @@ def _parts(rule: KafkaAcl) -> tuple[Any, ...]:
         rule.name,
         admin.ResourcePatternType[rule.pattern.upper()],
         rule.principal,
-        "*",
+        rule.host,
         admin.AclOperation[rule.operation],
-        admin.AclPermissionType.ALLOW,
+        admin.AclPermissionType[rule.permission],
     )
 
 

@@ -97,6 +97,9 @@ def test_kafkas_login_travels_and_its_certificates_do_as_text(tmp_path):
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
     own = pickle.loads(pickle.dumps(sent(kafka={**LOGIN, "ssl_ca_file": tmp_path / "ca.pem"})))
     own.refuse_mismatch({"WAYBILL_KAFKA__SECURITY_PROTOCOL": "SASL_SSL"})
+    # as a worker has it that inherits the environment of the driver
+    of_files = settings(kafka={**LOGIN, "ssl_ca_file": tmp_path / "ca.pem"})
+    own.refuse_mismatch(of_files.to_env())
     (tmp_path / "ca.pem").unlink()
     assert own.kafka.ssl_ca_pem == "-----BEGIN CERTIFICATE-----\n"
     assert own.kafka.sasl_password.get_secret_value() == "canary-kafka"

@@ -29,7 +29,12 @@ CERTIFICATE = {"ssl_certificate_pem": "c", "ssl_key_pem": "k"}
         (LOGIN | {"sasl_username": ""}, "needs sasl_username and sasl_password"),
         (LOGIN | {"sasl_mechanism": "PLAIN", "security_protocol": "SASL_PLAINTEXT"}, "SASL_SSL"),
         (LOGIN | {"sasl_mechanism": "OAUTHBEARER"}, "needs sasl_token_url"),
-        (LOGIN | {"sasl_token_url": "http://h/token"}, "nothing else uses it"),
+        (LOGIN | {"sasl_token_url": "https://h/token"}, "nothing else uses it"),
+        (
+            LOGIN | {"sasl_mechanism": "OAUTHBEARER", "sasl_token_url": "http://h/token"},
+            "must be https",
+        ),
+        (LOGIN | {"sasl_mechanism": "OAUTHBEARER", "sasl_token_url": ""}, "needs sasl_token_url"),
         (LOGIN | {"sasl_username": 'carol\n"; evil'}, "no control characters"),
         ({"security_protocol": "SSL", "ssl_certificate_pem": "c"}, "needs its private key"),
         ({"security_protocol": "SSL", "ssl_key_file": "/key.pem"}, "needs its private key"),

@@ -26,7 +26,7 @@ SHOWN = {
     "traces.athena_database", "traces.athena_workgroup", "traces.athena_results", "airflow.user",
     "notices.smtp_host", "notices.smtp_user", "notices.smtp_from", "notices.fallback_to",
     "collector.host",
-    "kafka.ssl_ca_pem", "kafka.ssl_certificate_pem", "kafka.sasl_username", "kafka.sasl_scope",
+    "access.kafka_principal", "kafka.ssl_ca_pem", "kafka.ssl_certificate_pem", "kafka.sasl_username", "kafka.sasl_scope",
     "kafka.bootstrap_servers", "s3.endpoint_url", "s3.connection_id", "airflow.connection_id", "airflow.database_connection_id", "airflow.url", "wal.node",
     "destinations.marked.kind", "spark.connection_id", "spark.jobs_uri",
     "capacity.pool", "capacity.celery_worker", "capacity.variable", "capacity.consul_url",

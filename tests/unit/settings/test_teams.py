@@ -49,6 +49,10 @@ def test_relative_folders_and_empty_teams_are_refused() -> None:
         SourceSettings(team_roots={"crm": ("data",)})
     with pytest.raises(ValidationError, match="names no team"):
         SourceSettings(connection_teams={"crm_db": ()})
+    with pytest.raises(ValidationError, match="'crmdb', which is none of connections: crm_db"):
+        SourceSettings(
+            connections={"CRM_DB": SecretStr("a://b")}, connection_teams={"crmdb": ("crm",)}
+        )
     with pytest.raises(ValidationError, match="names no team"):
         DestinationSettings(dsn=SecretStr("x"), schema_teams={"sales": ()})
     with pytest.raises(ValidationError, match=r"<schema>\.<table>"):
@@ -58,7 +62,7 @@ def test_relative_folders_and_empty_teams_are_refused() -> None:
 def test_a_connection_that_is_not_named_is_for_all() -> None:
     made = SourceSettings(
         connections={"crm_db": SecretStr("a://b"), "open": SecretStr("a://b")},
-        connection_teams={"crm_db": ("crm",)},
+        connection_teams={"CRM_DB": ("crm",)},  # their names are the same whatever their case
     )
     assert set(made.connections_of("crm")) == {"crm_db", "open"}
     assert set(made.connections_of("web")) == {"open"}

@@ -228,7 +228,9 @@ class ExecutorSettings:
                 variable = f"{prefix}__{name}".upper()
                 if variable in variables:
                     own[name] = environment[variables[variable]]
-                if name in own and not _same(model, name, own[name], self.values[section]):
+                if name not in own or name.endswith("_pem"):
+                    continue  # of a file of the driver the text is sent; what is sent is used
+                if not _same(model, name, own[name], self.values[section]):
                     yield variable if variable in variables else f"{prefix} ({name})"
 
     def _other_destination(
