@@ -106,8 +106,8 @@ UNSENT = """
 import os, signal
 from waybill.producer import LosslessProducer
 from waybill.services import environment
-real_config, real_produce, calls = environment.kafka_config, LosslessProducer.produce, []
-environment.kafka_config = lambda settings: {{**real_config(settings), "linger.ms": 60_000}}
+real_config, real_produce, calls = environment.librdkafka_config, LosslessProducer.produce, []
+environment.librdkafka_config = lambda settings: {{**real_config(settings), "linger.ms": 60_000}}
 def produce(*given, **named):
     calls.append(1)
     if len(calls) == {after}:

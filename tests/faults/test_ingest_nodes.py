@@ -53,12 +53,12 @@ def delivered(producer):
     assert real_flush(producer, 30.0) == 0
 
 real_flush = LosslessProducer.flush
-real_config = environment.kafka_config
+real_config = environment.librdkafka_config
 {patch}
 from waybill.services import run_ingest
 print(run_ingest(settings, "orders"))
 """
-UNSENT = 'environment.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}\n'
+UNSENT = 'environment.librdkafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}\n'
 SENT = "LosslessProducer.settled = lambda self, lsn: False\n"
 POINTS = {
     "amid a page, nothing sent": UNSENT + 'after(LosslessProducer, "produce", 350)',

@@ -38,8 +38,8 @@ DIES_UNSENT = """
 import os, signal
 from waybill.producer import LosslessProducer
 from waybill.services import environment
-real_config, real_produce, calls = environment.kafka_config, LosslessProducer.produce, []
-environment.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}
+real_config, real_produce, calls = environment.librdkafka_config, LosslessProducer.produce, []
+environment.librdkafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}
 
 def produce(*given):
     real_produce(*given)

@@ -45,7 +45,7 @@ def test_what_was_read_arrives_and_the_rest_is_read_once_it_is_deployed_again(
             said, _ = child.communicate(timeout=600)
         finally:
             children.kill(child)
-        assert said.decode().strip() == "ann"
+        assert said.decode().splitlines()[-1] == "ann", said  # a new broker may be complained of
         assert report.is_done, report
         read = taken(settings)
         assert 0 < read < ROWS

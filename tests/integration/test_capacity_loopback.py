@@ -141,7 +141,12 @@ def test_celery_nodes_grow_one_that_dies_is_replaced_and_one_drains_with_its_tas
         sys.executable, "-m", "celery", "-A", "tasks", "worker", "-c", "{workers}",
         "-n", "celery@{node}", "-Q", "{queues}", "--without-gossip", "--without-mingle",
     )  # fmt: skip
-    given = {"executor": "celery", "celery_broker": SecretStr(broker), "workers": 1}
+    given = {
+        "executor": "celery",
+        "celery_broker": SecretStr(broker),
+        "workers": 1,
+        "max_workers": 1,
+    }
     two = settings(
         tracker, home, "ingestion", thresholds={"min_nodes": 2}, celery_command=command, **given
     )

@@ -349,8 +349,8 @@ DIES_UNSENT = """
 import os, signal
 from waybill.producer import LosslessProducer
 from waybill.services import environment
-real_config, real_produce, calls = environment.kafka_config, LosslessProducer.produce, []
-environment.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}
+real_config, real_produce, calls = environment.librdkafka_config, LosslessProducer.produce, []
+environment.librdkafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}
 
 def produce(*given):
     calls.append(1)
@@ -365,8 +365,8 @@ SLOW = """
 import time
 from waybill.producer import LosslessProducer
 from waybill.services import environment
-real_config = environment.kafka_config
-environment.kafka_config = lambda s: {**real_config(s), "linger.ms": 3_000}
+real_config = environment.librdkafka_config
+environment.librdkafka_config = lambda s: {**real_config(s), "linger.ms": 3_000}
 real_produce = LosslessProducer.produce
 
 def produce(*given):
