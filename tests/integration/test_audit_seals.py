@@ -26,7 +26,7 @@ from waybill.settings import AccessSettings, Settings, TrackerSettings
 from waybill.storage import AdvisoryLock, ObjectStore, TrackerStore, deployment_of, open_objects
 
 pytestmark = pytest.mark.serves
-KEY = "a key for tests"
+KEY = "a key of the tests"
 
 
 class KilledError(BaseException):
@@ -571,10 +571,13 @@ def test_the_commands_in_eighty_columns(sealed, command):
     assert command("seal") == (0, "No entry is new since the last seal.\n")
     sealed.write()
     assert command("seal") == (0, "1 seal made, of 1 entry.\n")
-    assert command("verify") == (
-        0,
-        "audit log: nothing was changed; checked 4 seals and 10 entries; 0 not sealed yet\n",
-    )
+    code, said = command("verify")
+    told = "audit log: nothing was changed; checked 4 seals and 10 entries; 0 not sealed yet"
+    newest = sealed.verify().newest
+    assert (code, said) == (0, f"{told}\nnewest seal: {newest}\n")
+    assert command("verify", "--expect", newest)[0] == 0
+    assert command("verify", "--expect", f"4:{'0' * 64}")[0] == 2
+    assert command("verify", "--expect", "newest")[0] == 1
     sealed.tamper(
         "UPDATE audit_log SET who = E'eve\\x1b[31m' || repeat('x', 400), target = E'a\\nb' WHERE id = 5"
     )

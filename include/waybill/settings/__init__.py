@@ -808,10 +808,19 @@ class AccessSettings(Section):
     kafka_principals: dict[str, tuple[str, ...]] = Field(default={})
     """Principals of Kafka that may write to a team's topics: a JSON object, as in `{"crm":
     ["User:crm-app"]}`. `waybill access kafka-acls` makes the rules."""
-    audit_signing_key: SecretStr | None = Field(None, min_length=16)
+    audit_signing_key: SecretStr | None = None
     """Signs the [seals of the audit log](operations.md#the-audit-log), so that who can write to
     tracker and bucket, but does not have it, cannot sign one. Empty: they are not signed."""
 
+    @field_validator("audit_signing_key")
+    @classmethod
+    def _refuse_short(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and 0 < len(key.get_secret_value()) < _SHORTEST_KEY:
+            raise ValueError(f"it needs {_SHORTEST_KEY} characters at least: it could be guessed")
+        return key
+
+
+_SHORTEST_KEY = 16
 
 BUILT_IN_KINDS = (
     "postgres",
