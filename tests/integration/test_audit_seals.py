@@ -554,7 +554,7 @@ def test_the_tables_take_new_rows_only(log, table, statement):
 
 @pytest.fixture
 def command(sealed: SealedLog, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
-    access = AccessSettings(audit_signing_key=SecretStr(KEY))
+    access = AccessSettings(audit_signing_secret=SecretStr(KEY))
     for name, value in sealed.settings.model_copy(update={"access": access}).to_env().items():
         monkeypatch.setenv(name, value)
 

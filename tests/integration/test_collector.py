@@ -314,8 +314,8 @@ def test_intake_versions_rise_over_the_workers_of_a_host_whatever_its_clock_does
 
 UNSENT = """
 from waybill.services import collector
-real_config = collector.kafka_config
-collector.kafka_config = lambda settings: {**real_config(settings), "linger.ms": 60_000}
+real_config = collector.librdkafka_config
+collector.librdkafka_config = lambda settings: {**real_config(settings), "linger.ms": 60_000}
 """
 
 

@@ -61,9 +61,9 @@ def test_a_certificate_works_and_another_authoritys_or_none_does_not(
     assert open_log(doors.by_certificate()).topics() is not None
     other = Authority.made("tests").identity("carol")  # the name of the right one
     stranger = doors.by_certificate(
-        ssl_certificate_pem=other.certificate, ssl_key_pem=SecretStr(other.key)
+        ssl_certificate_pem=other.certificate, ssl_private_key_pem=SecretStr(other.key)
     )
-    nobody = doors.by_certificate(ssl_certificate_pem="", ssl_key_pem=None)
+    nobody = doors.by_certificate(ssl_certificate_pem="", ssl_private_key_pem=None)
     for settings in (stranger, nobody):
         refused(settings, "(?i)ssl|certificate", monkeypatch)
 
@@ -119,13 +119,13 @@ def test_a_key_with_a_password_and_files_work_as_texts_do(doors: Doors, tmp_path
     paths = {
         "ssl_ca_file": doors.authority.certificate,
         "ssl_certificate_file": own.certificate,
-        "ssl_key_file": own.key,
+        "ssl_private_key_file": own.key,
     }
     for name, text in paths.items():
         (tmp_path / name).write_text(text)
     files = {name: tmp_path / name for name in paths}
-    none = {"ssl_ca_pem": "", "ssl_certificate_pem": "", "ssl_key_pem": None}
-    right = doors.by_certificate(**none, **files, ssl_key_password=SecretStr("of the key"))
+    none = {"ssl_ca_pem": "", "ssl_certificate_pem": "", "ssl_private_key_pem": None}
+    right = doors.by_certificate(**none, **files, ssl_private_key_password=SecretStr("of the key"))
     assert open_log(right).topics() is not None
     with pytest.raises(InputError, match="SSL_CA_FILE"):
         (tmp_path / "ssl_ca_file").unlink()

@@ -86,7 +86,7 @@ class Doors:
             "security_protocol": "SSL",
             "ssl_ca_pem": self.authority.certificate,
             "ssl_certificate_pem": own.certificate,
-            "ssl_key_pem": SecretStr(own.key),
+            "ssl_private_key_pem": SecretStr(own.key),
             **changed,
         })  # fmt: skip
 

@@ -166,7 +166,7 @@ def test_an_auditor_that_does_not_look_is_told(open_balance, books):
     one = open_balance()
     jobs = one.frame.locator(".upkeep details[open]")
     expect(jobs.locator("summary")).to_contain_text("audit is late, watch fails")
-    expect(jobs.get_by_role("row")).to_have_count(10)
+    expect(jobs.get_by_role("row")).to_have_count(11)
     expect(jobs.get_by_role("row", name="watch")).to_contain_text("<b>Kafka</b> is away")
     expect(one.frame.locator(".callout")).to_contain_text("The auditor has not looked yet")
     books.audited()

@@ -57,11 +57,11 @@ def test_files_are_read_and_a_certificate_is_told_as_text(tmp_path: Path) -> Non
         security_protocol="SSL",
         ssl_ca_file=tmp_path / "ca",
         ssl_certificate_file=tmp_path / "certificate",
-        ssl_key_file=tmp_path / "key",
-        ssl_key_password=SecretStr("of the key"),
+        ssl_private_key_file=tmp_path / "key",
+        ssl_private_key_password=SecretStr("of the key"),
     )
     read = with_files_read(settings)
-    assert (read.ssl_ca_file, read.ssl_key_file) == (None, None)
+    assert (read.ssl_ca_file, read.ssl_private_key_file) == (None, None)
     told = librdkafka_config(settings)
     assert told == librdkafka_config(read)
     assert (told["ssl.key.pem"], told["ssl.key.password"]) == (KEY, "of the key")
@@ -93,7 +93,7 @@ def test_a_key_that_java_cannot_read_is_refused_with_the_remedy() -> None:
     settings = KafkaSettings(
         security_protocol="SSL",
         ssl_certificate_pem="c",
-        ssl_key_pem=SecretStr("-----BEGIN EC PRIVATE KEY-----\nsecret"),
+        ssl_private_key_pem=SecretStr("-----BEGIN EC PRIVATE KEY-----\nsecret"),
     )
     with pytest.raises(InputError, match="openssl pkcs8 -topk8") as caught:
         librdkafka_config(settings)

@@ -152,6 +152,8 @@ NO_CLIENTS = {
         "TopicPartition",
         "TopicCollection",
         "admin.NewTopic",
+        "admin.AclBinding",
+        "admin.AclBindingFilter",
     },
     "smtplib": set[str](),
     "pyathena": set[str](),
@@ -167,6 +169,7 @@ NO_CLIENTS = {
 """Of these libraries every call is a client's, but these."""
 KAFKA_CONFIGS: dict[str, Callable[[], dict[str, object]]] = {
     "include/waybill/storage/log.py": lambda: client_config(KafkaSettings()),
+    "include/waybill/storage/kafka_acls.py": lambda: client_config(KafkaSettings()),
     "include/waybill/storage/range_reader.py": lambda: client_config(KafkaSettings()),
     "include/waybill/producer/components.py": lambda: producer_config(
         {"bootstrap.servers": "h:1"}, WalSettings()

@@ -41,7 +41,7 @@ MOST_FINDINGS = 1_000
 _PAGE_SEALS = 500
 _LONGEST = 60
 _RESTORED = "the tracker was restored to an older point, or entries were removed"
-_KEY = "WAYBILL_ACCESS__AUDIT_SIGNING_KEY"
+_KEY = "WAYBILL_ACCESS__AUDIT_SIGNING_SECRET"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,5 +44,5 @@ def verify_audit_log(settings: Settings, *, from_seal: int = 1, expected: str = 
 
 
 def _signing_key(settings: Settings) -> str:
-    key = settings.access.audit_signing_key
+    key = settings.access.audit_signing_secret
     return "" if key is None else key.get_secret_value()

@@ -64,13 +64,13 @@ def apply_kafka_rules(settings: Settings, decision: Decision, *, prune: bool) ->
 
 def _compared(settings: Settings, tracker: TrackerStore, acls: KafkaAcls) -> KafkaAccess:
     access = settings.access
+    with tracker.transaction() as connection:
+        declared = sending_teams(connection)
     if not access.kafka_principal:
         raise InputError(
             "which principal of Kafka Waybill is must be said: set WAYBILL_ACCESS__KAFKA_PRINCIPAL,"
             " such as User:waybill (it need not be who runs this command)"
         )
-    with tracker.transaction() as connection:
-        declared = sending_teams(connection)
     there = open_log(settings.kafka).topics()
     topics: dict[str, list[str]] = {}
     for team, destinations in declared.items():

@@ -101,12 +101,12 @@ class KafkaSettings(Section):
     """Certificate (PEM, with those between it and its CA) that shows a broker who we are."""
     ssl_certificate_pem: str = ""
     """The same as text."""
-    ssl_key_file: Path | None = None
+    ssl_private_key_file: Path | None = None
     """Its private key: PKCS #8 in PEM, as Java reads no other. With a password only if
-    `ssl_key_password` has it."""
-    ssl_key_pem: SecretStr | None = None
+    `ssl_private_key_password` has it."""
+    ssl_private_key_pem: SecretStr | None = None
     """The same as text."""
-    ssl_key_password: SecretStr | None = None
+    ssl_private_key_password: SecretStr | None = None
     """Password of the private key."""
     sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = ""
     """How to log in where `security_protocol` begins with `SASL_`. `PLAIN` sends the password: only
@@ -143,10 +143,10 @@ class KafkaSettings(Section):
                 " set: make it SSL or SASL_SSL"
             )
         has_certificate = bool(self.ssl_certificate_file or self.ssl_certificate_pem)
-        if has_certificate != bool(self.ssl_key_file or _text(self.ssl_key_pem)):
+        if has_certificate != bool(self.ssl_private_key_file or _text(self.ssl_private_key_pem)):
             yield "a certificate needs its private key, and a key its certificate: set both"
-        if _text(self.ssl_key_password) and not has_certificate:
-            yield "ssl_key_password is of a private key, and none is set"
+        if _text(self.ssl_private_key_password) and not has_certificate:
+            yield "ssl_private_key_password is of a private key, and none is set"
         yield from self._login_problems()
 
     def _tls(self) -> Iterator[bool]:
@@ -176,7 +176,7 @@ class KafkaSettings(Section):
             yield "sasl_username, sasl_password and sasl_scope must hold no control characters"
 
 
-_PEMS = ("ca", "certificate", "key")
+_PEMS = ("ca", "certificate", "private_key")
 _FIRST_PRINTED = 32
 
 
@@ -808,11 +808,11 @@ class AccessSettings(Section):
     kafka_principals: dict[str, tuple[str, ...]] = Field(default={})
     """Principals of Kafka that may write to a team's topics: a JSON object, as in `{"crm":
     ["User:crm-app"]}`. `waybill access kafka-acls` makes the rules."""
-    audit_signing_key: SecretStr | None = None
+    audit_signing_secret: SecretStr | None = None
     """Signs the [seals of the audit log](operations.md#the-audit-log), so that who can write to
     tracker and bucket, but does not have it, cannot sign one. Empty: they are not signed."""
 
-    @field_validator("audit_signing_key")
+    @field_validator("audit_signing_secret")
     @classmethod
     def _refuse_short(cls, key: SecretStr | None) -> SecretStr | None:
         if key is not None and 0 < len(key.get_secret_value()) < _SHORTEST_KEY:

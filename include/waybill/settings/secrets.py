@@ -43,6 +43,8 @@ def _parts(name: str, text: str) -> Iterator[str]:
     if logins or not address:
         yield text
         yield text.partition("://")[2].partition("/")[2]  # as errors quote a webhook's address
+    lines = text.splitlines()
+    yield from (line for line in lines if len(lines) > 1 and not line.startswith("-----"))
     for login in logins:
         yield login
         yield unquote(login)

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from waybill.errors import InputError, RetryError
 from waybill.settings import KafkaSettings
-from waybill.storage.kafka_security import librdkafka_config
+from waybill.storage.log import client_config
 
 _ANSWER_S = 30.0
-_LIMITS_MS = {"socket.timeout.ms": 10_000, "socket.connection.setup.timeout.ms": 10_000}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,9 +44,8 @@ class KafkaAcls:
         from confluent_kafka.admin import AdminClient
 
         self._servers = settings.bootstrap_servers
-        config = {**librdkafka_config(settings), "log_level": 2, **_LIMITS_MS}
         try:
-            self._admin = AdminClient(config)
+            self._admin = AdminClient(client_config(settings))
         except KafkaException as error:
             why = error.args[0].str()
             raise InputError(f"WAYBILL_KAFKA__… cannot be used: {why}") from error

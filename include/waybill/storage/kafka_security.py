@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from waybill.errors import InputError
 from waybill.settings import KafkaSettings
 
-_PEMS = ("ca", "certificate", "key")
+_PEMS = ("ca", "certificate", "private_key")
 _LARGEST_PEM_BYTES = 1024**2
 _KEY_KINDS = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
@@ -43,8 +43,8 @@ def librdkafka_config(settings: KafkaSettings) -> dict[str, Any]:
             {
                 "ssl.ca.pem": given.ssl_ca_pem,
                 "ssl.certificate.pem": given.ssl_certificate_pem,
-                "ssl.key.pem": given.ssl_key_pem,
-                "ssl.key.password": given.ssl_key_password,
+                "ssl.key.pem": given.ssl_private_key_pem,
+                "ssl.key.password": given.ssl_private_key_password,
             }
         )
     if given.sasl_mechanism == "OAUTHBEARER":
@@ -81,13 +81,13 @@ def java_config(settings: KafkaSettings) -> dict[str, str]:
     config: dict[str, str] = {"security.protocol": given.security_protocol}
     if given.encrypts and given.ssl_ca_pem:
         config |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": given.ssl_ca_pem}
-    if given.encrypts and given.ssl_key_pem:
+    if given.encrypts and given.ssl_private_key_pem:
         config |= {"ssl.keystore.type": "PEM"}
         config |= _present(
             {
                 "ssl.keystore.certificate.chain": given.ssl_certificate_pem,
-                "ssl.keystore.key": given.ssl_key_pem,
-                "ssl.key.password": given.ssl_key_password,
+                "ssl.keystore.key": given.ssl_private_key_pem,
+                "ssl.key.password": given.ssl_private_key_password,
             }
         )
     if not given.sasl_mechanism:
@@ -119,13 +119,13 @@ def with_files_read(settings: KafkaSettings) -> KafkaSettings:
     for name in _PEMS:
         if (path := getattr(settings, f"ssl_{name}_file")) is not None:
             text = _pem(f"WAYBILL_KAFKA__SSL_{name.upper()}_FILE", path)
-            texts[f"ssl_{name}_pem"] = SecretStr(text) if name == "key" else text
+            texts[f"ssl_{name}_pem"] = SecretStr(text) if name == "private_key" else text
     given = settings.model_copy(update=texts)
-    key = given.ssl_key_pem
+    key = given.ssl_private_key_pem
     if key and not any(kind in key.get_secret_value() for kind in _KEY_KINDS):
         raise InputError(
-            "the private key of WAYBILL_KAFKA__SSL_KEY_FILE (or _PEM) is not PKCS #8 in PEM, which"
-            " Java needs: write it anew with `openssl pkcs8 -topk8 -in <key> -out <new key>`"
+            "the key of WAYBILL_KAFKA__SSL_PRIVATE_KEY_FILE (or _PEM) is not PKCS #8 in PEM,"
+            " which Java needs: write it anew with `openssl pkcs8 -topk8 -in <key> -out <new key>`"
         )
     return given
 

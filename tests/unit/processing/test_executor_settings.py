@@ -68,8 +68,8 @@ def sent(**changes: Any) -> ExecutorSettings:
 def test_what_is_sent_is_this_and_no_more():
     assert {f"{section}.{name}" for section, (_, names) in SENT.items() for name in names} == {
         "kafka.bootstrap_servers", "kafka.security_protocol",
-        "kafka.ssl_ca_pem", "kafka.ssl_certificate_pem", "kafka.ssl_key_pem",
-        "kafka.ssl_key_password", "kafka.sasl_mechanism", "kafka.sasl_username",
+        "kafka.ssl_ca_pem", "kafka.ssl_certificate_pem", "kafka.ssl_private_key_pem",
+        "kafka.ssl_private_key_password", "kafka.sasl_mechanism", "kafka.sasl_username",
         "kafka.sasl_password", "kafka.sasl_token_url", "kafka.sasl_scope",
         "s3.endpoint_url", "s3.bucket", "s3.region", "s3.access_key", "s3.secret_key",
         "sandbox.shared_by", "sandbox.memory_mb", "sandbox.file_mb", "sandbox.readable",

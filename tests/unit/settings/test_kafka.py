@@ -13,7 +13,7 @@ LOGIN = {
     "sasl_username": "carol",
     "sasl_password": "hers",
 }
-CERTIFICATE = {"ssl_certificate_pem": "c", "ssl_key_pem": "k"}
+CERTIFICATE = {"ssl_certificate_pem": "c", "ssl_private_key_pem": "k"}
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ CERTIFICATE = {"ssl_certificate_pem": "c", "ssl_key_pem": "k"}
         (LOGIN | {"sasl_mechanism": "OAUTHBEARER", "sasl_token_url": ""}, "needs sasl_token_url"),
         (LOGIN | {"sasl_username": 'carol\n"; evil'}, "no control characters"),
         ({"security_protocol": "SSL", "ssl_certificate_pem": "c"}, "needs its private key"),
-        ({"security_protocol": "SSL", "ssl_key_file": "/key.pem"}, "needs its private key"),
-        ({"security_protocol": "SSL", "ssl_key_password": "p"}, "of a private key"),
+        ({"security_protocol": "SSL", "ssl_private_key_file": "/key.pem"}, "needs its private key"),
+        ({"security_protocol": "SSL", "ssl_private_key_password": "p"}, "of a private key"),
         ({"security_protocol": "SSL", "ssl_ca_pem": "c", "ssl_ca_file": "/c"}, "both set"),
         ({"security_protocol": "TLS"}, "SASL_SSL"),
         (LOGIN | {"sasl_mechanism": "GSSAPI"}, "OAUTHBEARER"),
@@ -67,4 +67,4 @@ def test_what_does_not_fit_together_is_refused_and_no_secret_is_shown(
 def test_what_fits_is_taken_and_shows_no_secret(given: dict[str, str]) -> None:
     made = KafkaSettings(**given)
     assert "hers" not in repr(made)
-    assert made.ssl_key_pem is None or isinstance(made.ssl_key_pem, SecretStr)
+    assert made.ssl_private_key_pem is None or isinstance(made.ssl_private_key_pem, SecretStr)
