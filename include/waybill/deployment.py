@@ -316,8 +316,8 @@ def _activated(
     has_tables = not _are_tables_dropped(connection, pipeline.id)
     is_back = _take_back_undeployment(connection, pipeline, change.action)
     changed = active is None or active.version != pipeline.version or is_back
-    if active is not None and changed:
-        before = Pipeline.from_json(active.declaration)
+    before = None if active is None or not changed else Pipeline.from_json(active.declaration)
+    if before is not None:
         _refuse_other_topic(before, pipeline)
         _refuse_other_way(before, pipeline)
         if has_tables:
@@ -326,8 +326,7 @@ def _activated(
         replaced = _history(connection, pipeline.id)[0]
     if changed:
         _refuse_dropped_tables(connection, pipeline, places)
-        kept = None if active is None or is_back else Pipeline.from_json(active.declaration)
-        _refuse_foreign_tables(connection, pipeline, kept, places)
+        _refuse_foreign_tables(connection, pipeline, None if is_back else before, places)
         number += 1
         _write_version(connection, pipeline, number, change)
         keep_declared(connection, pipeline, places.rules(pipeline.destination), change.who)
@@ -1855,24 +1854,17 @@ def _declared(tracker: TrackerStore, pipeline_id: str, *path: str) -> Any:
         return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
 
 
-def team_destinations(connection: Connection) -> dict[str, set[str]]:
+def team_destinations(connection: Connection, *, undeployed: bool = True) -> dict[str, set[str]]:
     """Return {team: destinations that its deployed pipelines write to}.
 
     Cost: one statement, which reads each active declaration and parses none.
+
+    Args:
+        connection: to the tracker.
+        undeployed: also of pipelines that were undeployed: events of theirs may be on their way.
     """
     found: dict[str, set[str]] = {}
-    for row in connection.execute(_TEAM_DESTINATIONS):
-        found.setdefault(row.team, set()).add(row.destination)
-    return found
-
-
-def sending_teams(connection: Connection) -> dict[str, set[str]]:
-    """Return {team: destinations} of pipelines that are deployed, and not undeployed.
-
-    Cost: as `team_destinations`.
-    """
-    found: dict[str, set[str]] = {}
-    for row in connection.execute(_SENDING_TEAMS):
+    for row in connection.execute(_TEAM_DESTINATIONS if undeployed else _SENDING_TEAMS):
         found.setdefault(row.team, set()).add(row.destination)
     return found
 

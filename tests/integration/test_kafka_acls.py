@@ -17,11 +17,12 @@ from tests.support import guarded_kafka, orders, secured_kafka
 from typer.testing import CliRunner
 
 from waybill import services
+from waybill.access import read_audit
 from waybill.cli import app
 from waybill.errors import InputError, RetryError
 from waybill.producer import LosslessProducer
 from waybill.settings import AccessSettings, KafkaSettings, Settings, WalSettings
-from waybill.storage import KafkaAcl, KafkaAcls, librdkafka_config, open_log
+from waybill.storage import KafkaAcl, KafkaAcls, librdkafka_config, open_log, open_tracker
 from waybill.storage.range_reader import PartitionRange, RangeReader
 
 pytestmark = pytest.mark.serves
@@ -66,6 +67,13 @@ def run(*options: str, code: int = 0) -> Any:
     done = CliRunner().invoke(app, ["access", "kafka-acls", *options])
     assert done.exit_code == code, (done.output, done.exception)
     return done
+
+
+def audited(settings: Settings) -> list[dict[str, Any]]:
+    """Return the entries of the audit log about rules, in their order."""
+    with open_tracker(settings.tracker) as tracker:
+        entries = read_audit(tracker, None, limit=100)
+    return [one for one in reversed(entries) if one["action"] == "apply_kafka_rules"]
 
 
 def as_crm(guarded: guarded_kafka.GuardedKafkaServer) -> KafkaSettings:
@@ -152,7 +160,12 @@ def test_rules_that_nothing_wants_are_told_and_taken_away_when_asked(
     assert "2 rules of others" in shown
     assert "invoices" not in shown
     assert "events-gateway" not in shown
-    run("--apply", "--prune", "--who", "ann")
+    run("--apply", "--prune", "--who", "ann", "--why", "it is not theirs")
+    run("--apply", "--prune", "--who", "bob")  # nothing is left to do, nor to write down
+    made, pruned = audited(settings)
+    assert (made["who"], made["detail"]["taken"]) == ("ann", [])
+    assert (pruned["detail"]["made"], pruned["detail"]["why"]) == ([], "it is not theirs")
+    assert len(pruned["detail"]["taken"]) == 2
     left = acls.read()
     assert not {stranger, from_one_host} & left
     assert {wide, forbids, groups, beside, near} <= left

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waybill.access import Decision, KafkaRules, kafka_rules, write_audit
-from waybill.deployment import sending_teams
+from waybill.deployment import team_destinations
 from waybill.errors import InputError
 from waybill.pipelines import base_topic, topic_name
 from waybill.settings import Settings
@@ -47,6 +47,8 @@ def apply_kafka_rules(settings: Settings, decision: Decision, *, prune: bool) ->
     with open_tracker(settings.tracker) as tracker:
         access = _compared(settings, tracker, acls)
         taken = access.rules.others if prune else []
+        if not access.rules.missing and not taken:
+            return access
         with tracker.transaction() as connection:
             write_audit(
                 connection,
@@ -55,6 +57,7 @@ def apply_kafka_rules(settings: Settings, decision: Decision, *, prune: bool) ->
                 target="kafka",
                 made=[one.to_json() for one in access.rules.missing],
                 taken=[one.to_json() for one in taken],
+                why=decision.why,
                 **decision.beside_who(),
             )
         acls.create(access.rules.missing)  # first: nobody is shut out meanwhile
@@ -65,7 +68,7 @@ def apply_kafka_rules(settings: Settings, decision: Decision, *, prune: bool) ->
 def _compared(settings: Settings, tracker: TrackerStore, acls: KafkaAcls) -> KafkaAccess:
     access = settings.access
     with tracker.transaction() as connection:
-        declared = sending_teams(connection)
+        declared = team_destinations(connection, undeployed=False)
     if not access.kafka_principal:
         raise InputError(
             "which principal of Kafka Waybill is must be said: set WAYBILL_ACCESS__KAFKA_PRINCIPAL,"
